@@ -119,7 +119,7 @@ class RoundMissing(StoreError, KeyError):
 
 
 class RoundPruned(RoundMissing):
-    """The state or updates of a round were pruned or, for a state, never stored, as `keep` says."""
+    """The state or updates of a round were pruned or never stored, as `keep` says."""
 
 
 class TensorMissing(StoreError, KeyError):

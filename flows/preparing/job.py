@@ -58,7 +58,6 @@ class Prepared:
     job: Job
     store: RoundStore
     done: int
-    keep: Keep
     wanted: int | None
     syncing: Syncing
 
@@ -80,7 +79,7 @@ class Prepared:
         """
         self.store.numbers.catch_up()
         self.syncing.written = newest
-        prune(self.store, self.keep, self.syncing.safe, stays=self.job.attempt.scored)
+        prune(self.store, self.job.attempt.keep, self.syncing.safe, stays=self.job.attempt.scored)
 
     def compare(self, first: int, newest: Commit) -> None:
         """Raise `RoundFailed` if ranks that share a network take another step than the whole network does.
@@ -110,18 +109,18 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
-    store = _open_or_create(config, work, description, executor)
+    keep = Keep.of(config.keep or "all")
+    store = _open_or_create(config, work, description, executor, keep)
     begun.append(run_name(store.address))
     token = secrets.token_hex(4)
-    keep = Keep.of(config.keep or "all")
     with hold_lease(store.place, token, config.rounds) as lease:
         store, done = _recovered(store, config.rounds, work)
         given = config.model_dump(include={"rounds", "evaluate_every", "target_accuracy", "patience", "fsync"})
         where = full_address(store.address)
-        attempt = Attempt(where, token, lease.epoch, **given, state_every=keep.state_every)
+        attempt = Attempt(where, token, lease.epoch, **given, keep=keep)
         job = Job(work, attempt, RoundPlan(config.partitions), order)
         with synced(store, store.log.read(done)) as syncing:
-            run = Prepared(job, store, done, keep, config.window, syncing)
+            run = Prepared(job, store, done, config.window, syncing)
             run.let_go(syncing.written)
             try:
                 yield run
@@ -159,11 +158,13 @@ def _common_fingerprint(executor: Executor, device: str, mixed: bool) -> Fingerp
     return first
 
 
-def _open_or_create(config: TrainConfig, work: Work, description: Description, executor: Executor) -> RoundStore:
+def _open_or_create(
+    config: TrainConfig, work: Work, description: Description, executor: Executor, keep: Keep
+) -> RoundStore:
     where = address(with_name(config))
     if config.address is None and not is_run(where):
         needs = Needs.of(work)
-        needs.check_disk(place_of(where), Keep.of(config.keep or "all"), config.rounds)
+        needs.check_disk(place_of(where), keep, config.rounds)
         needs.check_memory(executor)
         executor.gather(work.partitions.check_again, range(1))
         try:

@@ -148,9 +148,9 @@ class Commit:
     None where the round waited for all partitions. `score` is None where the round was not scored, `best` is the
     lowest loss so far, and `since_best` counts the scores since then. `stop` is the reason to end the run after
     this round. Where the state was not `stored`, it can be recomputed from the last stored one and the updates
-    since. `seconds` is the duration of the round and `time` its end in seconds since the epoch. `executor` names
-    what ran the round, empty for round 0 and for rounds that a run was given. `process_group` is None unless ranks
-    ran the round.
+    since. Where not `updates_stored`, only updates that set a carry were stored. `seconds` is the duration of the
+    round and `time` its end in seconds since the epoch. `executor` names what ran the round, empty for round 0 and
+    for rounds that a run was given. `process_group` is None unless ranks ran the round.
     """
 
     __pydantic_config__ = EXACTLY
@@ -168,6 +168,7 @@ class Commit:
     best: float | None = None
     since_best: Count = 0
     stop: str | None = None
+    updates_stored: bool = True
     stored: bool = True
     seconds: float = 0.0
     time: Time = 0.0
@@ -178,6 +179,10 @@ class Commit:
     def accepted(self) -> list[int]:
         """The partitions whose updates were accepted, in the order of the record."""
         return [partition for partition, update in self.updates.items() if update.refused is None]
+
+    def has_update(self, partition: int) -> bool:
+        """Whether the update of a partition in this round was stored, with its carry and its match."""
+        return self.updates_stored or self.carry_from.get(partition) == self.round
 
     @property
     def begins(self) -> frozenset[int]:
@@ -193,7 +198,7 @@ class Commit:
     def identity(self) -> tuple[Any, ...]:
         """What is equal in two commits of the same work: everything that follows from the bits of the round.
 
-        Writer, times, workers, metrics, score, and whether the state was stored are left out.
+        Writer, times, workers, metrics, score, and what was stored of it are left out.
         """
         updates = [(p, u.digest, u.weight, u.result, u.match, u.arrival) for p, u in self.updates.items()]
         carried = dict(self.carry_from)

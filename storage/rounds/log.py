@@ -19,8 +19,11 @@ SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"
 """Matches a stored record: its text, and its last two members, the chain of the record before it and its own."""
 
 
-UNSTORED = ', "stored": false, "seconds": '
-"""How a record says that the state was not stored. This cannot occur in its texts, where quotes are escaped."""
+UNSTORED, NO_UPDATES = ', "stored": false, "seconds": ', ', "updates_stored": false, "stored": '
+"""How a record says that the state, or the updates, were not stored.
+
+These cannot occur in its texts, where quotes are escaped.
+"""
 
 
 ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
@@ -39,6 +42,11 @@ class Link:
     def stored(self) -> bool:
         """Whether the state of the round was stored. A record may be long, so it is not parsed for this."""
         return UNSTORED not in self.text
+
+    @property
+    def updates_stored(self) -> bool:
+        """Whether the updates of the round were stored."""
+        return NO_UPDATES not in self.text
 
 
 FIRST = Link("", "", "")

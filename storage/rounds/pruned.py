@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from storage.errors import RoundMissing, StoreDamaged, spans
 from storage.hierarchy.schema import ArraySpec
 from storage.parsing import Partition, Round
-from storage.rounds.log import CommitLog, quarantine_file
+from storage.rounds.log import CommitLog, Link, quarantine_file
 from storage.values.digests import sealed, unsealed
 
 KEY = "commits/pruned.json"
@@ -90,6 +90,33 @@ def base_of(log: CommitLog, pruned: Pruned, round: int) -> int:
     return next((earlier for earlier in range(round, 0, -1) if there(log, pruned, earlier)), 0)
 
 
+def has_updates(log: CommitLog, pruned: Pruned, round: int) -> bool:
+    """Whether the updates of a round were stored and not pruned; False where its record is lost or damaged."""
+    try:
+        return pruned.has_update(round) and log.read(round).updates_stored
+    except (RoundMissing, StoreDamaged):
+        return False
+
+
+def with_unwritten(log: CommitLog, pruned: Pruned, links: Mapping[int, Link]) -> Pruned:
+    """What was pruned, and updates that were not stored according to the records in `links`, by round."""
+    unwritten = [round for round, link in links.items() if not link.updates_stored and pruned.has_update(round)]
+    commits = [log.parsed(round, links[round]) for round in unwritten]
+    carried = {(commit.round, p) for commit in commits for p in commit.updates if commit.has_update(p)}
+    return Pruned(pruned.states, pruned.updates | set(unwritten), pruned.carried | carried)
+
+
+def absent(log: CommitLog, last: int) -> Pruned:
+    """What was pruned of the rounds up to `last`, and which of their updates were never stored.
+
+    Raises as `read_pruned` does.
+    """
+    pruned, record = _read(log)
+    newest = record.newest if record else 0  # of the rounds until then it has what was never stored, too
+    later = [round for round in log.rounds() if newest < round <= last]
+    return with_unwritten(log, pruned.until(last), log.links(later))
+
+
 def read_pruned(log: CommitLog) -> Pruned:
     """What was pruned from the run of a log; raises `StoreDamaged` where the record of it is damaged."""
     return _read(log)[0]
@@ -160,7 +187,7 @@ def forget_pruned(log: CommitLog, last: int) -> None:
     if not log.place.has(KEY):
         return
     try:
-        write_pruned(log, read_pruned(log).until(last), last)
+        write_pruned(log, absent(log, last), last)
     except StoreDamaged:
         quarantine_file(log.place, KEY, "pruned-damaged")
 

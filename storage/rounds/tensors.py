@@ -18,7 +18,7 @@ from storage.hierarchy.schema import ArraySpec
 from storage.places.base import together
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.log import CommitLog
-from storage.rounds.pruned import Pruned, read_pruned, there
+from storage.rounds.pruned import Pruned, has_updates, read_pruned, there
 from storage.values.digests import (
     NOTHING_KEPT,
     TensorDigest,
@@ -156,7 +156,7 @@ class StoredTensors:
     def read_update(self, at: int | Commit, partition: int) -> Update:
         """The update of one partition in a committed round, vectors (element,).
 
-        Its vectors are empty where the record says that none were stored. Raises `RoundMissing` where the
+        Its vectors are empty where the record says that it has none. Raises `RoundMissing` where the
         partition took no part, `RoundPruned`, and `StoreDamaged` where the bits are not those that were committed.
         """
         commit = self.log.commit(at)
@@ -165,6 +165,7 @@ class StoredTensors:
             raise RoundMissing(f"partition {partition} took no part in round {commit.round} of {self.place}")
         if record.digest == NOTHING_KEPT:
             return Update({}, weight=record.weight, metrics=record.metrics)
+        self._check_stored(commit, partition)
         update = Update(
             direction=self._vectors("updates", commit.round, partition),
             buffers=self._vectors("updates/buffers", commit.round, partition),
@@ -208,6 +209,7 @@ class StoredTensors:
         record = commit.updates.get(partition, UpdateRecord("", 0))
         if record.match is None:
             raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
+        self._check_stored(commit, partition)
         tensors = {
             path: from_numpy(self._read_vector(self.arrays[path], commit.round, partition)[0, 0], spec.dtype)
             for path, spec in self.schema.matching(1).items()
@@ -223,6 +225,11 @@ class StoredTensors:
                 f"{self.place}: the match of partition {partition} in round {commit.round} is another one"
             )
         return match
+
+    def _check_stored(self, commit: Commit, partition: int) -> None:
+        """Raise `RoundPruned` for an update that was never stored."""
+        if not commit.has_update(partition):
+            raise self._no_updates(commit.round, self.pruned(), "were not stored, as the run does not keep them")
 
     def read_chunk(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
         """A chunk that must be there according to a record; `whose` says in a message what lacks it.
@@ -271,9 +278,13 @@ class StoredTensors:
             return
         if not spec.by_partition:
             raise self._no_state(index[0], pruned, "went when it was pruned")
-        rounds = [round for round in self.log.rounds() if round and pruned.has_update(round)]
+        raise self._no_updates(index[0], pruned, "went when it was pruned")
+
+    def _no_updates(self, round: int, pruned: Pruned, why: str) -> RoundPruned:
+        """The error for the absent updates of a round, which names the rounds with all updates."""
+        rounds = [each for each in self.log.rounds() if each and has_updates(self.log, pruned, each)]
         others = f"there are those of rounds {listed(rounds)}" if rounds else "there are those of no round"
-        raise RoundPruned(f"the updates of round {index[0]} of {self.place} went when it was pruned; {others}")
+        return RoundPruned(f"the updates of round {round} of {self.place} {why}; {others}")
 
     def _no_state(self, round: int, pruned: Pruned, why: str) -> RoundPruned:
         """The error for the absent state of a round, which names the nearest rounds with a state."""

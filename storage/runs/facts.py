@@ -14,7 +14,7 @@ from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
 from storage.rounds.log import Link
 from storage.rounds.numbers import History
-from storage.rounds.pruned import Pruned
+from storage.rounds.pruned import Pruned, with_unwritten
 from storage.rounds.store import RoundStore
 from storage.runs.attributes import checked_attributes
 from storage.runs.names import recorded_name, run_name
@@ -124,8 +124,9 @@ class RunFacts:
 
     @property
     def absent(self) -> Pruned:
-        """The rounds without a state or updates: those that were pruned, and states that were never stored."""
-        pruned, links = self.pruned, self._whole()
+        """The rounds without a state or updates: those that were pruned, and what was never stored."""
+        links = self._whole()
+        pruned = with_unwritten(self._store.log, self.pruned, links)
         return replace(pruned, states=pruned.states | {round for round, link in links.items() if not link.stored})
 
     @property

@@ -249,7 +249,7 @@ class StoredRun(RunFacts):
         """How far the accepted updates of each round lie from their weighted mean.
 
         Args:
-            rounds: The rounds to look at; by default those whose updates were not pruned.
+            rounds: The rounds to look at; by default those whose updates are stored.
 
         Returns:
             A row for each round and columns (measure, partition), computed in float64 from the whole directions.
@@ -265,7 +265,7 @@ class StoredRun(RunFacts):
         Example:
             >>> run.divergence()["cosine"]
         """
-        return update_divergence(self._each(rounds, self.pruned.has_update), self.partitions)
+        return update_divergence(self._each(rounds, self.absent.has_update), self.partitions)
 
     def _each(self, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[StoredRound]:
         return [self.round(round) for round in (filter(kept, self.committed) if rounds is None else rounds)]

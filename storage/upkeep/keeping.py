@@ -66,15 +66,22 @@ class Keep:
     def __str__(self) -> str:
         return f"{self.what}:{self.number}" if self.number else self.what
 
-    @property
-    def state_every(self) -> int:
-        """A run in training stores the state of every so many rounds."""
-        return self.number if self.what == "updates" else 1
+    def writes_state(self, round: int) -> bool:
+        """Whether a run in training writes the state of a round: it may be what the run goes on from."""
+        return self.what != "updates" or self.whole(round, round)
+
+    def writes_updates(self, round: int) -> bool:
+        """Whether a run in training writes the updates of a round: if they stay, at least for a while."""
+        return self.what == "updates" or self.whole(round, round)
+
+    def whole(self, round: int, newest: int) -> bool:
+        """Whether a round keeps everything once `newest` is the last round."""
+        return WHOLE[self.what](round, newest, self.number)
 
     def counts(self, rounds: int) -> tuple[int, int]:
         """How many states, the initial and the newest too, and how many rounds' updates stay of so many rounds."""
-        whole = sum(WHOLE[self.what](round, rounds, self.number) for round in range(1, rounds + 1))
-        states = rounds if self.what == "states" else whole + (not WHOLE[self.what](rounds, rounds, self.number))
+        whole = sum(self.whole(round, rounds) for round in range(1, rounds + 1))
+        states = rounds if self.what == "states" else whole + (not self.whole(rounds, rounds))
         return 1 + states, rounds if self.what == "updates" else whole
 
     def prunes(
@@ -84,7 +91,7 @@ class Keep:
 
         Args:
             newest: The commit of the last round.
-            former: What was pruned before, which is part of the result.
+            former: What was pruned before or never stored, which is part of the result.
             base: The round of a stored state from which the states needed to go on are recomputed; `newest` by
                 default.
             stored: Whether the state of a round was stored.
@@ -92,7 +99,7 @@ class Keep:
         """
         base = newest.round if base is None else base
         rounds = range(1, newest.round + 1)
-        less = {round for round in rounds if not WHOLE[self.what](round, newest.round, self.number)}
+        less = {round for round in rounds if not self.whole(round, newest.round)}
         gone, going = less - set(range(base + 1, newest.round + 1)), set[int]()
         first = 0 if self.what == "updates" else base
         again = _made_again(first, newest.round, former, stored)

@@ -18,7 +18,7 @@ from storage.hierarchy.schema import ArraySpec
 from storage.places.base import Place
 from storage.rounds.commits import Commit
 from storage.rounds.lease import check_at_rest, hold_lease, read_lease
-from storage.rounds.pruned import Pruned, base_of, there, write_pruned
+from storage.rounds.pruned import Pruned, absent, base_of, there, write_pruned
 from storage.rounds.recovery import cut_short, newest_sound
 from storage.rounds.store import RoundStore
 from storage.upkeep.keeping import Asked, Keep, never
@@ -40,7 +40,7 @@ def prune(store: RoundStore, keep: Keep, newest: Commit, stays: Asked = never) -
     """
     if keep == Keep():
         return
-    former = store.tensors.pruned()
+    former = absent(store.log, newest.round)
     pruned = _prunes(store, keep, newest, former, stays)
     if pruned != former:
         write_pruned(store.log, pruned, newest.round)
@@ -88,7 +88,7 @@ def _prunes(store: RoundStore, keep: Keep, newest: Commit, former: Pruned, stays
 
 
 def _goes(store: RoundStore, keep: Keep, newest: Commit) -> LetGo:
-    pruned = _prunes(store, keep, newest, store.tensors.pruned())
+    pruned = _prunes(store, keep, newest, absent(store.log, newest.round))
     going = list(_going(store, pruned))
     return LetGo(tuple(sorted({round for round, _ in going})), sum(size for _, size in going))
 

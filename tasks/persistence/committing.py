@@ -137,7 +137,7 @@ class WholeNetwork:
         """A context in which updates are stored; if they are large or the store is far, during the next maps."""
         store = self.job.attempt.open()
         with beside(store.place, store.tensors.state_bytes) as keep:
-            yield lambda round, mapped, seconds: keep(_keep, store, round, mapped, seconds).result
+            yield lambda round, mapped, seconds: keep(_keep, self.job, store, round, mapped, seconds).result
 
     def keep_state(self, after: Outcome) -> None:
         return None
@@ -156,7 +156,8 @@ def map_and_keep(
 def map_keep_fold(rank: Rank, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
     """Map a block's partitions, store their updates, refuse those that are unsound, and fold the others.
 
-    `data` are the examples of the block's partitions. Refused updates of the right shape are stored, too.
+    `data` are the examples of the block's partitions. Updates are stored where the job keeps them; then refused
+    ones of the right shape are, too.
     """
     job = rank.job
     check_machine(job)
@@ -198,9 +199,10 @@ def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vec
     return {} if source is None else job.attempt.open().tensors.read_carry(source, partition)
 
 
-def _keep(store: RoundStore, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
-    """Write an update, and return its record for the commit."""
-    store.tensors.write_update(round, mapped.partition, mapped.update)
+def _keep(job: Job, store: RoundStore, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
+    """Write an update if it is to be stored, and return its record for the commit."""
+    if job.stores_update(round, mapped.refused):
+        store.tensors.write_update(round, mapped.partition, mapped.update)
     return record_of(mapped, seconds)
 
 
@@ -268,9 +270,10 @@ def commit_round(
     stored = closing or attempt.stores_state(state.round)
     with beside(store.place, store.tensors.state_bytes) as keep:
         for partition, update in updates.items():
-            keep(store.tensors.write_update, state.round, partition, update)
+            if _stores_update(attempt, after, partition):
+                keep(store.tensors.write_update, state.round, partition, update)
         if digests is None:
-            keep(_keep_state, store, after, stored)
+            keep(_keep_state, attempt, store, after, stored)
         before = store.log.link_before(state.round)
         described = store.describe(state, attempt.token, attempt.epoch, digests)
     judged = judge_round(job.work, state.round, [tally for block in tallies for tally in block])
@@ -282,6 +285,7 @@ def commit_round(
         server=after.server,
         split=_split(job.work.partitions, job.split(state.round)),
         score=judged,
+        updates_stored=attempt.keep.writes_updates(state.round),
         stored=stored,
         executor=attempt.executor,
         process_group=process_group,
@@ -292,14 +296,21 @@ def commit_round(
     return store.commit(commit, before)
 
 
-def _keep_state(store: RoundStore, after: Outcome, stored: bool) -> None:
+def _stores_update(attempt: Attempt, after: Outcome, partition: int) -> bool:
+    """Whether an update of a computed round is stored, as `Job.stores_update` says of one that was just mapped."""
+    round = after.state.round
+    return attempt.keep.writes_updates(round) or after.carry_from.get(partition) == round
+
+
+def _keep_state(attempt: Attempt, store: RoundStore, after: Outcome, stored: bool) -> None:
     """Write the matches of a round, and its state if it is to be `stored`. A committed round is left as it is."""
     round = after.state.round
     if not store.log.has(round):
         if stored:
             store.tensors.write_state(after.state)
         for partition, match in after.matches.items():
-            store.tensors.write_match(round, partition, match)
+            if _stores_update(attempt, after, partition):
+                store.tensors.write_match(round, partition, match)
 
 
 @functools.lru_cache(maxsize=2)

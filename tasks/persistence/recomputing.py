@@ -9,7 +9,7 @@ from threading import Lock
 
 from storage.errors import RoundFailed
 from storage.rounds.commits import Commit, UpdateRecord
-from storage.rounds.pruned import there
+from storage.rounds.pruned import has_updates, there
 from storage.rounds.store import RoundStore
 from storage.values.digests import state_digest, tensor_digests
 from storage.values.state import Update
@@ -73,7 +73,7 @@ def _nearest(store: RoundStore, round: int) -> tuple[int, Outcome]:
             return earlier, _read(store, earlier)
         if outcome := REMEMBERED.get(store.log.chain(earlier)):
             return earlier, outcome
-        if not pruned.has_update(earlier):
+        if not has_updates(store.log, pruned, earlier):
             return round, _read(store, round)  # this raises an error that says what is stored
     return 0, _read(store, 0)
 

@@ -147,7 +147,7 @@ class InShares:
         return replace(mapped, refused=refused, update=mapped.update if can_be_stored else NOTHING)
 
     def _keep(self, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
-        """Write an update, and return its record for the commit."""
+        """Write an update if it is to be stored, and return its record for the commit."""
         digests: dict[str, dict[str, str]] = {}
         for group, vectors in update_groups(mapped.update).items():
             specs = self.shares.layout.buffers if group == "updates/buffers" else self.shares.layout.params
@@ -163,7 +163,8 @@ class InShares:
         own = tuple(self.shares.spec(spec, self.group.rank) for spec in specs)
         named = views([spec for spec in own if spec.dtype == dtype], {dtype: vectors[dtype]})
         parts = (part for spec in specs if spec.dtype == dtype for part in self._parts(spec, named[spec.name]))
-        return self._stream(f"{group}/{dtype}", (round, mapped.partition), (vector_sizes(specs)[dtype],), parts)
+        index, shape = (round, mapped.partition), (vector_sizes(specs)[dtype],)
+        return self._stream(f"{group}/{dtype}", index, shape, parts, self.job.stores_update(round, mapped.refused))
 
     def _stream(
         self,
@@ -171,9 +172,9 @@ class InShares:
         index: tuple[int, ...],
         shape: tuple[int, ...],
         parts: Iterator[np.ndarray],
-        stored: bool = True,
+        stored: bool,
     ) -> str:
-        """Write a whole tensor, (*shape), from its parts, and return its digest, on rank 0.
+        """The digest of a whole tensor, (*shape), from its parts, which is written if it is `stored`, on rank 0.
 
         Other ranks only send their shares, and return an empty text.
         """

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore, open_store
+from storage.upkeep.keeping import Keep
 from storage.values.state import State
 from tasks.algebra import Algorithm
 from tasks.compute.compute import Compute
@@ -74,8 +75,8 @@ class Attempt:
     """One process's attempt to run rounds: where it stores them, how many, and when it ends early.
 
     `store` is the run's address. `token` and `epoch` are those of the lease by which it alone may write. `rounds`
-    is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every`, and
-    their states stored every `state_every` rounds. The attempt ends early at `target_accuracy`, or after
+    is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every`
+    rounds, and `keep` says what is written of them. The attempt ends early at `target_accuracy`, or after
     `patience` scores without a better loss. `executor` is the name of what runs the rounds.
     """
 
@@ -87,7 +88,7 @@ class Attempt:
     target_accuracy: float | None = None
     patience: int | None = None
     fsync: bool = False
-    state_every: int = 1
+    keep: Keep = field(default_factory=Keep)
     executor: str = ""
     started: float = field(default_factory=time.time)
 
@@ -101,7 +102,7 @@ class Attempt:
 
     def stores_state(self, round: int) -> bool:
         """Whether the state of a round is stored wherever windows end. Scored rounds are: a run may stop there."""
-        return round % self.state_every == 0 or self.scored(round)
+        return self.keep.writes_state(round) or self.scored(round)
 
     def stop_reason(self, commit: Commit) -> str | None:
         """Why the run stops after this commit; None if it goes on."""
@@ -133,6 +134,11 @@ class Job:
     def split(self, round: int) -> int:
         """The number of the split that a round uses."""
         return self.work.split(round)
+
+    def stores_update(self, round: int, refused: str | None) -> bool:
+        """Whether an update is stored that is `refused` for this reason: as `keep` says, or for its carry."""
+        carried = bool(self.work.algorithm.map.carry) and refused is None
+        return carried or self.attempt.keep.writes_updates(round)
 
     def run_by(self, executor: str) -> Job:
         """The job with the name of the executor that runs it, which commits record."""

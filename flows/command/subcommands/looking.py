@@ -192,9 +192,10 @@ def _kept(run: StoredRun) -> str:
     if len(spans(run.kept)) > SHOWN_SPANS:
         apart = max(later - earlier for earlier, later in pairwise(run.kept))
         states = f"{len(run.kept)} rounds from {run.kept[0]} to {run.kept[-1]}, at most {apart} apart"
-    rounds = [number for number in run.committed if number and run.pruned.has_update(number)]
+    absent = run.absent
+    rounds = [number for number in run.committed if number and absent.has_update(number)]
     updates = f"the updates of rounds {listed(rounds)}" if rounds else "of no round all updates"
-    carried = [number for number, _ in run.pruned.carried]
+    carried = [number for number, _ in absent.carried]
     more = f"; of rounds {listed(carried)} those that partitions carry from" if carried else ""
     return f"kept: the states of {states}, and {updates}{more}"
 

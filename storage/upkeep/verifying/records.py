@@ -162,7 +162,8 @@ def _of_round(audit: Audit, array: ArraySpec, index: tuple[int, ...]) -> str | N
     if not audit.keeps(array, index):
         return f"it is of round {index[0]}, which was pruned, and goes with the next pruning"
     if commit := audit.commits.get(index[0]):
-        unstored = not (array.by_partition or commit.stored)
-        return f"it is of the state of round {index[0]}, which is not stored, and may go" if unstored else None
+        stored = commit.has_update(index[1]) if array.by_partition else commit.stored
+        what = "an update" if array.by_partition else "the state"
+        return None if stored else f"it is of {what} of round {index[0]}, which is not stored, and may go"
     state = "not committed" if index[0] > audit.newest else "lost"
     return f"it is of round {index[0]}, which is {state}"

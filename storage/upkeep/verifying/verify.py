@@ -160,9 +160,9 @@ def _sealed_chunks(store: RoundStore, commits: list[Commit]) -> Iterator[Sealed]
                 yield Sealed((arrays[path],), index, partial(tensors.read_tensor, commit, path))
         for partition, record in commit.updates.items():
             index = (commit.round, partition)
-            if record.digest != NOTHING_KEPT:
+            if record.digest != NOTHING_KEPT and commit.has_update(partition):
                 yield Sealed(vectors, index, partial(tensors.read_update, commit, partition))
-            if record.match is not None:
+            if record.match is not None and commit.has_update(partition):
                 yield Sealed(matching, index, partial(tensors.read_match, commit, partition))
     for split, commit in {commit.split: commit for commit in commits if commit.split}.items():
         yield Sealed((split_array(split.number, split.examples),), (0,), partial(store.splits.read, commit))

@@ -1,0 +1,197 @@
+"""What is written of a run and deleted again: no updates, and of states only what going on needed meanwhile.
+
+Tensors are deleted by the process that trains, so what it deletes and what is there at the end is all that was
+ever written, by whichever process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.preparing.job import prepared
+from flows.stored import Run, open_run
+from storage.errors import RoundPruned
+from storage.places.local import LocalPlace
+from storage.rounds.store import RoundStore
+from storage.upkeep.keeping import Keep
+from storage.upkeep.pruning import prune_run
+from storage.upkeep.verifying.verify import verify
+from tasks.clusters.connecting import connect
+from tasks.executors.base import Executor
+from tasks.executors.graph import GraphExecutor
+from tasks.executors.inline import InlineExecutor
+from tasks.executors.ranks import RanksExecutor
+from tests.counting import counting
+
+FIELDS = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "rounds": 8, "evaluate_every": 100}
+SYNCHRONOUS = FIELDS | {"local_steps": 1, "batch_size": 8}
+ASYNCHRONOUS = FIELDS | {"algorithm": "async_sgd", "batch_size": 8}
+
+WRITTEN = {
+    "all": (set(range(9)), set(range(1, 9))),
+    "states": (set(range(9)), set()),
+    "every:3": (set(range(9)), {3, 6}),
+    "updates:3": ({0, 2, 3, 4, 6, 8}, set(range(1, 9))),
+    "last:2": (set(range(9)), set(range(1, 9))),
+}
+"""By policy, the rounds whose states and whose updates are ever written, of 8 rounds in windows of 2."""
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with connect(None, 2) as client:
+        yield client
+
+
+@pytest.fixture
+def deleted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of the files that are deleted."""
+    gone: list[str] = []
+    delete = LocalPlace.delete
+
+    def deleting(place: LocalPlace, prefix: str) -> None:
+        path = Path(place.path, prefix)
+        files = path.rglob("*") if path.is_dir() else [path]
+        gone.extend(str(file.relative_to(place.path)) for file in files if file.is_file())
+        delete(place, prefix)
+
+    monkeypatch.setattr(LocalPlace, "delete", deleting)
+    return gone
+
+
+def rounds_of(group: str, keys: list[str]) -> set[int]:
+    """The rounds of the chunks among these keys that lie in a group."""
+    return {int(key.partition("/c/")[2].split("/")[0]) for key in keys if key.startswith(group) and "/c/" in key}
+
+
+def written(group: str, run: Run, deleted: list[str]) -> set[int]:
+    """The rounds of which anything was ever written in a group."""
+    return rounds_of(group, [*LocalPlace(run.path).sizes(), *deleted])
+
+
+EXECUTORS: dict[str, tuple[Callable[[Client], Executor], dict[str, object]]] = {
+    "inline": (lambda client: InlineExecutor(), SYNCHRONOUS),
+    "graph": (GraphExecutor, SYNCHRONOUS),
+    "ranks": (RanksExecutor, SYNCHRONOUS),
+    "team": (RanksExecutor, SYNCHRONOUS | {"ranks": 2}),
+    "server": (lambda client: InlineExecutor(), ASYNCHRONOUS),
+    "server on Dask": (GraphExecutor, ASYNCHRONOUS),
+}
+
+
+@pytest.mark.parametrize("keep", WRITTEN)
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_no_update_is_written_that_is_not_kept(train, client, deleted, name: str, keep: str) -> None:
+    """With `last` every round is among the last ones for a while. States were needed to go on from them."""
+    executor, fields = EXECUTORS[name]
+    run = train(executor(client), 2, **fields, keep=keep, name="run")
+    states, updates = WRITTEN[keep]
+    if name in ("ranks", "team"):  # ranks stay over windows, and store no state for their sake
+        states = states - {2, 4} if keep == "updates:3" else states
+    assert written("updates", run, deleted) == updates
+    assert written("params", run, deleted) == states
+    if keep != "last:2":
+        assert rounds_of("updates", deleted) == set()
+    if keep in ("all", "states"):
+        assert rounds_of("params", deleted) == set()
+    if "server" not in name:  # else what is in flight needs more of them
+        assert len(run.kept) == Keep.of(keep).counts(8)[0]
+    assert (verify(run.path).findings, verify(run.path).notes) == ((), ())
+    if "server on" not in name:
+        assert run.digest == train(window=8, **fields, keep="all", name="whole").digest
+
+
+def test_of_updates_that_are_not_kept_those_are_written_that_carry(train, deleted, client, own) -> None:
+    """By hand: partition 1 is refused in rounds 2 and 3, and goes on with what it carried away from round 1."""
+    fields = counting(own) | {"partitions": 3, "rounds": 4}
+    digest = train(**fields, name="whole").digest
+    for executor in (InlineExecutor(), GraphExecutor(client), RanksExecutor(client)):
+        name = type(executor).__name__
+        deleted.clear()
+        run = train(executor, 4, **fields, keep="states", name=name)
+        assert run.digest == digest
+        place = LocalPlace(run.path)
+        keys = [key.split("/") for key in [*place.sizes(), *deleted] if key.startswith("updates/float32/c/")]
+        assert {(int(key[3]), int(key[4])) for key in keys} == {
+            (round, partition) for round in range(1, 5) for partition in range(3)
+        } - {(2, 1), (3, 1)}
+        assert run.absent.carried == {(4, partition) for partition in range(3)}
+        assert verify(run.path).sound
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Callable[..., Path]:
+    """Trains five of eight rounds of a window, and leaves them as they are when the process is killed there."""
+
+    def train(keep: str, **fields: object) -> Path:
+        executor = InlineExecutor()
+        config = TrainConfig(root=tmp_path / "runs", name="cut", keep=keep, **fields)
+        with prepared(resolve(config), executor) as ready:
+            made = executor.run(ready.job, 1, 8)
+            for _ in range(5):
+                next(made)
+        return tmp_path / "runs/cut.zarr"
+
+    return train
+
+
+ABSENT = r"the updates of round 4 of .* were not stored, as the run does not keep them; there are those of "
+
+
+@pytest.mark.parametrize(("keep", "others"), [("states", "no round"), ("every:3", "rounds 3")])
+@pytest.mark.parametrize("fields", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
+def test_a_run_that_is_killed_says_what_was_not_stored_and_goes_on(train, cut, fields, keep, others) -> None:
+    whole, path = train(window=8, **fields, keep="all", name="whole"), cut(keep, **fields)
+    run = open_run(path)
+    assert (verify(path).findings, verify(path).notes) == ((), ())
+    assert (run.kept, run.pruned.updates) == ([0, 1, 2, 3, 4, 5], set())
+    assert run.absent.updates == ({1, 2, 3, 4, 5} if keep == "states" else {1, 2, 4, 5})
+    with pytest.raises(RoundPruned, match=f"{ABSENT}{others}$"):
+        run.round(4).update(run.round(4).commit.accepted[0])
+    with pytest.raises(RoundPruned, match=f"{ABSENT}{others}$"):
+        run.recombine(4)
+    if fields is SYNCHRONOUS:
+        assert run.divergence().index.tolist() == ([0, 3] if keep == "every:3" else [0])
+        assert run.ds["fc1.weight"].notnull().all()
+        assert run.tree["updates/fc1.weight"][:, 0].isnull().values[4].all()
+    assert run.replay("all").identical
+    again = train(window=2, **fields, keep=keep, name="cut")
+    assert again.digest == whole.digest
+    assert [again.round(r).commit.state for r in again.committed] == [
+        whole.round(r).commit.state for r in range(9)
+    ]
+    assert (verify(path).findings, verify(path).notes) == ((), ())
+
+
+@pytest.mark.parametrize("fields", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("later", ["updates:4", "last:1", "every:2", "all"])
+def test_states_stay_that_cannot_be_made_again_as_the_updates_were_not_written(train, cut, fields, later) -> None:
+    whole, path = train(window=8, **fields, keep="all", name="whole"), cut("states", **fields)
+    prune_run(RoundStore(path), Keep.of(later))
+    assert verify(path).sound
+    if fields is SYNCHRONOUS:  # else what is in flight needs more of them
+        assert Run(path).kept == {"last:1": [0, 5], "every:2": [0, 2, 4, 5]}.get(later, [0, 1, 2, 3, 4, 5])
+    run = train(window=3, **fields, keep=later, name="cut")
+    assert run.digest == whole.digest
+    assert verify(path).sound
+    if later in ("updates:4", "all"):
+        assert open_run(path).replay("all").identical
+
+
+def test_how_units_were_matched_is_written_with_the_updates_alone(train, client) -> None:
+    fields = SYNCHRONOUS | {"algorithm": "matched", "match": "weights"}
+    digest = train(**fields, name="whole").digest
+    for executor in (InlineExecutor(), GraphExecutor(client)):
+        run = train(executor, 8, **fields, keep="every:4", name=type(executor).__name__)
+        assert run.digest == digest
+        assert written("permutations", run, []) == written("similarities", run, []) == {4, 8}
+        assert verify(run.path).sound
+        assert run.round(4).match(0).permutation.keys() == {"fc1"}
+        with pytest.raises(RoundPruned, match=r"the updates of round 3 of .* were not stored"):
+            run.round(3).match(0)
