@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any
@@ -37,14 +37,6 @@ def create_run(
     """
     algorithm, model = work.algorithm, work.objective.model
     initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)
-    schema = Schema(
-        layout=work.objective.layout,
-        partitions=config.partitions,
-        memory=tuple(initial.memory),
-        carry=algorithm.map.carry,
-        extras=algorithm.map.extras,
-        matches=algorithm.reduce.matches if isinstance(algorithm.reduce, Matched) else (),
-    )
     recorded = {
         "config": config.model_dump(mode="json", exclude={"root", "address"}),
         "algorithm": repr(algorithm),
@@ -54,7 +46,21 @@ def create_run(
         **provenance(),
         **attributes,
     }
+    schema = schema_of(work, initial.memory)
     return RoundStore.create(address, schema, config.rounds, recorded, initial, config.fsync, carried)
+
+
+def schema_of(work: Work, memory: Iterable[str]) -> Schema:
+    """What a run of some work stores; `memory` are the slots of its apply."""
+    algorithm = work.algorithm
+    return Schema(
+        layout=work.objective.layout,
+        partitions=work.partitions.split.partitions,
+        memory=tuple(memory),
+        carry=algorithm.map.carry,
+        extras=algorithm.map.extras,
+        matches=algorithm.reduce.matches if isinstance(algorithm.reduce, Matched) else (),
+    )
 
 
 def provenance() -> dict[str, Any]:

@@ -11,12 +11,14 @@ from typing import Any
 import psutil
 import torch
 
+from flows.recording import schema_of
 from flows.reporting.listening import notice
 from storage.errors import UsageError
+from storage.hierarchy.schema import Schema
 from storage.places.base import Place
 from storage.places.local import LocalPlace
 from storage.upkeep.keeping import Keep
-from storage.values.tensors import Specs, vector_sizes
+from storage.values.tensors import specs_bytes
 from tasks.executors.base import Executor
 from tasks.rounds.job import Work
 
@@ -32,27 +34,23 @@ They are the state, the network, its gradient, the network as a vector, and the 
 
 @dataclass(frozen=True)
 class Needs:
-    """The bytes of a stored state, of all updates of a round, and of a worker's memory besides activations."""
+    """What the rounds of a run store, and the bytes of a worker's memory besides activations."""
 
-    state: int
-    updates: int
+    schema: Schema
     memory: int
 
     @classmethod
     def of(cls, work: Work) -> Needs:
         """What the rounds of a run need."""
-        layout, rules = work.objective.layout, work.algorithm
-        params, buffers = _bytes(layout.params), _bytes(layout.buffers)
+        layout = work.objective.layout
         none = {spec.dtype: torch.empty(0, dtype=getattr(torch, spec.dtype)) for spec in layout.params}
-        slots = len(rules.apply.init(none))
-        sent = params * (1 + len(rules.map.extras) + len(rules.map.carry)) + buffers
-        held = COPIES * params // work.compute.ranks + 2 * _bytes(layout.frozen)
-        return cls(params * (1 + slots) + buffers, sent * work.partitions.split.partitions, held)
+        held = COPIES * specs_bytes(layout.params) // work.compute.ranks + 2 * specs_bytes(layout.frozen)
+        return cls(schema_of(work, work.algorithm.apply.init(none)), held)
 
     def stored(self, keep: Keep, rounds: int) -> int:
         """The bytes that stay of so many rounds under a policy, the newest round whole."""
         states, updates = keep.counts(rounds)
-        return states * self.state + updates * self.updates
+        return self.schema.stored_bytes(states, updates * self.schema.partitions)
 
     def check_disk(self, place: Place, keep: Keep, rounds: int) -> None:
         """Say what a run will store if that is much; raises `UsageError` if its disk has not enough room."""
@@ -67,7 +65,8 @@ class Needs:
             )
         if needed >= LARGE:
             room = "" if free is None else f" of {_size(free)} that are free"
-            each = f"{_size(self.state)} a state and {_size(self.updates)} the updates of a round"
+            updates = self.schema.partitions * self.schema.update_bytes
+            each = f"{_size(self.schema.state_bytes)} a state and {_size(updates)} the updates of a round"
             notice(f"{rounds} rounds will store {_size(needed)}{room}: {each}; --keep {keep}")
 
     def check_memory(self, executor: Executor) -> None:
@@ -82,10 +81,6 @@ class Needs:
                     f"{_size(total[machine])} in all; give fewer --workers, or ranks that share the network"
                 )
         notice(f"a process that maps will need {_size(self.memory)} of memory, and more for activations")
-
-
-def _bytes(specs: Specs) -> int:
-    return sum(size * getattr(torch, dtype).itemsize for dtype, size in vector_sizes(specs).items())
 
 
 def _size(size: int) -> str:

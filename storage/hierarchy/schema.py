@@ -5,6 +5,7 @@ Every array over rounds has one row for each round, and row 0 for the initial st
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from pydantic import Field, TypeAdapter
 
 from storage.parsing import EXACTLY, MOST_PARTITIONS, validated
 from storage.values.layout import Layout, Rows
-from storage.values.tensors import RAW, Specs, TensorSpec, vector_sizes
+from storage.values.tensors import RAW, Specs, TensorSpec, specs_bytes, vector_sizes
 
 VERSION = 10
 
@@ -174,6 +175,21 @@ class Schema:
             return ArraySpec(path, "float64", shape, chunks, ("round", "partition"))
         dtype = NUMBERS.get(path, "float64")
         return ArraySpec(path, dtype, (rows,), (METRIC_ROWS if path == "round" else self.block,), ("round",))
+
+    @functools.cached_property
+    def state_bytes(self) -> int:
+        """The bytes of the state of one round, without frozen parameters, which are stored once."""
+        layout = self.layout
+        return specs_bytes(layout.params) * (1 + len(self.memory)) + specs_bytes(layout.buffers)
+
+    @functools.cached_property
+    def update_bytes(self) -> int:
+        """The bytes of one partition's update, with the carry after it."""
+        return sum(map(specs_bytes, self.sent().values()))
+
+    def stored_bytes(self, states: int, updates: int) -> int:
+        """The bytes of the tensors of a run that has so many states, and so many updates of single partitions."""
+        return specs_bytes(self.layout.frozen) + states * self.state_bytes + updates * self.update_bytes
 
     @property
     def block(self) -> int:

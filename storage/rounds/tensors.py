@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import prod
@@ -250,21 +249,16 @@ class StoredTensors:
         """Whether any update of a round was written, committed or not."""
         return any(self.place.names(f"{path}/c/{round}") for path in self.schema.vectors(1))
 
-    @functools.cached_property
-    def state_bytes(self) -> int:
-        """The bytes of all tensors of one state."""
-        return sum(map(_bytes, self.schema.state(1).values()))
-
     @property
     def slow(self) -> bool:
         """Whether writing a round takes so long that the next round should be computed in the meantime."""
-        return self.place.at_once > 1 or self.state_bytes >= LARGE_STATE
+        return self.place.at_once > 1 or self.schema.state_bytes >= LARGE_STATE
 
     def kept_bytes(self, last: int, pruned: Pruned) -> int:
         """The bytes of the tensors of rounds 0 to `last`, without those that were pruned."""
-        sent, gone = sum(map(_bytes, self.schema.vectors(1).values())), pruned.until(last)
-        carried = sent * len(gone.carried) // self.schema.partitions
-        return self.state_bytes * (last + 1 - len(gone.states)) + sent * (last - len(gone.updates)) + carried
+        gone = pruned.until(last)
+        updates = (last - len(gone.updates)) * self.schema.partitions + len(gone.carried)
+        return self.schema.stored_bytes(last + 1 - len(gone.states), updates)
 
     def _read_vector(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
         return self.read_chunk(
@@ -298,7 +292,3 @@ class StoredTensors:
             write_chunk(self.place, self.arrays[path], (round, partition), to_numpy(vectors[path]))
 
         together(self.place, write, vectors)
-
-
-def _bytes(spec: ArraySpec) -> int:
-    return prod(spec.shape) * np.dtype(spec.stored).itemsize

@@ -40,9 +40,8 @@ def prune(store: RoundStore, keep: Keep, newest: Commit, stays: Asked = never) -
     """
     if keep == Keep():
         return
-    former = absent(store.log, newest.round)
-    pruned = _prunes(store, keep, newest, former, stays)
-    if pruned != former:
+    pruned = _prunes(store, keep, newest, absent(store.log, newest.round), stays)
+    if pruned != store.tensors.pruned():  # what was never stored is recorded, too, so that it is soon known
         write_pruned(store.log, pruned, newest.round)
     for spec in store.tensors.arrays.values():
         if spec.over_rounds:

@@ -137,6 +137,11 @@ def vector_sizes(specs: Specs) -> dict[str, int]:
     return totals
 
 
+def specs_bytes(specs: Specs) -> int:
+    """The bytes of all elements of some tensors."""
+    return sum(size * getattr(torch, dtype).itemsize for dtype, size in vector_sizes(specs).items())
+
+
 def check_sizes(specs: Specs, vectors: Vectors) -> None:
     """Raise `ShapeMismatch` where a vector (element,) is missing, unexpected or of another size."""
     expected = vector_sizes(specs)

@@ -136,7 +136,7 @@ class WholeNetwork:
     def keeping(self) -> Iterator[Keep]:
         """A context in which updates are stored; if they are large or the store is far, during the next maps."""
         store = self.job.attempt.open()
-        with beside(store.place, store.tensors.state_bytes) as keep:
+        with beside(store.place, store.schema.state_bytes) as keep:
             yield lambda round, mapped, seconds: keep(_keep, self.job, store, round, mapped, seconds).result
 
     def keep_state(self, after: Outcome) -> None:
@@ -268,7 +268,7 @@ def commit_round(
     if previous.stop and previous.token == attempt.token:
         return previous
     stored = closing or attempt.stores_state(state.round)
-    with beside(store.place, store.tensors.state_bytes) as keep:
+    with beside(store.place, store.schema.state_bytes) as keep:
         for partition, update in updates.items():
             if _stores_update(attempt, after, partition):
                 keep(store.tensors.write_update, state.round, partition, update)

@@ -23,7 +23,7 @@ LEAST_BYTES = 4 << 20
 
 def in_shares(job: Job, ranks: int) -> bool:
     """Whether ranks reduce a job in shares: the reduce is a mean, and the state is large enough."""
-    return type(job.work.algorithm.reduce) is Mean and pays(job.attempt.open().tensors.state_bytes, ranks)
+    return type(job.work.algorithm.reduce) is Mean and pays(job.attempt.open().schema.state_bytes, ranks)
 
 
 def pays(size: int, ranks: int) -> bool:

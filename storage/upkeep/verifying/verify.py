@@ -139,7 +139,7 @@ def _chunks(audit: Audit) -> None:
         if all(audit.keeps(array, sealed.index) for array in sealed.arrays)
     ]
     audit.keys.update(key for sealed in every for key in sealed.keys)
-    few = AT_ONCE // max(1, audit.store.tensors.state_bytes)
+    few = AT_ONCE // max(1, audit.schema.state_bytes)
     with ThreadPoolExecutor(min(THREADS, max(1, few))) as threads:
         for findings in threads.map(partial(_unsound, audit), every):
             audit.findings.extend(findings)

@@ -96,7 +96,8 @@ def measured(fields: dict[str, Any], rounds: int) -> Iterator[tuple[str, float]]
             yield "stored", timed(lambda: list(executor.run(ready.job, 1, rounds))) / rounds
             written = [path for path in Path(root).rglob("*") if path.is_file() and path not in before]
             tensors = ready.store.tensors
-            raw = tensors.kept_bytes(rounds, Pruned()) - tensors.state_bytes  # the initial state was there before
+            # The initial state was there before.
+            raw = tensors.kept_bytes(rounds, Pruned()) - tensors.schema.stored_bytes(1, 0)
         contents = [path.read_bytes() for path in written]
         with tempfile.TemporaryDirectory(dir=root) as copy:
             yield "written", timed(lambda: write_again(Path(copy), contents)) / rounds

@@ -13,18 +13,28 @@ from flows.config.train import TrainConfig
 from flows.preparing import needs
 from flows.preparing.needs import Needs
 from storage.errors import UsageError
+from storage.hierarchy.chunks import CHECKSUM
+from storage.rounds.store import RoundStore
 from storage.upkeep.keeping import Keep
 from tasks.executors.inline import InlineExecutor
+from tests.counting import counting
 
 FIELDS = {"algorithm": "fed_adam", "partitions": 3, "rounds": 7, "local_steps": 1}
 
 
-@pytest.mark.parametrize("keep", ["all", "every:3", "last:2"])
-def test_what_a_run_stores_is_what_was_computed(train, keep: str) -> None:
-    run = train(**FIELDS, keep=keep)
-    work, _ = work_of(resolve(TrainConfig(**FIELDS)), InlineExecutor())
+@pytest.mark.parametrize("keep", ["all", "states", "every:3", "last:2"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_a_run_stores_is_what_was_computed(train, own, keep: str, frozen: bool) -> None:
+    own_network = {name: counting(own)[name] for name in ("data", "model")} if frozen else {}
+    fields = FIELDS | own_network | {"keep": keep}
+    store = RoundStore(train(**fields).path)
+    work, _ = work_of(resolve(TrainConfig(**fields)), InlineExecutor())
     computed = Needs.of(work).stored(Keep.of(keep), 7)
-    assert computed == run._store.tensors.kept_bytes(7, run._store.tensors.pruned())
+    assert computed == store.tensors.kept_bytes(7, store.tensors.pruned())
+    groups = ("params/", "buffers/", "memory/", "frozen/", "updates/")
+    sizes = [size for key, size in store.place.sizes().items() if key.startswith(groups) and "/c" in key]
+    assert computed == sum(sizes) - CHECKSUM * len(sizes)
+    assert bool(store.schema.layout.frozen) == frozen
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from storage.errors import ExperimentDiffers, NotARun, RoundMissing, ShapeMismat
 from storage.hierarchy.schema import METRIC_ROWS, VERSION, Schema
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Score, UpdateRecord
+from storage.rounds.pruned import Pruned
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import StoredRun
@@ -24,7 +25,7 @@ from storage.upkeep.verifying.verify import verify
 from storage.values.digests import tensor_digest
 from storage.values.layout import Layout
 from storage.values.state import State
-from storage.values.tensors import TensorSpec
+from storage.values.tensors import TensorSpec, empty_vectors
 from tests.storage.conftest import lengthened
 
 WEIGHT = "params/fc.weight/c/{}/0/0"
@@ -466,3 +467,25 @@ def test_a_commit_without_updates_leaves_the_metrics_of_partitions_empty(tiny) -
     store.commit(replace(tiny.write(store, 1), updates={0: UpdateRecord("d", 3)}))
     weights = StoredRun(store.path).tree["bookkeeping/weight"].values
     np.testing.assert_array_equal(weights[1], [3, np.nan])
+
+
+def test_the_bytes_of_a_run_count_frozen_tensors_once(tmp_path) -> None:
+    """By hand: w has 24 bytes, b 8 and the frozen table 40.
+
+    A state is w, its velocity and b, 56 bytes; an update is w, its control and variate, and b, 80 bytes.
+    """
+    layout = Layout(
+        (TensorSpec("w", "float32", (2, 3)),),
+        (TensorSpec("b", "bfloat16", (4,)),),
+        (TensorSpec("table", "float64", (5,)),),
+    )
+    schema = Schema(layout, 2, memory=("velocity",), carry=("variate",), extras=("control",))
+    assert (schema.state_bytes, schema.update_bytes) == (56, 80)
+    assert schema.stored_bytes(states=0, updates=0) == 40
+    state = State(*map(empty_vectors, (layout.params, layout.buffers, layout.frozen)))
+    state = replace(state, memory={"velocity": empty_vectors(layout.params)})
+    tensors = RoundStore.create(tmp_path / "bytes.zarr", schema, 3, {}, state).tensors
+    assert tensors.kept_bytes(0, Pruned()) == 40 + 56
+    assert tensors.kept_bytes(3, Pruned()) == 40 + 4 * 56 + 3 * 2 * 80
+    pruned = Pruned(frozenset({1, 2}), frozenset({1, 3}), frozenset({(1, 0)}))
+    assert tensors.kept_bytes(3, pruned) == 40 + 2 * 56 + (2 + 1) * 80

@@ -43,7 +43,7 @@ def run(tiny) -> StoredRun:
 def test_a_run_shows_what_it_is_and_its_last_score(run) -> None:
     cells = Cells(run._repr_html_())
     assert not cells.open
-    line = "2/3 rounds · fed_avg · 2 partitions · 11 params · 0.000853 MB"
+    line = "2/3 rounds · fed_avg · 2 partitions · 11 params · 0.000805 MB"
     assert cells.texts[:4] == ["tiny", "interrupted", "run", line]
     assert cells.texts[4:8] == ["round 2", "loss 0.5 · accuracy 0.5000", "place", str(run.path)]
     assert cells.texts[8:12] == ["8 tensors", "tensor", "type", "shape"]

@@ -223,7 +223,7 @@ def test_an_open_view_sees_rounds_that_came_later(tiny, same) -> None:
 def test_the_representation_tells_name_status_and_size(tiny, run) -> None:
     # A state's bytes: parameters 36 and velocity 36; buffers 8 + 8 + 3; frozen 16 + 8: 115, and there are three.
     # A round's updates: three vectors of 36 and buffers 19 for each of two partitions: 254, for two rounds 508.
-    assert repr(run) == "<Run tiny · interrupted · 2/3 rounds · fed_avg · 2 partitions · 11 params · 0.000853 MB>"
+    assert repr(run) == "<Run tiny · interrupted · 2/3 rounds · fed_avg · 2 partitions · 11 params · 0.000805 MB>"
     tiny.write(run._store, 3)
     assert "2/3 rounds (1 uncommitted)" in repr(run)
     assert repr(run.round(2)).startswith("<Round 2 · loss 0.5 · accuracy 0.5000 · 2 updates · ")
