@@ -13,7 +13,7 @@ from storage.errors import RoundMissing, StoreDamaged, WriterFenced
 from storage.hierarchy.schema import Schema
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit, Score, SplitRecord, UpdateRecord
-from storage.rounds.log import CommitLog
+from storage.rounds.log import CommitLog, Link
 from storage.values.layout import Layout
 from storage.values.tensors import TensorSpec
 
@@ -43,6 +43,8 @@ COMMITS = st.builds(
     best=st.none() | FINITE,
     since_best=st.integers(0, 9),
     stop=st.none() | st.text(max_size=9),
+    updates_stored=st.booleans(),
+    stored=st.booleans(),
     seconds=FINITE,
     time=st.floats(0, 8e9),
 )
@@ -174,3 +176,17 @@ def test_bytes_that_are_no_text_are_damaged(log) -> None:
     log.place.write("commits/1.json", b"\xff\xfe\x00")
     with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
         log.read(1)
+
+
+@given(COMMITS)
+def test_a_text_tells_what_was_stored_as_the_record_does(commit: Commit) -> None:
+    link = Link(commit.to_json(), "", "")
+    assert (link.stored, link.updates_stored) == (commit.stored, commit.updates_stored)
+    sets = {partition for partition, round in commit.carry_from.items() if round == commit.round}
+    assert all(commit.has_update(p) == (commit.updates_stored or p in sets) for p in commit.updates)
+
+
+def test_a_record_of_before_updates_could_be_left_out_says_that_they_were_stored() -> None:
+    text = commit_of().to_json().replace('"updates_stored": true, ', "")
+    assert "updates_stored" not in text
+    assert Commit.from_json(text) == commit_of()

@@ -57,6 +57,24 @@ def test_what_cannot_be_kept_is_said_in_one_line(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "states", "updates"),
     [
+        ("all", [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]),
+        ("states", [1, 2, 3, 4, 5, 6, 7], []),
+        ("updates:3", [3, 6], [1, 2, 3, 4, 5, 6, 7]),
+        ("every:3", [1, 2, 3, 4, 5, 6, 7], [3, 6]),
+        ("last:2", [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_what_is_written_of_seven_rounds(text: str, states: list[int], updates: list[int]) -> None:
+    keep = Keep.of(text)
+    assert [list(filter(writes, range(1, 8))) for writes in (keep.writes_state, keep.writes_updates)] == [
+        states,
+        updates,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "states", "updates"),
+    [
         ("all", set(), set()),
         ("states", set(), {1, 2, 3, 4, 5, 6, 7}),
         ("updates:3", {1, 2, 4, 5}, set()),
