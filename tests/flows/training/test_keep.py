@@ -117,16 +117,22 @@ def test_what_is_kept_is_checked_before_anything_is_done(tmp_path: Path) -> None
     assert TrainConfig(keep=" last:03").keep == "last:3"
 
 
-def test_a_window_whose_workers_die_begins_again_from_a_round_that_is_there(train, fields, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("keep", "states", "updates"), [("last:1", [0, 8], all_of(8)), ("states", [*range(9)], [(8, 0)])]
+)
+def test_a_window_whose_workers_die_begins_again_from_a_round_that_is_there(
+    train, fields, tmp_path, keep, states, updates
+) -> None:
     """Within a window nothing goes: lost work is done again from the window's first round on."""
     whole = train(**fields, rounds=ROUNDS, name="whole")
     with connect(None, 2) as client:
         for partition in (0, 2):
             (tmp_path / f"deadly{partition}").touch()
-        run = train(GraphExecutor(client), 4, **fields, rounds=ROUNDS, name="run", keep="last:1")
+        run = train(GraphExecutor(client), 4, **fields, rounds=ROUNDS, name="run", keep=keep)
     assert list(tmp_path.glob("deadly*")) == []
     assert run.digest == whole.digest
-    assert (run.kept, carried(run)) == ([0, 8], [(2, 1), (6, 2), *all_of(8)])
+    assert (run.kept, carried(run)) == (states, [(2, 1), (6, 2), *updates])
+    assert verify(run.path).sound
 
 
 def killed_at(number: int, work: Callable[[], object]) -> None:
