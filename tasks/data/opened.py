@@ -17,7 +17,7 @@ Key = tuple[Source, int, int]
 _opened: OrderedDict[Key, tuple[Dataset, str]] = OrderedDict()
 
 
-def opened(source: Source, partition: int, partitions: int, memory: int = 0) -> tuple[Dataset, str]:
+def opened(source: Source, partition: int, partitions: int, memory: float = 0) -> tuple[Dataset, str]:
     """What a source gives for a partition, and its digest; raises `DataError`.
 
     A process holds at most `memory` bytes of examples and the last data set. What was used longest ago goes first.

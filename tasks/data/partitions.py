@@ -182,7 +182,7 @@ class Partitions:
 
     def _dataset(self, partition: int) -> tuple[Dataset, str]:
         number, of = (partition, self.split.partitions) if self.source.partitioned else (0, 1)
-        return opened(self.source, number, of, self.loading.memory or 0)
+        return opened(self.source, number, of, self.loading.bound)
 
 
 @functools.lru_cache(maxsize=2)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,13 @@ class Loading:
 
     @property
     def is_plain(self) -> bool:
-        """Whether examples in memory need nothing of this."""
+        """Whether examples in memory need nothing of this, so that each partition is copied out of them once."""
         return self == Loading()
+
+    @property
+    def bound(self) -> float:
+        """How many bytes of data sets a process holds besides the one in use."""
+        return 0 if self.is_plain else inf if self.memory is None else self.memory
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class Reading:
 
     @property
     def _dataset(self) -> Dataset:
-        return opened(self.source, self.partition, self.partitions, self.loading.memory or 0)[0]
+        return opened(self.source, self.partition, self.partitions, self.loading.bound)[0]
 
     @property
     def _transform(self) -> Code | None:
