@@ -87,7 +87,8 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     assert objective is not None
     assert description is not None
     compute = config.compute.bound(objective, resolved.partitions)
-    decided = (resolved.algorithm, resolved.partitions, config.seed, compute, config.quorum)
+    algorithm = replace(resolved.algorithm, map=compute.scaled(resolved.algorithm.map))
+    decided = (algorithm, resolved.partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
     return Work(objective, *decided, code=config.code, before=before), description
 

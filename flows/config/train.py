@@ -126,8 +126,9 @@ class Experiment(Dealing):
         default="cpu",
         description="where maps are computed: cpu, cuda, cuda:1, mps, xpu; auto takes what every worker has",
     )
-    precision: Literal["float32", "bf16"] = Field(
-        default="float32", description="of forward passes; bf16 is torch's autocast, with parameters in dtype"
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        default="float32",
+        description="of forward passes; bf16 and fp16 are torch's autocast, with parameters in dtype",
     )
     compiled: bool = Field(default=False, description="let torch's compiler make the networks' code")
     threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")

@@ -12,6 +12,7 @@ from tasks.algebra import Algorithm, Map
 from tasks.applies.optimizers import Adaptive, Sgd
 from tasks.compute.mapper import Mapper
 from tasks.compute.on_device import OnDevice
+from tasks.compute.scaled import Scaled
 from tasks.compute.stacked.mapper import StackedMapper
 from tasks.compute.tensor_parallel.finding import find_shares
 from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
@@ -63,6 +64,8 @@ class Compute:
             raise UsageError("units and hybrid say what ranks share: give ranks, 2 or more")
         if self.ranks > 1 and self.stacked > 1:
             raise UsageError(f"stacked = {self.stacked} is for networks of one process; leave it out, or ranks")
+        if self.precision == "fp16" and self.stacked > 1:
+            raise UsageError("precision fp16 is for networks that are trained alone; leave it out, or stacked")
         if self.compiled and (self.ranks > 1 or self.stacked > 1):
             other = "ranks" if self.ranks > 1 else "stacked"
             raise UsageError(f"compiled is for networks that are trained alone; leave it out, or {other}")
@@ -70,9 +73,13 @@ class Compute:
             given = f"device {self.device}" if self.precision == WHOLE_PRECISION else f"precision {self.precision}"
             raise UsageError(f"ranks share a network on processors, in its own dtype; leave {given} out, or ranks")
 
+    def scaled(self, map: Map) -> Map:
+        """The map with scaled losses if the precision needs that; raises `UsageError` if it cannot have them."""
+        return Scaled(map) if self.precision == "fp16" and not isinstance(map, Scaled) else map
+
     def mapper(self, map: Map) -> Mapper:
         """The object that computes a map; raises `UsageError` if the map cannot be computed in this way."""
-        mapper = self._here(map)
+        mapper = self._here(map := self.scaled(map))
         if (self.device, self.precision, self.compiled) == (CPU, WHOLE_PRECISION, False):
             return mapper
         return OnDevice(

@@ -130,7 +130,8 @@ class LocalSgd(Scheduled, Map):
                 total += backprop(objective, network, batch)
             if term is not None:
                 _add(step.trained, term)
-            step(rates[number])
+            if objective.accepts(step.parameters):
+                step(rates[number])
             if move is not None and number == 0:
                 _subtract(network, views(objective.layout.params, move))
         arrived = pack(objective.layout.params, dict(network.named_parameters()))

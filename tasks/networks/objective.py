@@ -6,7 +6,7 @@ import copy
 import functools
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,6 +85,10 @@ def _checked(network: Any, name: str) -> nn.Module:
     return network
 
 
+CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""What torch's autocast computes in, by the names of precisions."""
+
+
 @functools.lru_cache(maxsize=4)
 def _skeleton(spec: ModelSpec) -> tuple[nn.Module, Layout]:
     network = spec.build()
@@ -115,7 +119,8 @@ class Objective:
         loss: The name or the code of the loss.
         scores: Names or code of the scores; None means the default ones, which `check_fit` decides.
         whole: Names of scores, or of the loss, that need all held-out outputs at once; `check_fit` sets it.
-        precision: That of forward passes, ``float32`` (as the tensors are) or ``bf16``; `Compute` sets it.
+        precision: That of forward passes, ``float32`` (as the tensors are), ``bf16`` or ``fp16``; `Compute` sets
+            it.
         compiled: Whether torch's compiler makes the network's code; `Compute` sets it.
 
     Example:
@@ -185,8 +190,12 @@ class Objective:
 
     def casting(self, device: str) -> AbstractContextManager[Any]:
         """A context in which torch computes in the wanted precision on a kind of device, such as ``cpu``."""
-        lower = self.precision == "bf16"
-        return torch.autocast(device, torch.bfloat16) if lower else nullcontext()
+        lower = CASTS.get(self.precision)
+        return torch.autocast(device, lower) if lower else nullcontext()
+
+    def accepts(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Whether a step is to be taken along the parameters' gradients; if not, they are cleared."""
+        return True
 
     def value(self, outputs: Any, targets: Tensors) -> torch.Tensor:
         """The mean loss of what a network gives and targets (examples, *), a scalar.

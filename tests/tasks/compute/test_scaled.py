@@ -1,0 +1,183 @@
+"""Training in float16 is torch's autocast with its gradient scaler, whose scale a partition carries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from storage.errors import UsageError
+from storage.values.state import State
+from tasks.algebra import Algorithm
+from tasks.algorithms.table import build_algorithm
+from tasks.applies.optimizers import Sgd
+from tasks.clusters.connecting import connect
+from tasks.compute.compute import Compute
+from tasks.compute.scaled import SLOT, Scaled, Scaler
+from tasks.data.examples import Examples
+from tasks.executors.graph import GraphExecutor
+from tasks.maps.backprop import batches
+from tasks.maps.corrected import Elastic, FedProx
+from tasks.maps.local_steps import LocalSteps
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.reduces.mean import Mean
+from tasks.reduces.tree import reduce_all
+from tests.flows.command.in_process import refused
+
+LOCAL = LocalSteps(local_steps=4, batch_size=16, lr=0.001)
+WIDE = {
+    "plain": LOCAL,
+    "accumulated": replace(LOCAL, batch_size=8, accumulate=2),
+    "clipped": replace(LOCAL, clip_norm=1.0),
+    "adamw": replace(LOCAL, optimizer="AdamW", optimizer_state="carried"),
+}
+
+
+def objective() -> Objective:
+    return Objective(ModelSpec("mlp", (1, 8, 8), 10, "float32", seed=0), "cross_entropy")
+
+
+def examples(size: float = 30.0) -> Examples:
+    """Inputs so large that gradients overflow float16 when the loss is scaled by 2^16."""
+    inputs = size * torch.randn(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    return Examples(inputs, torch.arange(64) % 10)
+
+
+def rounds(local: LocalSteps, count: int = 2) -> tuple[State, list[dict[str, float]], dict[str, Any]]:
+    """So many rounds of one partition with `fed_avg`: the state, the metrics of each round, and the carry."""
+    what, compute = objective(), Compute(precision="fp16")
+    algorithm = Algorithm(local, Mean(), Sgd(lr=1.0)).bound(what, None)
+    state, carry, metrics = what.initial(), {}, []
+    for number in range(count):
+        [update] = compute.mapper(algorithm.map)(what, state, [examples()], [carry], [number])
+        carry = dict(update.carry)
+        metrics.append(dict(update.metrics))
+        state = algorithm.apply(state, reduce_all(algorithm.reduce, state, [update]))
+    return state, metrics, carry
+
+
+def looped(local: LocalSteps, count: int = 2) -> tuple[torch.Tensor, list[float], dict[str, Any], int]:
+    """The same as one loop of plain torch: parameters, mean losses, the scaler's state, and steps skipped."""
+    what, skipped, losses = objective(), 0, []
+    network, scaler = what.network(what.initial()), torch.amp.GradScaler("cpu")
+    parameters = list(network.parameters())
+    optimizer = getattr(torch.optim, local.optimizer)(parameters, lr=local.lr)
+    for number in range(count):
+        before = [parameter.detach().clone() for parameter in parameters]
+        total = torch.zeros(())
+        for batch in batches(examples(), local.step_size, local.local_steps or 0, number):
+            pieces = [tensor.split(local.batch_size or 0) for tensor in (batch.inputs, batch.targets)]
+            for inputs, targets in zip(*pieces, strict=True):
+                with torch.autocast("cpu", torch.float16):
+                    loss = torch.nn.functional.cross_entropy(network(inputs), targets) / local.accumulate
+                scaler.scale(loss).backward()
+                total += loss.detach()
+            scaler.unscale_(optimizer)
+            if local.clip_norm:
+                torch.nn.utils.clip_grad_norm_(parameters, local.clip_norm)
+            scale = scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+            skipped += scaler.get_scale() < scale
+            optimizer.zero_grad()
+        losses.append(total.item() / (local.local_steps or 0))
+        with torch.no_grad():  # the server subtracts start minus arrived, which rounds
+            for parameter, start in zip(parameters, before, strict=True):
+                parameter.copy_(start - (start - parameter))
+    flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    return flat, losses, scaler.state_dict(), skipped
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_it_is_autocast_with_torchs_scaler_to_the_bit(name: str) -> None:
+    state, metrics, carry = rounds(WIDE[name])
+    parameters, losses, scaler, skipped = looped(WIDE[name])
+    assert torch.equal(state.params["float32"], parameters)
+    assert [each["train_loss"] for each in metrics] == losses
+    assert sum(each["skipped_steps"] for each in metrics) == skipped
+    assert 0 < skipped < 8
+    assert carry[SLOT]["float32"][:3].tolist() == [scaler["scale"], scaler["_growth_tracker"], 0.0]
+
+
+def test_the_scale_changes_as_torchs_does() -> None:
+    own, theirs = Scaler(), torch.amp.GradScaler("cpu")
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    for step in range(4010):
+        finite = step not in (0, 1, 1500)
+        parameter.grad = torch.tensor([0.0 if finite else float("inf")])
+        theirs.scale(torch.zeros(()))
+        theirs.step(optimizer)
+        theirs.update()
+        own.update(finite)
+        assert own.scale == theirs.get_scale()
+    assert (own.scale, own.good, own.skipped) == (2.0**14, 509, 3)
+
+
+def test_corrected_maps_add_their_terms_to_unscaled_gradients() -> None:
+    """With a force of 0 they are plain local training, and a force has the size that it has in float32."""
+    update = [
+        Scaled(kind)(replace(objective(), precision="fp16"), objective().initial(), examples(), {}, 0)
+        for kind in (LOCAL, FedProx(local_steps=4, batch_size=16, lr=0.001, mu=0.0))
+    ]
+    assert torch.equal(update[0].direction["float32"], update[1].direction["float32"])
+    near = Compute(precision="fp16").mapper(FedProx(local_steps=4, batch_size=16, lr=0.01, mu=90.0))
+    whole = Compute().mapper(FedProx(local_steps=4, batch_size=16, lr=0.01, mu=90.0))
+    [half], [full] = (
+        mapper(objective(), objective().initial(), [examples(1.0)], [{}], [0]) for mapper in (near, whole)
+    )
+    assert half.metrics["skipped_steps"] == 0
+    torch.testing.assert_close(half.direction["float32"], full.direction["float32"], rtol=0.05, atol=1e-4)
+
+
+def test_its_carry_is_beside_that_of_the_map() -> None:
+    assert Scaled(Elastic(local_steps=1)).carry == ("own", SLOT)
+
+
+FIELDS = {"rounds": 3, "partitions": 2, "local_steps": 3, "precision": "fp16", "optimizer": "AdamW", "lr": 0.001}
+
+
+def test_a_run_is_the_same_on_a_cluster_resumed_and_replayed(train) -> None:
+    whole = train(**FIELDS)
+    train(**FIELDS | {"rounds": 1}, name="short")
+    resumed = train(**FIELDS, name="short")
+    with connect(None, workers=2) as client:
+        shared = train(GraphExecutor(client), **FIELDS)
+    assert whole.digest == resumed.digest == shared.digest
+    assert whole.digest != train(**FIELDS | {"precision": "bf16"}).digest
+    assert shared.replay("all", executor="inline").identical
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            ["--algorithm", "sync_sgd"],
+            "for local steps, which it skips if gradients overflow, not for map Gradient",
+        ),
+        (["--algorithm", "scaffold"], "not for map Scaffold; give bf16"),
+        (["--stacked", "2"], "precision fp16 is for networks that are trained alone; leave it out, or stacked"),
+        (["--ranks", "2", "--executor", "ranks"], "in its own dtype; leave precision fp16 out, or ranks"),
+        (["--dtype", "float64"], "precision fp16 is for parameters in float32, not in float64"),
+    ],
+)
+def test_what_does_not_go_with_it_is_one_line(options: list[str], reason: str, capsys) -> None:
+    code, said = refused(capsys, "train", "--precision", "fp16", *options)
+    assert (code, said.count("\n")) == (2, 0)
+    assert reason in said
+
+
+def test_a_network_of_one_parameter_has_no_place_for_the_scale() -> None:
+    small = Objective(ModelSpec("linear", (1,), 1, "float32", seed=0), "mse")
+    one = replace(small.initial(), params={"float32": torch.zeros(1)})
+    with pytest.raises(UsageError, match="carries two numbers, and needs as many parameters; give bf16"):
+        Scaled(LOCAL)(small, one, Examples(torch.ones(3, 1), torch.zeros(3)), {}, 0)
+
+
+def test_fed_buff_trains_in_float16(train) -> None:
+    """A parameter server's partitions carry their scale, too."""
+    assert isinstance(build_algorithm("fed_buff", {}).map, LocalSteps)
+    run = train(algorithm="fed_buff", partitions=2, rounds=4, local_steps=2, buffer=1, precision="fp16")
+    assert run.replay("all", executor="inline").identical
