@@ -76,11 +76,20 @@ Elasticity = Annotated[
 ]
 
 
+class Default(float):
+    """A number that is a default. It equals one that the user gives, but can be told from it."""
+
+
+LEARNING_RATE = Default(0.1)
+"""The learning rate of optimizers by name; one of the user's own has its own."""
+
+
 @functools.cache
 def options_of(part: type) -> Mapping[str, tuple[Any, Any]]:
     """The (type, default) of the fields of a part's class that are options: those whose type has a description."""
     hints = get_type_hints(part, include_extras=True)
-    every = {each.name: (hints[each.name], each.default) for each in fields(part)}
+    plain = {each.name: float(each.default) for each in fields(part) if isinstance(each.default, Default)}
+    every = {each.name: (hints[each.name], plain.get(each.name, each.default)) for each in fields(part)}
     return {name: option for name, option in every.items() if _is_described(option[0])}
 
 

@@ -104,8 +104,6 @@ class Preset:
         either = self.map.either if isinstance(self.map, type) and issubclass(self.map, LocalSgd) else ()
         yielding = dict.fromkeys(either) if any(given.get(name) is not None for name in either) else {}
         own = {"lr": 1.0} if is_own_optimizer(given.get("optimizer", "")) else {}
-        if own and given.get("lr", 1.0) != 1.0:
-            raise UsageError(f"lr = {given['lr']}: the function that makes the optimizer sets it; leave lr out")
         return {**yielding, **own, **given}
 
     def build(self, given: Mapping[str, Any]) -> Algorithm:

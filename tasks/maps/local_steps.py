@@ -164,6 +164,7 @@ class LocalSteps(LocalSgd):
     'AdamW'
     """
 
+    lr: option.LearningRate = option.LEARNING_RATE
     momentum: option.Momentum = 0.0
     nesterov: option.Nesterov = False
     optimizer: Optimizer = "SGD"
@@ -199,7 +200,7 @@ class LocalSteps(LocalSgd):
         names = ("momentum", "nesterov", "optimizer_options", "no_decay_on")
         if given := [name for name in names if getattr(self, name)]:
             raise UsageError(f"optimizer {label} decides about {', '.join(given)} itself; leave that out")
-        if self.lr not in (1.0, LocalSgd.lr):
+        if self.lr != 1.0 and not isinstance(self.lr, option.Default):
             raise UsageError(f"optimizer {label} sets its learning rates itself; leave lr = {self.lr} out")
         object.__setattr__(self, "lr", 1.0)
 

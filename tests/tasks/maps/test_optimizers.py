@@ -182,13 +182,15 @@ def test_what_decays_no_weights_needs_no_exceptions() -> None:
     [
         ({"momentum": 0.9}, "optimizer mine.py:groups decides about momentum itself; leave that out"),
         ({"no_decay_on": "norms", "optimizer_options": {"eps": 1}}, "about optimizer_options, no_decay_on itself"),
-        ({"lr": 0.3}, r"lr = 0\.3: the function that makes the optimizer sets it; leave lr out"),
-        ({"lr": 0.1}, r"lr = 0\.1: the function that makes the optimizer sets it; leave lr out"),
+        ({"lr": 0.3}, r"mine.py:groups sets its learning rates itself; leave lr = 0\.3 out"),
+        ({"lr": 0.1}, r"mine.py:groups sets its learning rates itself; leave lr = 0\.1 out"),
     ],
 )
 def test_what_the_function_decides_is_not_given_besides(own, options, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         build_algorithm("diloco", {"optimizer": f"{own(GROUPS)}:groups", **options})
+    with pytest.raises(UsageError, match=says):
+        LocalSteps(optimizer=f"{own(GROUPS)}:groups", **options)
 
 
 WRONG = """
