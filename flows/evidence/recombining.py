@@ -29,7 +29,7 @@ from tasks.data.partitions import Description
 from tasks.evidence.recombining import Recombination, Recombining, keep_recombined, recombine_stored
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
-from tasks.numerics import Fingerprint, check_fingerprint, fingerprint
+from tasks.numerics.fingerprints import Fingerprint, check_fingerprint, fingerprint
 from tasks.persistence.recomputing import recomputed
 from tasks.user_code import Code
 

@@ -30,7 +30,7 @@ from tasks.data.partitions import Description, forget_examples
 from tasks.evidence.results import Difference, RoundResult, difference_as_json
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
-from tasks.numerics import Fingerprint, differing_numerics, fingerprint, versions
+from tasks.numerics.fingerprints import Fingerprint, differing_numerics, fingerprint, versions
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan, replay_windows
 from tasks.user_code import Code

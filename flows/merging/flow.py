@@ -26,7 +26,7 @@ from tasks.matching.groups import Permutation, Piece
 from tasks.matching.search.activations import Moments, summed
 from tasks.matching.search.matches import Evidence, match_all, match_each
 from tasks.merging.gallery import Blend, Gallery, observe, score_blend
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
 

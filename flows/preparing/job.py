@@ -29,10 +29,10 @@ from storage.upkeep.pruning import prune
 from storage.values.state import Update
 from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.data.partitions import Description
-from tasks.devices import AUTO, CPU, accelerator
 from tasks.executors.base import EXECUTORS, Executor
 from tasks.networks.start import Fork, Start
-from tasks.numerics import (
+from tasks.numerics.devices import AUTO, CPU, accelerator
+from tasks.numerics.fingerprints import (
     Fingerprint,
     check_fingerprint,
     check_source,

@@ -12,7 +12,7 @@ from storage.values.tensors import Vectors
 from tasks import options as option
 from tasks.algebra import Apply
 from tasks.applies.schedules import Scheduled
-from tasks.numerics import accumulator
+from tasks.numerics.dtypes import accumulator
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from storage.errors import UsageError
 from storage.rounds.commits import InFlight
 from storage.rounds.store import RoundStore
 from tasks.asynchronous.ledger import Ledger, recorded_round, standing
-from tasks.numerics import derive_seed
+from tasks.numerics.pinning import derive_seed
 from tasks.when import Asynchronous, Order, ServerRound
 
 

@@ -13,7 +13,8 @@ from storage.values.tensors import Vectors
 from tasks.asynchronous.ledger import next_in_flight, standing
 from tasks.data.partitions import Partition
 from tasks.maps.gradient import Downpour
-from tasks.numerics import accumulator, limited, pinned
+from tasks.numerics.dtypes import accumulator
+from tasks.numerics.pinning import limited, pinned
 from tasks.reduces.tree import fold_updates
 from tasks.rounds.guard import NOTHING
 from tasks.rounds.job import Work

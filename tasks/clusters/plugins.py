@@ -13,8 +13,8 @@ from typing import Any
 import distributed.utils
 from distributed import Client, SchedulerPlugin, SpecCluster, WorkerPlugin
 
-from tasks import devices
 from tasks.clusters.workers import on_workers
+from tasks.numerics import devices
 
 BATCHING_SECONDS = 0.0001
 """How long messages wait to be sent in a batch.

@@ -18,12 +18,12 @@ from tasks.compute.tensor_parallel.finding import find_shares
 from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.data.partitions import Description, Partitions
-from tasks.devices import AUTO, CPU
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.fit import check_fit
 from tasks.networks.objective import Objective
-from tasks.numerics import pinned
+from tasks.numerics.devices import AUTO, CPU
+from tasks.numerics.pinning import pinned
 from tasks.reduces.mean import Mean
 from tasks.user_code import Code, WithCode, short_name
 

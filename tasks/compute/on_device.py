@@ -14,9 +14,9 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.compute.mapper import Mapper
 from tasks.data.examples import Examples
-from tasks.devices import find_device, forget_copies, moved, resident, seeded
 from tasks.networks.objective import Objective
-from tasks.numerics import pinned
+from tasks.numerics.devices import find_device, forget_copies, moved, resident, seeded
+from tasks.numerics.pinning import pinned
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from distributed import get_worker
 from tasks.compute.communicator import Alone
 from tasks.data.partitions import Partition
 from tasks.engine import BlockData, Committer, Engine
-from tasks.numerics import generators_kept
+from tasks.numerics.pinning import generators_kept
 from tasks.persistence.committing import WholeNetwork
 from tasks.persistence.streaming import InShares
 from tasks.process_group.collectives import Broken

@@ -16,7 +16,7 @@ from tasks import options as option
 from tasks.data.examples import Examples
 from tasks.maps.local_steps import LocalSgd, LocalSteps
 from tasks.networks.objective import Objective
-from tasks.numerics import accumulator
+from tasks.numerics.dtypes import accumulator
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from tasks import options as option
 from tasks.algebra import Map
 from tasks.applies.schedules import Schedule, Scheduled
 from tasks.data.examples import Examples
-from tasks.devices import moved
 from tasks.maps.backprop import backprop, backprop_in_pieces, batches
 from tasks.maps.optimizer_state import Slot, find_slots, set_state, state_of
 from tasks.maps.optimizers import (
@@ -34,6 +33,7 @@ from tasks.maps.optimizers import (
     trained_of,
 )
 from tasks.networks.objective import Objective, buffers_of
+from tasks.numerics.devices import moved
 from tasks.user_code import Code
 
 Optimizer = Annotated[

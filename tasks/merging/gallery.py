@@ -22,7 +22,7 @@ from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.search.activations import Moments, Pair, activation_moments
 from tasks.merging.repair import repair
 from tasks.networks.objective import ModelSpec, Objective
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tasks.rounds.scoring import score, tally
 
 

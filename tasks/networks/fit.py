@@ -20,7 +20,7 @@ from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
 from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
 from tasks.networks.scores import class_axis, default_scores, score_items
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
 
 MANY = 512

@@ -24,7 +24,7 @@ from tasks.networks.compiling import compile_network
 from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
 from tasks.networks.reference import MODELS, Shape
 from tasks.networks.scores import LOSSES, Loss
-from tasks.numerics import derive_seed, pinned
+from tasks.numerics.pinning import derive_seed, pinned
 from tasks.user_code import Code
 
 

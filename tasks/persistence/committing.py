@@ -25,7 +25,8 @@ from storage.values.digests import update_digest
 from storage.values.state import Update
 from storage.values.tensors import Vectors
 from tasks.data.partitions import Partition, Partitions
-from tasks.numerics import check_fingerprint, check_source, fingerprint, generators_kept, source_digest
+from tasks.numerics.fingerprints import check_fingerprint, check_source, fingerprint, source_digest
+from tasks.numerics.pinning import generators_kept
 from tasks.persistence.recomputing import recomputed
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally

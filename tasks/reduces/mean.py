@@ -10,7 +10,7 @@ import torch
 from storage.values.state import State, Update
 from storage.values.tensors import Record, Vectors
 from tasks.algebra import Node, Reduce
-from tasks.numerics import accumulator, is_float
+from tasks.numerics.dtypes import accumulator, is_float
 
 
 @dataclass(frozen=True)

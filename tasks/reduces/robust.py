@@ -12,7 +12,7 @@ import torch
 from storage.errors import RoundFailed, UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.numerics import accumulator, is_float
+from tasks.numerics.dtypes import accumulator, is_float
 from tasks.reduces.tree import Gather
 
 

@@ -14,7 +14,8 @@ from tasks.compute.compute import Compute
 from tasks.compute.mapper import Mapper
 from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
-from tasks.numerics import Fingerprint, derive_seed
+from tasks.numerics.fingerprints import Fingerprint
+from tasks.numerics.pinning import derive_seed
 from tasks.rounds.plan import RoundPlan
 from tasks.user_code import Code, WithCode
 from tasks.when import Order

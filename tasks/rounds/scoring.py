@@ -21,7 +21,7 @@ from tasks.networks.metrics import Kept, merged, metric_of, updated
 from tasks.networks.objective import Objective
 from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
 from tasks.networks.scores import score_items
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
 
 

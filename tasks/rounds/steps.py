@@ -22,7 +22,7 @@ from storage.values.tensors import Vectors
 from tasks.algebra import Node
 from tasks.data.partitions import Partition
 from tasks.networks.objective import Objective
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
 from tasks.rounds.guard import NOTHING, checked_update, misshapen, non_finite
 from tasks.rounds.job import Work

@@ -16,7 +16,7 @@ from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, descend
 from tasks.maps.optimizers import trained_of
 from tasks.networks.objective import Objective
-from tasks.numerics import derive_seed, pinned
+from tasks.numerics.pinning import derive_seed, pinned
 
 
 class Replicas(nn.Module):

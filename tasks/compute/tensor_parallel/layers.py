@@ -18,7 +18,7 @@ from torch.nn import functional
 from storage.values.tensors import Record
 from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.shares import even
-from tasks.numerics import derive_seed
+from tasks.numerics.pinning import derive_seed
 
 
 class Exchange:

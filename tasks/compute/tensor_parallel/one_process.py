@@ -11,7 +11,7 @@ import torch
 
 from storage.errors import RoundweaveError
 from tasks.compute.communicator import Communicator
-from tasks.numerics import Generators, generators, lent, set_generators
+from tasks.numerics.pinning import Generators, generators, lent, set_generators
 
 T = TypeVar("T")
 

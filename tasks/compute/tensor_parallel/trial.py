@@ -18,7 +18,7 @@ from tasks.compute.tensor_parallel.shares import Shares
 from tasks.matching.check import TOLERANCE, randomise
 from tasks.matching.unofficial import TorchDispatchMode, tensors_in
 from tasks.networks.objective import Objective, named_tensors
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 
 LARGE = 8.0
 """The factor of the larger parameters that are tried, too, as they reach operations that clip or saturate."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from storage.errors import ColumnMissing, DataError, UsageError
 from tasks.data.splits.deals import Deal, Pool, Rows, find_split
-from tasks.numerics import derive_seed
+from tasks.numerics.pinning import derive_seed
 
 SCORE_BATCH = 128
 """The number of held-out examples scored at once. It is fixed, as it is part of the arithmetic."""

@@ -35,7 +35,7 @@ from tasks.matching.units import find_units
 from tasks.merging.gallery import Ensemble
 from tasks.merging.repair import repair
 from tasks.networks.objective import Objective
-from tasks.numerics import derive_seed, pinned
+from tasks.numerics.pinning import derive_seed, pinned
 from tasks.rounds.scoring import score, tally
 
 EXAMPLES = 2000

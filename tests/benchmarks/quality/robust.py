@@ -27,7 +27,7 @@ from flows.preparing.job import prepared
 from roundweave import Examples, Map, Objective, Reduce, Run, State, Update, reduce_all
 from storage.values.tensors import Vectors
 from tasks.executors.inline import InlineExecutor
-from tasks.numerics import derive_seed
+from tasks.numerics.pinning import derive_seed
 from tasks.reduces.table import find_reduce
 
 PARTITIONS = 11

@@ -19,11 +19,11 @@ from tasks.algorithms.table import ALGORITHMS
 from tasks.clusters.connecting import connect
 from tasks.compute.compute import Compute
 from tasks.data.examples import Examples
-from tasks.devices import find_device
 from tasks.executors.graph import GraphExecutor
 from tasks.maps.backprop import descend
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
+from tasks.numerics.devices import find_device
 from tasks.when import Synchronous
 from tests.flows.command.in_process import refused
 

@@ -208,7 +208,7 @@ FAULTY = """
 from dataclasses import dataclass, replace
 from roundweave import Algorithm, Mean, Sgd
 from tasks.maps.gradient import Downpour
-from tasks.numerics import derive_seed
+from tasks.numerics.pinning import derive_seed
 from tasks.when import Asynchronous
 FAULTS = {derive_seed(0, turn, 1) for turn in (3, 6, 7)}
 @dataclass(frozen=True)

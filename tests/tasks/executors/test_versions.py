@@ -11,7 +11,7 @@ import tasks
 from storage.errors import NumericsMismatch
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
-from tasks.numerics import check_source, source_digest
+from tasks.numerics.fingerprints import check_source, source_digest
 
 FIELDS = {"model": "logistic", "partitions": 2, "rounds": 2, "local_steps": 1}
 

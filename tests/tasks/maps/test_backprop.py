@@ -11,7 +11,7 @@ from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, batches
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tasks.user_code import find_code
 from tests.tasks.maps.networks import PURE, examples, file_of
 

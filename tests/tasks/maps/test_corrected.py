@@ -21,7 +21,7 @@ from tasks.executors.graph import GraphExecutor
 from tasks.maps.corrected import Elastic, FedProx, Scaffold
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tasks.reduces.tree import reduce_all
 from tasks.user_code import find_code
 from tests.tasks.maps.networks import examples, objective

@@ -13,7 +13,7 @@ from tasks.maps.backprop import batches
 from tasks.maps.gradient import Downpour, Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import Objective
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tests.tasks.maps.networks import examples, objective
 from tests.tasks.sampled import sampled
 

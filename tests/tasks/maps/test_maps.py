@@ -21,7 +21,7 @@ from tasks.maps.corrected import FedProx
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tests.tasks.maps.networks import examples, objective
 from tests.tasks.sampled import sampled
 

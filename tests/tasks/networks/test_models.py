@@ -22,7 +22,7 @@ from tasks.networks.fit import check_fit
 from tasks.networks.objective import ModelSpec, Objective, buffers_of, layout_of
 from tasks.networks.reference import MODELS, Gpt
 from tasks.networks.scores import mean_squared_error
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tasks.user_code import find_code
 
 ODD = """

@@ -23,7 +23,7 @@ from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.data.examples import Examples
 from tasks.networks.objective import ModelSpec, Objective
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 
 CLASSES = 5
 

@@ -14,7 +14,7 @@ import torch
 from storage.errors import RoundweaveError
 from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.one_process import in_turn
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tests.tasks.sampled import sampled
 
 
