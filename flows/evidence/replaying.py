@@ -32,7 +32,7 @@ from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
 from tasks.numerics.fingerprints import Fingerprint, differing_numerics, fingerprint, versions
 from tasks.rounds.job import Attempt, Job, Work
-from tasks.rounds.plan import RoundPlan, replay_windows
+from tasks.rounds.plan import replay_windows
 from tasks.user_code import Code
 
 IDENTICAL, DIFFERS, KEY_DIFFERS = 0, 1, 3
@@ -214,7 +214,7 @@ def replay_rounds(plan: ReplayPlan, executor: Executor) -> Replay:
     key = _key_differences(stored, plan.resolved.config, description, executor.each(partial(fingerprint, device)))
     # No lease and no writing: the token only tells this reader's tasks from those of others.
     attempt = Attempt(full_address(stored.address), secrets.token_hex(4), epoch=0, rounds=stored.rounds)
-    job = Job(work, attempt, RoundPlan(plan.resolved.config.partitions))
+    job = Job(work, attempt)
     results = _other_network(attempt.open(), work, plan.rounds)
     for rounds in replay_windows(plan.rounds if not results else (), job.split):
         for result in executor.replay(job, rounds):

@@ -40,7 +40,7 @@ from tasks.numerics.fingerprints import (
     source_digest,
 )
 from tasks.rounds.job import Attempt, Job, Work
-from tasks.rounds.plan import LARGEST_OF_SERVER, RoundPlan, window_size
+from tasks.rounds.plan import LARGEST_OF_SERVER, window_size
 from tasks.when import Asynchronous
 
 COMPARED = 100
@@ -118,7 +118,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
         given = config.model_dump(include={"rounds", "evaluate_every", "target_accuracy", "patience", "fsync"})
         where = full_address(store.address)
         attempt = Attempt(where, token, lease.epoch, **given, keep=keep)
-        job = Job(work, attempt, RoundPlan(config.partitions), order)
+        job = Job(work, attempt, order)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, config.window, syncing)
             run.let_go(syncing.written)

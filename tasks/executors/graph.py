@@ -229,7 +229,7 @@ class GraphExecutor:
         rounds = rounds[:1] if losses else rounds
         self.pool.deaths.clear()
         # Dask sends these functions to the scheduler, which cannot import this package: they must not use `Task`.
-        home = self.pool.homes(job.plan.blocks)
+        home = self.pool.homes(job.blocks)
         with annotate(
             workers=lambda key: [home[key[3]]] if key[0] in PLACED else [],
             allow_other_workers=True,
@@ -323,4 +323,4 @@ def _resume_advice(round: int) -> str:
 
 def _called(job: Job, before: Sequence[Key]) -> tuple[Any, ...]:
     """The beginning of a map's task. If the plan maps blocks one by one, it waits for the map before it."""
-    return (step_after, before[-1]) if job.plan.one_by_one and before else (run_step,)
+    return (step_after, before[-1]) if job.one_by_one and before else (run_step,)

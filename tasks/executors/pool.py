@@ -78,7 +78,7 @@ class WorkerPool:
             client.run(_import_torch, wait=False, on_error="ignore", callback_timeout=ANSWER_SECONDS)
 
     def spread(self, job: Job, one_by_one: bool = False, ranks: int = 1) -> Job:
-        """The job with a plan for the workers that are there now: a block for each `ranks` of them.
+        """The job for the workers that are there now: a block for each `ranks` of them, but none is empty.
 
         If workers came or went since the last call, their data is forgotten and will be loaded again. With
         `one_by_one` each partition is a block, and blocks are mapped one after the other.
@@ -88,12 +88,8 @@ class WorkerPool:
             self.forget()
             self.workers = workers
         partitions = job.plan.partitions
-        plan = (
-            RoundPlan(partitions, partitions, True)
-            if one_by_one
-            else RoundPlan.over(partitions, max(1, len(workers) // ranks))
-        )
-        return replace(job, plan=plan)
+        blocks = partitions if one_by_one else min(partitions, max(1, len(workers) // ranks))
+        return replace(job, blocks=blocks, one_by_one=one_by_one)
 
     def forget(self) -> None:
         """Use new keys from now on, and hold no data. Futures are dropped: cancelling them would disconnect."""
@@ -107,7 +103,7 @@ class WorkerPool:
 
     def key(self, job: Job, kind: str, round: int, block: int = 0) -> Key:
         """The key of a task, which differs from all keys before the last `forget`."""
-        return Task(kind, f"{job.attempt.token}-{self._spread}-{job.plan.blocks}", round, block).key
+        return Task(kind, f"{job.attempt.token}-{self._spread}-{job.blocks}", round, block).key
 
     def shared(self, job: Job) -> Future[Any]:
         """A future of the job, which is sent to the cluster once."""
@@ -119,7 +115,7 @@ class WorkerPool:
         Workers hold the examples of the present split and of the one before.
         """
         shared, number = self.shared(job), job.split(round)
-        keys = [self.key(job, "data", number, block) for block in range(job.plan.blocks)]
+        keys = [self.key(job, "data", number, block) for block in range(job.blocks)]
         held = {Task(*key): future for key, future in self._held.items()}
         self._held = {
             task.key: future

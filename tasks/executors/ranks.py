@@ -184,7 +184,7 @@ class RanksExecutor(GraphExecutor):
 
 def _rank_workers(job: Job, workers: list[str]) -> list[str]:
     """The workers that become ranks, in the order of the ranks: one team after the other."""
-    return workers[: job.plan.blocks * job.ranks]
+    return workers[: job.blocks * job.ranks]
 
 
 class RunningRanks:

@@ -117,15 +117,22 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Job:
-    """What an executor is given: the work, the attempt, and the plan of a round.
+    """What an executor is given: the work and the attempt.
 
-    `order` is the order in which pushes arrive at a parameter server; None leaves it to the executor.
+    `order` is the order in which pushes arrive at a parameter server; None leaves it to the executor. A round maps
+    the partitions in so many `blocks`, `one_by_one` or all at once.
     """
 
     work: Work
     attempt: Attempt
-    plan: RoundPlan
     order: Order | None = None
+    blocks: int = 1
+    one_by_one: bool = False
+
+    @property
+    def plan(self) -> RoundPlan:
+        """How the partitions are divided into blocks."""
+        return RoundPlan(self.work.partitions.split.partitions, self.blocks)
 
     @property
     def ranks(self) -> int:

@@ -11,19 +11,10 @@ from tasks.reduces.tree import cover
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """How partitions are divided into blocks of neighbours; one task maps a block.
-
-    With `one_by_one` each block is mapped after the one before, else all at once. The plan does not change bits.
-    """
+    """How partitions are divided into blocks of neighbours; one task maps a block. It does not change bits."""
 
     partitions: int
     blocks: int = 1
-    one_by_one: bool = False
-
-    @classmethod
-    def over(cls, partitions: int, workers: int) -> RoundPlan:
-        """A plan with a block for each worker, but not more blocks than partitions."""
-        return cls(partitions, min(workers, partitions))
 
     @property
     def root(self) -> tuple[int, int]:

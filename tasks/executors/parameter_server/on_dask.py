@@ -93,7 +93,7 @@ class DaskServer:
 
     def _fastest(self) -> str:
         """The worker for the server's tasks: the one whose maps have the lowest median of seconds."""
-        homes = self.pool.homes(self.job.plan.blocks)
+        homes = self.pool.homes(self.job.blocks)
         seconds: dict[str, list[float]] = {home: [] for home in homes}
         for partition, took in self._seconds.items():
             seconds[homes[self.job.plan.block_of(partition)]].append(took)

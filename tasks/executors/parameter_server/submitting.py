@@ -31,7 +31,7 @@ class DaskSubmitter:
         self.pool = pool
         self.job = job
         self.home = pool.workers[0]
-        self._homes = pool.homes(job.plan.blocks)
+        self._homes = pool.homes(job.blocks)
         self._graph: dict[Key, Any] = {}
         self._places: dict[Key, str] = {}
         self._tasks: list[Submitted] = []

@@ -17,7 +17,6 @@ from flows.stored import Run
 from tasks.clusters.connecting import connect
 from tasks.executors.inline import InlineExecutor
 from tasks.rounds.job import Attempt, Job
-from tasks.rounds.plan import RoundPlan
 
 SOURCE = """
 import os, signal, time
@@ -83,4 +82,4 @@ def replay_job(run: Run, fields: dict[str, object], tmp_path: Path) -> Job:
     """What an executor is given to replay rounds of a run."""
     config = TrainConfig(**fields, root=tmp_path / "runs")
     work, _ = work_of(resolve(config), InlineExecutor())
-    return Job(work, Attempt(run.address, "reader", epoch=0, rounds=4), RoundPlan(4))
+    return Job(work, Attempt(run.address, "reader", epoch=0, rounds=4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from flows.stored import Run, open_run
 from storage.errors import RoundFailed
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
+from tasks.executors.pool import WorkerPool
 from tasks.executors.ranks import RanksExecutor
+from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult
 from tasks.user_code import find_code
 from tests.counting import counting
@@ -52,6 +55,14 @@ def test_what_a_partition_carries_is_what_it_brought_back_when_it_was_last_accep
             assert update.carry["memory"]["float32"].tolist() == [counted] * 37
             scaled = update.extras["control"]["float32"] / counted
             assert torch.equal(update.direction["float32"], scaled)
+
+
+def test_there_are_no_more_blocks_than_workers_or_partitions(client) -> None:
+    def blocks(partitions: int, **options: object) -> int:
+        work = SimpleNamespace(partitions=SimpleNamespace(split=SimpleNamespace(partitions=partitions)))
+        return WorkerPool(client, 60, print).spread(Job(work, None), **options).plan.blocks
+
+    assert (blocks(5), blocks(1), blocks(5, ranks=2), blocks(5, one_by_one=True)) == (2, 1, 1, 5)
 
 
 @pytest.mark.parametrize("window", [1, 3])

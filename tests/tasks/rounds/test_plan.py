@@ -51,10 +51,6 @@ def test_no_fold_has_more_results_than_the_fan_in_and_each_result_goes_into_one(
     assert results <= fan_in
 
 
-def test_there_are_no_more_blocks_than_workers_or_partitions() -> None:
-    assert (RoundPlan.over(5, 2).blocks, RoundPlan.over(2, 5).blocks) == (2, 2)
-
-
 def work(seed: int) -> Work:
     return Work(None, None, None, seed)  # type: ignore[arg-type]
 
