@@ -18,7 +18,7 @@ from distributed import Client, Future
 
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
-from tasks.clusters.workers import DEADLY, DeadlyWork, LostWork, finished, result, usable_workers
+from tasks.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
 from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.results import RoundResult
 from tasks.executors.on_worker import commit_and_hold, elsewhere, read_or_held, run_step, step_after, step_aside
@@ -104,16 +104,10 @@ class GraphExecutor:
     def _result(self, future: Future[Any]) -> Any:
         return result(self.client, future, look=self.pool.look)
 
-    def _prepared(self, ask: Callable[[], T], left: int = RESUBMISSIONS) -> T:
-        """Have workers do what comes before round 1; `ask` is called again after a loss, at most `left` times."""
-        try:
-            results = ask()
-        except LostWork as error:
-            # If a task's worker has died, Dask may only say that it forgot the task.
-            reason = DEADLY if self.pool.look() and not isinstance(error, DeadlyWork) else error
-            if isinstance(error, DeadlyWork) or not left:
-                raise ClusterError(f"work before round 1 was lost ({reason}); start again") from error
-            return self._prepared(ask, left - 1)
+    def _prepared(self, ask: Callable[[], T]) -> T:
+        """What `ask` gets from workers before round 1; it is called again after a loss."""
+        self.pool.deaths.clear()
+        (results,) = self._despite_losses(None, [0], lambda rounds, losses: iter([ask()]), _start_advice)
         self.pool.look()
         return results
 
@@ -186,7 +180,7 @@ class GraphExecutor:
 
     def _despite_losses(
         self,
-        job: Job,
+        job: Job | None,
         rounds: Sequence[int],
         compute: Callable[[Sequence[int], int], Iterator[T]],
         advice: Callable[[int], str],
@@ -194,9 +188,10 @@ class GraphExecutor:
     ) -> Iterator[T]:
         """Yield the result of each round. If work is lost, begin again at the first round that is not done.
 
-        `compute` gets the rounds to do, and how often in a row work was lost. Raises `ClusterError` if that is
-        too often; it names the partitions at which workers died, and says what `advice` has for the round. With
-        `by_deaths` a partition's deaths count, even if other rounds were done between them.
+        Round 0 is the work before round 1, when there is no job yet. `compute` gets the rounds to do, and how
+        often in a row work was lost. Raises `ClusterError` if that is too often; it names the partitions at which
+        workers died, and says what `advice` has for the round. With `by_deaths` a partition's deaths count, even
+        if other rounds were done between them.
         """
         losses = 0
         while rounds:
@@ -209,13 +204,14 @@ class GraphExecutor:
                 losses = max(losses + 1, max(self.pool.deaths.values(), default=0) if by_deaths else 0)
                 most = self._most_losses(job)
                 if losses > most or (losses == most and isinstance(error, DeadlyWork)):
-                    line = f"round {rounds[0]} was lost {losses} times ({self.pool.suspects()}{error})"
+                    what = f"round {rounds[0]}" if rounds[0] else "work before round 1"
+                    line = f"{what} was lost {losses} times ({self.pool.suspects()}{error})"
                     raise ClusterError(f"{line}; {advice(rounds[0])}") from error
                 self.pool.forget()
             except ClusterError as error:
                 raise ClusterError(f"{self.pool.suspects()}{error}") from error
 
-    def _most_losses(self, job: Job) -> int:
+    def _most_losses(self, job: Job | None) -> int:
         """How many times in a row lost work is begun again."""
         return RESUBMISSIONS
 
@@ -315,6 +311,10 @@ class GraphExecutor:
                 graph[mapped[-1]] = (run_step, fold, shared, round, results[group.start : group.stop])
                 number += 1
         return mapped
+
+
+def _start_advice(round: int) -> str:
+    return "start again"
 
 
 def _resume_advice(round: int) -> str:

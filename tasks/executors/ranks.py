@@ -107,10 +107,10 @@ class RanksExecutor(GraphExecutor):
             self.pool.forget()
             self._map_raised = True
 
-    def _team_losses(self, job: Job) -> int:
-        return 0 if self._by_tasks or job.ranks == 1 else TEAM_LOSSES
+    def _team_losses(self, job: Job | None) -> int:
+        return 0 if job is None or self._by_tasks or job.ranks == 1 else TEAM_LOSSES
 
-    def _most_losses(self, job: Job) -> int:
+    def _most_losses(self, job: Job | None) -> int:
         return super()._most_losses(job) + self._team_losses(job)
 
     def end(self) -> None:
