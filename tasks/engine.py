@@ -18,8 +18,8 @@ from tasks.data.partitions import Partition
 from tasks.persistence.committing import (
     Rank,
     commit_round,
-    load_and_keep,
-    map_keep_fold,
+    load_and_persist,
+    map_persist_fold,
     reduce_round,
     score_outcome,
 )
@@ -69,7 +69,7 @@ class BlockData:
         self._examples = examples or []
 
     def __call__(
-        self, job: Job, round: int, load: Callable[[Job, int, int], list[Partition]] = load_and_keep
+        self, job: Job, round: int, load: Callable[[Job, int, int], list[Partition]] = load_and_persist
     ) -> list[Partition]:
         """The examples of the block in a round, by partition. If the split changed, `load` reads them."""
         if (number := job.split(round)) != self._number:
@@ -103,7 +103,7 @@ class Engine:
         shared = self.team.ranks == 1 and in_shares(job, self.others.ranks)
         for round in range(outcome.state.round + 1, last + 1):
             data = self.data(job, round)
-            mapped = map_keep_fold(self.rank, outcome, data, self.data.block)
+            mapped = map_persist_fold(self.rank, outcome, data, self.data.block)
             reports, blocks = zip(*self._exchanged(mapped, halted(), shared), strict=True)
             if any(report.halted for team in reports for report in team):
                 return
@@ -112,7 +112,7 @@ class Engine:
             else:
                 outcome = reduce_round(job, outcome, blocks)
             del mapped, blocks  # frees the updates, each as large as the state
-            digests = self.rank.keep_state(outcome) if self.data.block == 0 else None
+            digests = self.rank.persist_state(outcome) if self.data.block == 0 else None
             scored = job.attempt.scored(round)
             tallies = self.others.all_gather(score_outcome(job, outcome, data)) if scored else []
             now = [report for team in zip(*reports, strict=True) for report in team]

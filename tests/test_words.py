@@ -21,7 +21,7 @@ INSTEAD = {
     "tensor parallel": r"teamed|Teamed|in_team|as_team",
     "column, row": r"_Into|_Out",
     "parameter server, push": r"intakes?|landings?|served_by",
-    "persistence, recompute": r"remade|remaking|keeping_state",
+    "persistence, recompute": r"\w+_and_keep|keep_state|keep_merge|remade|remaking|keeping_state",
     "timing, straggler": r"pace|paces|Pace|Hangs|tell_pace",
     "result": r"verdicts?|Verdicts?|VERDICTS",
     "quarantine": r"set_aside|put_aside|set aside|put aside",

@@ -144,7 +144,7 @@ class Named(AlgorithmForm):
         """The name to show to people; of a user's function its reference."""
         return self.name.label if isinstance(self.name, Code) else self.name
 
-    def kept(self, rounds: int) -> Named:
+    def recorded(self, rounds: int) -> Named:
         """A copy for the record of a run of so many rounds: all options, and the source of the user's functions.
 
         Learning-rate schedules last so many rounds, unless they name a number themselves.
@@ -278,7 +278,7 @@ class Parts(Config):
         """The user's functions among the parts."""
         return tuple(part for part in (self.reduce, self.apply) if isinstance(part, Code))
 
-    def kept(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
         """The given fields, with the source of the user's functions."""
         parts = {kind: part for kind in ("reduce", "apply") if (part := getattr(self, kind)) is not None}
         kept = {kind: find_code(part) if is_own_part(kind, part) else part for kind, part in parts.items()}

@@ -104,7 +104,7 @@ class MergeConfig(Architecture, Merging, Placement):
     plot: str | None = Field(default=None, description="where to draw the path of two networks: .png")
 
     @property
-    def kept(self) -> bool:
+    def persisted(self) -> bool:
         """Whether the merge is stored as a run, with the networks and their permutations, not only as a file."""
         return self.out is None or self.name is not None
 

@@ -126,8 +126,8 @@ def _complete(config: TrainConfig) -> TrainConfig:
         "model": named_or_own("model", config.model, MODELS),
         "loss": config.loss and named_or_own("loss", config.loss, [*LOSSES, OWN_LOSS]),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
-        "algorithm": config.algorithm.kept(config.rounds),
-        "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.kept()),
+        "algorithm": config.algorithm.recorded(config.rounds),
+        "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.recorded()),
     }
     return config.model_copy(update=own)
 

@@ -26,7 +26,7 @@ from storage.rounds.store import RoundStore
 from storage.runs.names import WhichRound, is_run, run_address
 from storage.runs.run import StoredRun, open_stored
 from tasks.data.partitions import Description
-from tasks.evidence.recombining import Recombination, Recombining, keep_recombined, recombine_stored
+from tasks.evidence.recombining import Recombination, Recombining, persist_recombined, recombine_stored
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
 from tasks.numerics.fingerprints import Fingerprint, check_fingerprint, fingerprint
@@ -98,12 +98,12 @@ def plan_recombine(config: RecombineConfig) -> RecombinePlan:
     if config.name and is_run(address := run_address(config.root, config.name)):
         raise UsageError(f"{address} exists already; keep the round under another name")
     rounds = _rounds(run, config)
-    training = _training(run, config, config.kept())
+    training = _training(run, config, config.recorded())
     _check_without(run, rounds, config.without, training.quorum)
     with examples_wanted():
         resolved = resolve(training)
         whole = {number - before for number in rounds for before in (0, 1)} <= set(run.kept)
-        recorded = resolved if whole or not config.kept() else resolve(_training(run, config, {}))
+        recorded = resolved if whole or not config.recorded() else resolve(_training(run, config, {}))
         return RecombinePlan(config, run, rounds, resolved, recorded)
 
 
@@ -181,7 +181,7 @@ def _saved(
     parent = {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
     recorded = {"parent": parent, "fingerprint": _fingerprint(plan.run, executor)}
     create_run(address, config, subject.work, description, before.state, carried, **recorded)
-    executor.gather(partial(keep_recombined, subject, address, result.rounds[0].score), range(1))
+    executor.gather(partial(persist_recombined, subject, address, result.rounds[0].score), range(1))
     return replace(result, saved=address)
 
 

@@ -12,7 +12,7 @@ from flows.config.merge import MergeConfig
 from flows.merging.choosing import choose
 from flows.merging.preparing import MergePlan, plan_merge
 from flows.merging.result import MergeResult
-from flows.merging.storing import Aligned, keep
+from flows.merging.storing import Aligned, write_merge
 from flows.reporting.flow_runs import reported_step
 from flows.reporting.progress import flow_page, titled
 from flows.serving.ahead import started_executor
@@ -95,7 +95,7 @@ def merge_flow(config: MergeConfig) -> MergeResult:
         moments = observe_units(executor, plan, plan.gallery) if plan.gallery and by_activations else {}
         with aligned(plan, match_units(plan, moments)) as networks:
             choice = choose(plan, networks.places, partial(score_networks, executor))
-            result = keep(plan, networks, choice)
+            result = write_merge(plan, networks, choice)
     with flow_page(result.name) as page:
         if page is not None:
             rows = [{"network": network, **score.row()} for network, score in result.scores.items()]

@@ -19,7 +19,7 @@ from storage.values.tensors import LazyTensors
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
 from tasks.merging.gallery import blended
-from tasks.merging.storing import keep_merge
+from tasks.merging.storing import persist_merge
 from tasks.user_code import short_name
 
 
@@ -32,7 +32,7 @@ class Aligned:
     places: tuple[str, ...]
 
 
-def keep(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
+def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
     """Write the chosen mean of the aligned networks to a file, a plot or a run, as the configuration says."""
     config, blend, units = plan.config, choice.blend, plan.units
     if blend.repair and plan.gallery is not None:
@@ -44,7 +44,7 @@ def keep(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
     plot = config.plot or (config.out and str(Path(config.out).with_suffix(".png")))
     result = MergeResult(
         name=name,
-        run=_keep_run(plan, networks, name, merged, score) if config.kept else None,
+        run=_persist_run(plan, networks, name, merged, score) if config.persisted else None,
         scores=dict(choice.scores),
         paths={kind: list(scores) for kind, scores in choice.paths.items()},
         coefficients=tuple(c / sum(blend.coefficients) for c in blend.coefficients),
@@ -63,7 +63,7 @@ def keep(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
     return result
 
 
-def _keep_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors, score: Score | None) -> Run:
+def _persist_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors, score: Score | None) -> Run:
     config, aligned = plan.config, networks.states
     described = plan.gallery.partitions.describe(0) if plan.gallery else None
     recorded = config.model_dump(mode="json", exclude={"root"})
@@ -80,5 +80,5 @@ def _keep_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors, sc
         for order, state in zip(networks.orders, aligned, strict=True)
     ]
     address = run_address(config.root, name)
-    keep_merge(address, plan.model.build(), plan.states, matches, merged, attributes, score)
+    persist_merge(address, plan.model.build(), plan.states, matches, merged, attributes, score)
     return Run(address, config.root)

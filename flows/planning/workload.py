@@ -106,7 +106,7 @@ def rounds_of_epoch(examples: int, batch: int, partitions: int, steps: int = 1, 
 
 def _configured_rounds(config: TrainConfig, examples: int, batch: int) -> float:
     """The rounds of an epoch if the configuration is trained as it is."""
-    options, when = config.algorithm.options, config.algorithm.kept(config.rounds).build().when
+    options, when = config.algorithm.options, config.algorithm.recorded(config.rounds).build().when
     updates = when.buffer if isinstance(when, Asynchronous) else config.partitions
     steps = options.get("local_steps", 1)
     if not steps:

@@ -27,21 +27,21 @@ from tasks.when import Asynchronous, ServerRound
 class Pushed(WithCode):
     """What a partition pushes to the server: its update, and the record that the commit will have of it.
 
-    `kept` has the carry that the partition was mapped with; the partition goes on with it if the update is
+    `before` has the carry that the partition was mapped with; the partition goes on with it if the update is
     refused. `began` is the number of the push and the version that it was mapped from, None if unknown.
     """
 
     partition: int
     update: Update
     record: UpdateRecord
-    kept: Update = NOTHING
+    before: Update = NOTHING
     began: tuple[int, int] | None = None
     code: tuple[Code, ...] = ()
 
     @property
     def carry(self) -> Mapping[str, Vectors]:
         """What the partition carries to its next map, vectors (element,) by slot."""
-        return self.update.carry if self.record.refused is None else self.kept.carry
+        return self.update.carry if self.record.refused is None else self.before.carry
 
 
 def recorded_push(work: Work, partition: int, record: UpdateRecord, update: Update) -> Pushed:

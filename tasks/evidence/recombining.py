@@ -93,7 +93,7 @@ def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
     return RecombinedRound(round, digest, commit.state, _score(work, state), original)
 
 
-def keep_recombined(subject: Recombining, place: str, scored: Score | None, number: int) -> Commit:
+def persist_recombined(subject: Recombining, place: str, scored: Score | None, number: int) -> Commit:
     """Reduce the round at index `number` again, and commit it at `place` as round 1 of another run.
 
     Its stored updates are copied to the new run. `scored` is its score.

@@ -26,9 +26,9 @@ from tasks.executors.parameter_server.on_dask import DaskServer
 from tasks.executors.pool import PLACED, Key, Task, WorkerPool
 from tasks.persistence.committing import (
     fold_round,
-    load_and_keep,
+    load_and_persist,
     load_block,
-    map_and_keep,
+    map_and_persist,
     reduce_round,
     score_outcome,
 )
@@ -262,10 +262,10 @@ class GraphExecutor:
         after = self.pool.key(job, "reduce", round)
         mapped: list[Key] = []
         scored: list[Key] = []
-        for block, examples in enumerate(self.pool.data(job, round, load_and_keep)):
+        for block, examples in enumerate(self.pool.data(job, round, load_and_persist)):
             called = _called(job, mapped)
             mapped.append(self.pool.key(job, "map", round, block))
-            graph[mapped[-1]] = (*called, map_and_keep, shared, before, examples, block, elsewhere)
+            graph[mapped[-1]] = (*called, map_and_persist, shared, before, examples, block, elsewhere)
             if job.attempt.scored(round):
                 scored.append(self.pool.key(job, "score", round, block))
                 graph[scored[-1]] = (run_step, score_outcome, shared, after, examples)

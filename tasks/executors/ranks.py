@@ -27,7 +27,7 @@ from tasks.executors.graph import GraphExecutor
 from tasks.executors.on_worker import run_step
 from tasks.executors.pool import WorkerPool
 from tasks.executors.rank_task import Event, halt, take_part
-from tasks.persistence.committing import load_and_keep
+from tasks.persistence.committing import load_and_persist
 from tasks.process_group.group import Rendezvous
 from tasks.rounds.job import Job
 from tasks.rounds.steps import MapRaised
@@ -203,7 +203,7 @@ class RunningRanks:
         self._idleness = Idleness(pool.client)
         self._broken: float | None = None
         self._split = job.split(round + 1)
-        self._data = pool.data(job, round + 1, load_and_keep)
+        self._data = pool.data(job, round + 1, load_and_persist)
         pool.client.subscribe_topic(self._topic, self._listen)
         self._ranks = {0: self._submit(0, port=0)}
 

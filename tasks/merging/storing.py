@@ -20,7 +20,7 @@ from tasks.matching.groups import Tensors
 from tasks.networks.objective import layout_of
 
 
-def keep_merge(
+def persist_merge(
     address: str,
     network: nn.Module,
     states: Sequence[Tensors],
@@ -39,7 +39,7 @@ def keep_merge(
     initial = _state(layout, states[0])
     store = RoundStore.create(address, schema, 1, attributes, initial)
     records = {
-        number: _kept(store, number, _update(layout, initial, state), match)
+        number: _persisted(store, number, _update(layout, initial, state), match)
         for number, (state, match) in enumerate(zip(states, matches, strict=True))
     }
     state = replace(_state(layout, merged), round=1)
@@ -69,7 +69,7 @@ def _filled(specs: Specs, tensors: Tensors) -> Vectors:
     return vectors
 
 
-def _kept(store: RoundStore, number: int, update: Update, match: Match) -> UpdateRecord:
+def _persisted(store: RoundStore, number: int, update: Update, match: Match) -> UpdateRecord:
     store.tensors.write_update(1, number, update)
     store.tensors.write_match(1, number, match)
     return UpdateRecord(update_digest(update), 1, match=match_digest(match))

@@ -49,7 +49,7 @@ def read_outcome(job: Job, round: int) -> Outcome:
     return recomputed(job.work, job.attempt.open(), round)
 
 
-def load_and_keep(job: Job, number: int, block: int) -> list[Partition]:
+def load_and_persist(job: Job, number: int, block: int) -> list[Partition]:
     """Load the examples of a block's partitions under split `number`, and store the split.
 
     Block 0 stores which example is in which partition, unless the data came in partitions.
@@ -74,7 +74,7 @@ def here(map_again: Callable[[], Mapped]) -> Mapped:
     return map_again()
 
 
-Keep = Callable[[int, Mapped, float], Callable[[], UpdateRecord]]
+Persist = Callable[[int, Mapped, float], Callable[[], UpdateRecord]]
 """Stores an update: called with the round, the update, and the seconds that its map took.
 
 It returns a function that waits until the update is written, and gives its record.
@@ -101,11 +101,11 @@ class Rank(Protocol):
         """The final result of a map: mapped once more if it raised, and refused if it is on any rank."""
         ...
 
-    def keeping(self) -> AbstractContextManager[Keep]:
+    def persisting(self) -> AbstractContextManager[Persist]:
         """A context that gives the function to store updates with. When it ends, all are written."""
         ...
 
-    def keep_state(self, after: Outcome) -> Mapping[str, str] | None:
+    def persist_state(self, after: Outcome) -> Mapping[str, str] | None:
         """Store the state after a round, and return the digests of its tensors.
 
         None means that nothing is done yet: `commit_round` stores the state.
@@ -134,27 +134,27 @@ class WholeNetwork:
         )
 
     @contextmanager
-    def keeping(self) -> Iterator[Keep]:
+    def persisting(self) -> Iterator[Persist]:
         """A context in which updates are stored; if they are large or the store is far, during the next maps."""
         store = self.job.attempt.open()
-        with beside(store.place, store.schema.state_bytes) as keep:
-            yield lambda round, mapped, seconds: keep(_keep, self.job, store, round, mapped, seconds).result
+        with beside(store.place, store.schema.state_bytes) as persist:
+            yield lambda round, mapped, seconds: persist(_persist, self.job, store, round, mapped, seconds).result
 
-    def keep_state(self, after: Outcome) -> None:
+    def persist_state(self, after: Outcome) -> None:
         return None
 
 
-def map_and_keep(
+def map_and_persist(
     job: Job, before: Outcome, data: Sequence[Partition], block: int, again: Again = here
 ) -> BlockResult:
     """Map a block with the whole network, store its updates, and fold them.
 
     `again` maps a partition once more if its map raised.
     """
-    return map_keep_fold(WholeNetwork(job, again), before, data, block)
+    return map_persist_fold(WholeNetwork(job, again), before, data, block)
 
 
-def map_keep_fold(rank: Rank, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
+def map_persist_fold(rank: Rank, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
     """Map a block's partitions, store their updates, refuse those that are unsound, and fold the others.
 
     `data` are the examples of the block's partitions. Updates are stored where the job keeps them; then refused
@@ -167,12 +167,12 @@ def map_keep_fold(rank: Rank, before: Outcome, data: Sequence[Partition], block:
     updates: dict[int, Update | None] = {}
     records: dict[int, Callable[[], UpdateRecord]] = {}
     began = time.perf_counter()
-    with generators_kept(), rank.keeping() as keep:
+    with generators_kept(), rank.persisting() as persist:
         for group in map_groups(job.work, before.state, zip(span, data, carries, strict=True)):
             seconds = (time.perf_counter() - began) / len(group)
             for each in group:
                 mapped = rank.settled(before, each, data[each.partition - span.start])
-                records[mapped.partition] = keep(round, mapped, seconds)
+                records[mapped.partition] = persist(round, mapped, seconds)
                 updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()
         nodes = fold_block(job.work, round, job.plan.nodes(block), updates)
@@ -200,7 +200,7 @@ def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vec
     return {} if source is None else job.attempt.open().tensors.read_carry(source, partition)
 
 
-def _keep(job: Job, store: RoundStore, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
+def _persist(job: Job, store: RoundStore, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
     """Write an update if it is to be stored, and return its record for the commit."""
     if job.stores_update(round, mapped.refused):
         store.tensors.write_update(round, mapped.partition, mapped.update)
@@ -269,12 +269,12 @@ def commit_round(
     if previous.stop and previous.token == attempt.token:
         return previous
     stored = closing or attempt.stores_state(state.round)
-    with beside(store.place, store.schema.state_bytes) as keep:
+    with beside(store.place, store.schema.state_bytes) as persist:
         for partition, update in updates.items():
             if _stores_update(attempt, after, partition):
-                keep(store.tensors.write_update, state.round, partition, update)
+                persist(store.tensors.write_update, state.round, partition, update)
         if digests is None:
-            keep(_keep_state, attempt, store, after, stored)
+            persist(_persist_state, attempt, store, after, stored)
         before = store.log.link_before(state.round)
         described = store.describe(state, attempt.token, attempt.epoch, digests)
     judged = judge_round(job.work, state.round, [tally for block in tallies for tally in block])
@@ -303,7 +303,7 @@ def _stores_update(attempt: Attempt, after: Outcome, partition: int) -> bool:
     return attempt.keep.writes_updates(round) or after.carry_from.get(partition) == round
 
 
-def _keep_state(attempt: Attempt, store: RoundStore, after: Outcome, stored: bool) -> None:
+def _persist_state(attempt: Attempt, store: RoundStore, after: Outcome, stored: bool) -> None:
     """Write the matches of a round, and its state if it is to be `stored`. A committed round is left as it is."""
     round = after.state.round
     if not store.log.has(round):

@@ -67,8 +67,8 @@ def _make_push(
     if mapped.raised:
         mapped = again(map_it)
     record = record_of(mapped, time.perf_counter() - started)
-    began, kept = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
-    return Pushed(partition, mapped.update, record, kept, began, job.work.code)
+    began, own = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
+    return Pushed(partition, mapped.update, record, own, began, job.work.code)
 
 
 def at(ref: Ref) -> Pushed:

@@ -22,7 +22,7 @@ from tasks.compute.compute import Compute
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.data.partitions import Partition
-from tasks.persistence.committing import Keep, read_carry, record_of
+from tasks.persistence.committing import Persist, read_carry, record_of
 from tasks.persistence.recomputing import recomputed
 from tasks.rounds.guard import NOTHING
 from tasks.rounds.job import Job
@@ -113,16 +113,16 @@ class InShares:
         return self.shares.slots(read_carry(self.job, source, partition), self.group.rank)
 
     @contextmanager
-    def keeping(self) -> Iterator[Keep]:
+    def persisting(self) -> Iterator[Persist]:
         """A context in which updates are written at once. Only on rank 0 do the records have digests."""
 
-        def keep(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
-            record = self._keep(round, mapped, seconds)
+        def persist(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
+            record = self._persist(round, mapped, seconds)
             return lambda: record
 
-        yield keep
+        yield persist
 
-    def keep_state(self, after: Outcome) -> dict[str, str]:
+    def persist_state(self, after: Outcome) -> dict[str, str]:
         """Write the state after a round if it is to be stored. Only on rank 0 are the digests complete."""
         state, store = after.state, self.job.attempt.open()
         stored = self.job.attempt.stores_state(state.round) and not store.log.has(state.round)
@@ -146,17 +146,17 @@ class InShares:
         can_be_stored = all(there for _, there in of_all)
         return replace(mapped, refused=refused, update=mapped.update if can_be_stored else NOTHING)
 
-    def _keep(self, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
+    def _persist(self, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
         """Write an update if it is to be stored, and return its record for the commit."""
         digests: dict[str, dict[str, str]] = {}
         for group, vectors in update_groups(mapped.update).items():
             specs = self.shares.layout.buffers if group == "updates/buffers" else self.shares.layout.params
             digests[group] = {
-                dtype: self._keep_vector(group, dtype, specs, vectors, round, mapped) for dtype in vectors
+                dtype: self._persist_vector(group, dtype, specs, vectors, round, mapped) for dtype in vectors
             }
         return record_of(mapped, seconds, grouped_digest(digests))
 
-    def _keep_vector(
+    def _persist_vector(
         self, group: str, dtype: str, specs: Specs, vectors: Vectors, round: int, mapped: Mapped
     ) -> str:
         """Write one vector of an update, (element,), which holds several tensors, and return its digest."""

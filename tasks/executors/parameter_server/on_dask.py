@@ -25,7 +25,7 @@ from tasks.executors.on_worker import elsewhere
 from tasks.executors.parameter_server.server import ParameterServer, Served
 from tasks.executors.parameter_server.submitting import DaskSubmitter, Submitted
 from tasks.executors.pool import WorkerPool
-from tasks.persistence.committing import load_and_keep
+from tasks.persistence.committing import load_and_persist
 from tasks.persistence.pushes import Ref, commit_server_rounds
 from tasks.rounds.job import Job
 from tasks.when import ServerRound
@@ -70,7 +70,7 @@ class DaskServer:
     def rounds(self, last: int) -> Iterator[Commit]:
         """Compute the rounds up to `last`, and yield each commit as it is made. Raises `LostWork`."""
         self._submitter.home = self._fastest()
-        self._server.data = self.pool.data(self.job, self._server.round + 1, load_and_keep)
+        self._server.data = self.pool.data(self.job, self._server.round + 1, load_and_persist)
         self._server.read_committed()
         self._idle = {}
         self._begin(self._server.in_flight.keys() - self._server.maps.keys())
