@@ -12,7 +12,7 @@ import torch
 from storage.errors import DataError
 from storage.values.tensors import Record
 from tasks.data.examples import Examples, Tensors
-from tasks.devices import moved
+from tasks.numerics.devices import moved
 
 
 class Reader:

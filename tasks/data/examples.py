@@ -12,7 +12,7 @@ import torch
 from storage.errors import DataError
 from storage.values.tensors import Record
 from tasks.data.orders import passes
-from tasks.devices import moved
+from tasks.numerics.devices import moved
 
 Tensors = Any
 """One tensor (example, *), or a dict of several by name."""

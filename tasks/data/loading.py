@@ -15,7 +15,7 @@ from tasks.data.datasets import Reader
 from tasks.data.examples import Examples, Move
 from tasks.data.orders import grouped_passes, passes
 from tasks.data.reading import Reading
-from tasks.numerics import derive_seed
+from tasks.numerics.pinning import derive_seed
 
 SHUFFLED = 1024
 """Of so many examples of a stream the next one is drawn."""

@@ -18,7 +18,7 @@ from tasks.data.datasets import Dataset, Reader
 from tasks.data.examples import Examples
 from tasks.data.opened import opened
 from tasks.data.sources.table import Source
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
 
 

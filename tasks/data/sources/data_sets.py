@@ -17,7 +17,7 @@ from tasks.data.collating import TARGETS, batch_of, collated
 from tasks.data.datasets import Dataset, Reader, pixel_scaling
 from tasks.data.examples import Examples
 from tasks.data.sources.arrays import examples_of
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 
 READ_AGAIN = 8
 """How many examples of a data set, evenly spread, show whether it is the same, as each may take long to read."""
