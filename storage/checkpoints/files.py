@@ -51,6 +51,10 @@ LARGEST_INDEX = 1 << 26
 """The most bytes that an index may have, enough for some hundred thousand names."""
 
 
+MOST_MAPPED = 1 << 26
+"""The bytes that are read from a mapped file before it is mapped anew, since what was read counts as memory."""
+
+
 Stamp = tuple[int, int]
 """A file's modification time in nanoseconds and its size in bytes. Another stamp means another content."""
 
@@ -64,7 +68,8 @@ def open_file(path: Path) -> Mapping[str, torch.Tensor]:
     if path.suffix.lower() == SAFETENSORS:
         return _lazy(path, _safetensors_names, _safetensors_tensor)
     if _guarded(path, zipfile.is_zipfile):
-        return _lazy(path, _torch_names, _torch_tensor)
+        file = _TorchFile()
+        return _lazy(path, file.names, file.tensor)
     tensors = _guarded(path, _torch_tensors)  # the format of torch before 1.6 can only be read as a whole
     prefix = _prefix(tensors)
     return {name.removeprefix(prefix): dense(path, name, tensor) for name, tensor in tensors.items()}
@@ -98,10 +103,15 @@ def _lazy(
 def _read(
     path: Path, stamp: Stamp, prefix: str, tensor_in: Callable[[str, Path], torch.Tensor], name: str
 ) -> torch.Tensor:
+    _check_unchanged(path, stamp)  # before it is read as well: a mapped file that became shorter ends the process
     tensor = _guarded(path, partial(tensor_in, prefix + name))
+    _check_unchanged(path, stamp)
+    return dense(path, name, tensor)
+
+
+def _check_unchanged(path: Path, stamp: Stamp) -> None:
     if _stamp(path) != stamp:
         raise CheckpointError(f"{path} has changed while it was read; do it again")
-    return dense(path, name, tensor)
 
 
 def _guarded(path: Path, read: Callable[[Path], Any]) -> Any:
@@ -132,13 +142,27 @@ def _safetensors_tensor(name: str, path: Path) -> torch.Tensor:
         return tensor.clone()  # the file's memory map may be gone later
 
 
-def _torch_names(path: Path) -> list[str]:
-    return list(_torch_tensors(path, mapped=True))
+class _TorchFile:
+    """A torch file that stays mapped from one tensor to the next, as opening it takes long."""
 
+    def __init__(self) -> None:
+        self._mapped: dict[str, torch.Tensor] = {}
+        self._read = 0
 
-def _torch_tensor(name: str, path: Path) -> torch.Tensor:
-    tensor = _torch_tensors(path, mapped=True)[name]
-    return tensor.clone() if tensor.layout == torch.strided else tensor
+    def names(self, path: Path) -> list[str]:
+        """The names of the tensors in the file."""
+        self._mapped = self._mapped or _torch_tensors(path, mapped=True)
+        return list(self._mapped)
+
+    def tensor(self, name: str, path: Path) -> torch.Tensor:
+        """A copy of one tensor; the file is mapped anew after `MOST_MAPPED` bytes."""
+        self.names(path)
+        tensor = self._mapped[name]
+        tensor = tensor.clone() if tensor.layout == torch.strided else tensor
+        self._read += tensor.numel() * tensor.itemsize
+        if self._read > MOST_MAPPED:
+            self._mapped, self._read = {}, 0
+        return tensor
 
 
 def _torch_tensors(path: Path, mapped: bool = False) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from storage.checkpoints import files
 from storage.checkpoints.files import SUFFIXES, open_file
 from storage.checkpoints.writing import write_checkpoint
 from storage.errors import CheckpointError
@@ -56,6 +57,18 @@ def test_a_file_that_changed_since_is_not_mixed_with_what_it_was(file) -> None:
     os.utime(file, ns=(1, 1))
     with pytest.raises(CheckpointError, match="has changed while it was read; do it again"):
         opened["a"]
+
+
+@pytest.mark.parametrize(("most", "times"), [(1 << 26, 1), (16, 3)])
+def test_a_torch_file_is_opened_once_until_much_of_it_was_read(tmp_path, monkeypatch, most, times) -> None:
+    """A row has 12 bytes: with 16 at most, the file of four rows is opened again after each second one."""
+    write_checkpoint(tmp_path / "a.pt", {f"row{i}": torch.full((3,), float(i)) for i in range(4)})
+    opened, load = [], torch.load
+    monkeypatch.setattr(torch, "load", lambda *args, **named: opened.append(1) or load(*args, **named))
+    monkeypatch.setattr(files, "MOST_MAPPED", most)
+    rows = open_file(tmp_path / "a.pt")
+    assert [rows[name].tolist() for name in (*rows, "row0")] == [[i] * 3 for i in (0, 1, 2, 3, 0)]
+    assert len(opened) == times
 
 
 def test_a_file_is_synced_before_it_takes_the_place_of_another_and_so_is_its_name_then(
