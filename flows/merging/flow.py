@@ -66,7 +66,7 @@ def aligned(plan: MergePlan, orders: Sequence[Permutation]) -> Iterator[Aligned]
     for order in orders:
         plan.units.check_order(order)
     states = [
-        LazyTensors(state.names, partial(plan.units.permuted, state=state, permutation=order))
+        LazyTensors(state.names, partial(plan.units.permuted, state=state, permutation=order), state.specs)
         for state, order in zip(plan.states, orders, strict=True)
     ]
     if plan.gallery is None or plan.config.match == "none":

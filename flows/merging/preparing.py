@@ -68,15 +68,15 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     network = found.objective.model.build()
     expected = outline(network.state_dict())
-    for place, state in zip(config.networks, opened, strict=True):
-        check_checkpoint(place, state, expected)
-    states = [fitted(state, expected) for state in opened]
     for layer in known.layers:
         check_layer(layer, expected)
     known = _decided(known, network)
     units = find_units(network, found.inputs)
-    for parameter in network.parameters():  # frees memory, as the check draws parameters of its own in float64
+    for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
+    for place, state in zip(config.networks, opened, strict=True):
+        check_checkpoint(place, state, expected)
+    states = [fitted(state, expected) for state in opened]
     error = check_function(network, found.inputs, units)
     places = tuple(lasting(place, root) for place in config.networks)
     objective, partitions = found.objective, found.partitions

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 
 from storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
 from storage.errors import CheckpointError, UsageError, one_line
 from storage.places.addresses import Where, file_path
 from storage.places.base import PARTIAL
 from storage.places.local import FOLDER, sync_and_close
+from storage.values.tensors import LazyTensors, Specs, specs_of
+
+DTYPES = {
+    **{
+        "float64": "F64",
+        "float32": "F32",
+        "float16": "F16",
+        "bfloat16": "BF16",
+        "complex64": "C64",
+        "bool": "BOOL",
+    },
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+    **{"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64"},
+    **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"},
+    **{"float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"},
+}
+"""The names that the safetensors format has for torch's dtypes."""
 
 
 def check_place(place: Where) -> Path:
@@ -29,17 +46,18 @@ def write_checkpoint(
 ) -> None:
     """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors.
 
-    Tensors have any shapes. Tied tensors stay tied in a torch file and become equal copies in a safetensors file.
+    Tensors have any shapes. Tied tensors stay tied in a torch file and become equal copies in a safetensors file,
+    which is written one tensor at a time; the tensors of a torch file are all in memory before it is written.
     `metadata` is written to safetensors files only. Raises `UsageError` for tensors that such a file cannot hold,
     and `CheckpointError` where the file cannot be written.
     """
     path = check_place(place)
     if not tensors:
         raise UsageError(f"{path}: there are no tensors to write")
-    named = {name: dense(path, name, tensor) for name, tensor in tensors.items()}
     if path.suffix.lower() == SAFETENSORS:
-        _write(path, lambda partial: _save_safetensors(path, named, partial, metadata))
+        _write(path, lambda partial: _save_safetensors(path, tensors, partial, metadata))
     else:
+        named = {name: dense(path, name, tensor) for name, tensor in tensors.items()}
         _write(path, lambda partial: torch.save(_tied(named), partial))
 
 
@@ -68,27 +86,45 @@ def _beside(path: Path) -> Iterator[Path]:
 def _save_safetensors(
     path: Path, tensors: Mapping[str, torch.Tensor], partial: Path, metadata: Mapping[str, str] | None
 ) -> None:
-    if "__metadata__" in tensors:
-        raise UsageError(f"{path}: safetensors keeps the name '__metadata__' for itself; write a .pt file")
-    partial.touch()
-    mode = partial.stat().st_mode
+    """Write the format of safetensors: the header's length, the header in JSON, and the tensors without gaps.
+
+    Larger dtypes come first, so that each tensor is aligned to its own, and then the order is that of the names.
+    """
+    specs = sorted(_specs(path, tensors), key=lambda spec: (-_bytes(spec.dtype), spec.name))
     # Readers such as transformers look for the format in metadata, where a file has any.
-    header = {"format": "pt", **metadata} if metadata else None
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}} if metadata else {}
+    end = 0
+    for spec in specs:
+        start, end = end, end + spec.size * _bytes(spec.dtype)
+        header[spec.name] = {"dtype": DTYPES[spec.dtype], "shape": spec.shape, "data_offsets": (start, end)}
     try:
-        safetensors.torch.save_file(_apart(tensors), partial, header)
-    except (KeyError, ValueError, SafetensorError) as error:
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
         raise UsageError(f"{path}: safetensors cannot hold this: {one_line(error)}; write a .pt file") from error
-    partial.chmod(mode)  # safetensors makes files that only their owner may read
+    text += b" " * (-len(text) % 8)
+    with partial.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for spec in specs:
+            tensor = _alone(dense(path, spec.name, tensors[spec.name]))
+            file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
-def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same values in tensors that share no memory: a tensor that shares its memory is copied."""
-    seen: set[int] = set()
-    apart = {}
-    for name, tensor in tensors.items():
-        apart[name] = _copy(tensor) if tensor.untyped_storage().data_ptr() in seen else _alone(tensor)
-        seen.add(tensor.untyped_storage().data_ptr())
-    return apart
+def _specs(path: Path, tensors: Mapping[str, torch.Tensor]) -> Specs:
+    """The specs of the tensors, which are read one by one where these are not known."""
+    known = tensors.specs if isinstance(tensors, LazyTensors) else ()
+    specs = known or specs_of((name, dense(path, name, tensor)) for name, tensor in tensors.items())
+    for spec in specs:
+        if spec.name == "__metadata__":
+            raise UsageError(f"{path}: safetensors keeps the name '__metadata__' for itself; write a .pt file")
+        if spec.dtype not in DTYPES:
+            raise UsageError(f"{path}: safetensors cannot hold {spec.name!r}, of {spec.dtype}; write a .pt file")
+    return specs
+
+
+def _bytes(dtype: str) -> int:
+    """The bytes of one element."""
+    size: int = getattr(torch, dtype).itemsize
+    return size
 
 
 def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -14,7 +14,7 @@ from storage.places.addresses import Where, as_path, full_address
 from storage.places.schemes import place_of
 from storage.runs.names import is_run, run_address, stored_round
 from storage.runs.run import open_stored
-from storage.values.tensors import LazyTensors, dtype_name
+from storage.values.tensors import LazyTensors, dtype_name, specs_of
 
 INTEGER = "integer of shape ()"
 
@@ -83,7 +83,7 @@ def fitted(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Ten
     def read(name: str) -> torch.Tensor:
         return tensors.get(name, expected[name]).to(expected[name].dtype)
 
-    return LazyTensors(tuple(expected), read)
+    return LazyTensors(tuple(expected), read, specs_of(expected.items()))
 
 
 def _existing(place: Where, root: Where | None) -> Path:

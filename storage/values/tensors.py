@@ -218,10 +218,14 @@ def specs_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[TensorSpec, .
 
 @dataclass(frozen=True, eq=False)
 class LazyTensors(Mapping[str, torch.Tensor]):
-    """Tensors by name that `read` reads or computes each time they are asked for. Nothing is cached."""
+    """Tensors by name that `read` reads or computes each time they are asked for. Nothing is cached.
+
+    `specs` has the specs of all tensors where they are known without reading them.
+    """
 
     names: tuple[str, ...]
     read: Callable[[str], torch.Tensor]
+    specs: Specs = ()
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.names:

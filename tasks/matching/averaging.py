@@ -10,6 +10,9 @@ import torch
 from storage.errors import UsageError
 from tasks.matching.groups import Tensors
 
+BLOCK = 1 << 20
+"""The number of elements that are averaged at once; larger tensors are averaged in blocks, to save memory."""
+
 
 def average(
     states: Sequence[Tensors], coefficients: Sequence[float], layers: Mapping[str, Sequence[float]] | None = None
@@ -19,19 +22,33 @@ def average(
     `layers` has separate coefficients for some layers, by the beginning of their tensors' names. Integer and bool
     tensors take the maximum. Raises `UsageError` for wrong numbers of coefficients, or negative ones.
     """
-    own = dict(layers or {})
+    check_coefficients(states, coefficients, layers)
+    return {name: averaged(name, states, coefficients, layers) for name in states[0]}
+
+
+def check_coefficients(
+    states: Sequence[Tensors], coefficients: Sequence[float], layers: Mapping[str, Sequence[float]] | None = None
+) -> None:
+    """Raise `UsageError` for coefficients that do not fit the networks, or layers that are not theirs."""
+    own = layers or {}
     for given in (coefficients, *own.values()):
         if len(given) != len(states) or not 0 < sum(given) < math.inf or min(given) < 0:
             raise UsageError(f"{len(states)} networks need as many coefficients, not negative, not {list(given)}")
     for layer in own:
         check_layer(layer, states[0])
-    mean = {}
-    for name in states[0]:
-        chosen = next((own[layer] for layer in own if _belongs(name, layer)), coefficients)
-        values = [state[name] for state in states]
-        floating = values[0].is_floating_point()
-        mean[name] = _mean(values, chosen) if floating else torch.stack(values).amax(0)
-    return mean
+
+
+def averaged(
+    name: str,
+    states: Sequence[Tensors],
+    coefficients: Sequence[float],
+    layers: Mapping[str, Sequence[float]] | None = None,
+) -> torch.Tensor:
+    """One tensor of `average`, (*shape); the coefficients are not checked."""
+    own = layers or {}
+    chosen = next((own[layer] for layer in own if _belongs(name, layer)), coefficients)
+    values = [state[name] for state in states]
+    return _mean(values, chosen) if values[0].is_floating_point() else torch.stack(values).amax(0)
 
 
 def check_layer(layer: str, state: Tensors) -> None:
@@ -45,6 +62,10 @@ def _belongs(name: str, layer: str) -> bool:
 
 
 def _mean(values: Sequence[torch.Tensor], coefficients: Sequence[float]) -> torch.Tensor:
-    exact = torch.float64 if values[0].dtype == torch.float64 else torch.float32
-    total = torch.stack([c * value.to(exact) for c, value in zip(coefficients, values, strict=True)]).sum(0)
-    return (total / sum(coefficients)).to(values[0].dtype)
+    mean = torch.empty(values[0].shape, dtype=values[0].dtype)
+    exact = torch.float64 if mean.dtype == torch.float64 else torch.float32
+    blocks = [tensor.reshape(-1).split(BLOCK) for tensor in (mean, *values)]
+    for block, *parts in zip(*blocks, strict=True):
+        total = torch.stack([c * part.to(exact) for c, part in zip(coefficients, parts, strict=True)]).sum(0)
+        block.copy_(total / sum(coefficients))
+    return mean

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 from storage.errors import ModelError, UnitsUnsound, one_line
 from tasks.matching.groups import Permutation, UnitGroups
 from tasks.matching.tracing.export import evaluating, plain_attention
-from tasks.matching.unofficial import GROUPED_PRODUCT, TorchDispatchMode, operation_name, tensors_in
+from tasks.matching.unofficial import GROUPED_PRODUCT, Deferred, TorchDispatchMode, operation_name, tensors_in
 
 TOLERANCE = 1e-10
 """The largest relative difference of outputs in float64 that counts as rounding."""
@@ -22,27 +24,39 @@ LEAST_SPREAD = 1e-2
 def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups, seed: int = 0) -> float:
     """The largest change of an output by a random permutation of units, over the outputs' spread, in float64.
 
-    `inputs` are tensors (examples, …), as the module takes them. All parameters are drawn at random first, as a
-    head of zeros would hide changes. Raises `ModelError` if the module cannot run in float64.
+    `inputs` are tensors (examples, …). All parameters are drawn at random, as a head of zeros would hide changes;
+    the module's own are not read. Raises `ModelError` if the module cannot run in float64.
     """
+    order = units.random(torch.Generator().manual_seed(seed))
     before = _outputs(_drawn(model, seed, units, {}), inputs)
     # A fresh copy of the network: the first one may have cached values that it computed from its parameters.
-    after = _outputs(_drawn(model, seed, units), inputs)
+    after = _outputs(_drawn(model, seed, units, order), inputs)
     return max((_difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
 
 
-def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation | None = None) -> nn.Module:
-    """A copy of the module in float64 with random parameters, its units in an order that is random by default."""
-    generator = torch.Generator().manual_seed(seed)
-    network = evaluating(model).double()
-    randomise(network, generator)
-    order = units.random(generator) if order is None else order
-    own = dict([*network.named_parameters(), *network.named_buffers()])
-    with torch.no_grad():
-        # One tensor at a time, as a second copy may not fit into memory.
-        for name in units.tensors:
-            own[name].copy_(units.permuted(name, own, order))
-    return network
+def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -> nn.Module:
+    """A copy of the module in float64 with random parameters, its units in this order.
+
+    A parameter is drawn again each time that an operation reads it, as all of them may not fit into memory.
+    """
+    seeds = torch.Generator().manual_seed(seed)
+
+    def copied(name: str, tensor: torch.Tensor, random: bool) -> torch.Tensor:
+        """The module's own values, or random ones; these are drawn in single precision to save memory."""
+        dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
+        own = int(torch.randint(1 << 62, (), generator=seeds))
+        draw = partial(_random, tensor, own, torch.float32) if random else tensor.clone
+
+        def values() -> torch.Tensor:
+            return units.permuted(name, {name: draw()}, order).to(dtype)
+
+        if not isinstance(tensor, nn.Parameter):
+            return values()
+        return nn.Parameter(Deferred(tensor.shape, dtype, [values]), requires_grad=tensor.requires_grad)
+
+    return evaluating(
+        model, {id(tensor): copied(name, tensor, random) for name, tensor, random in _tensors(model)}
+    )
 
 
 def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups) -> float:
@@ -107,12 +121,24 @@ def _difference(before: torch.Tensor, after: torch.Tensor) -> float:
 def randomise(network: nn.Module, generator: torch.Generator) -> None:
     """Draw a network's parameters at random at the usual scale, and its buffers so that units differ in them."""
     with torch.no_grad():
-        for parameter in network.parameters():
-            fan = math.prod(parameter.shape[1:])
-            values = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.copy_(values / math.sqrt(fan) if parameter.ndim > 1 else 0.75 + 0.25 * values)
-        persistent = network.state_dict()
-        for name, buffer in network.named_buffers():
-            if name in persistent and buffer.is_floating_point():
-                values = torch.rand(buffer.shape, generator=generator, dtype=torch.float64)
-                buffer.copy_(values + 0.5)
+        for _, tensor, random in _tensors(network):
+            if random:
+                tensor.copy_(_random(tensor, generator, torch.float64))
+
+
+def _tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
+    """The names and tensors of a network's parameters and buffers, and whether the check draws them at random."""
+    persistent = network.state_dict()
+    for name, parameter in network.named_parameters():
+        yield name, parameter, True
+    for name, buffer in network.named_buffers():
+        yield name, buffer, name in persistent and buffer.is_floating_point()
+
+
+def _random(tensor: torch.Tensor, seed: torch.Generator | int, dtype: torch.dtype) -> torch.Tensor:
+    """Random values (*shape) of the usual scale for a parameter or a buffer, by a seed or its generator."""
+    generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
+    if not isinstance(tensor, nn.Parameter):
+        return torch.rand(tensor.shape, generator=generator, dtype=dtype).add_(0.5)
+    values = torch.randn(tensor.shape, generator=generator, dtype=dtype)
+    return values.div_(math.sqrt(math.prod(tensor.shape[1:]))) if tensor.ndim > 1 else values.mul_(0.25).add_(0.75)

@@ -146,10 +146,13 @@ class UnitGroups:
         tensor = moved = state[first]
         for piece in self.pieces:
             if piece.tensor == first and any(group in permutation for group in piece.groups):
+                source = piece.view(tensor.contiguous())
+                ordered = rearranged(source, piece.groups, self.groups, permutation)
+                if source.is_contiguous() and source.numel() == tensor.numel():
+                    return ordered.reshape(tensor.shape)  # the piece is the whole tensor
                 if moved is tensor:
                     moved = tensor.clone(memory_format=torch.contiguous_format)
-                source = piece.view(tensor.contiguous())
-                piece.view(moved).copy_(rearranged(source, piece.groups, self.groups, permutation))
+                piece.view(moved).copy_(ordered)
         return moved
 
     def check_order(self, permutation: Permutation) -> None:

@@ -5,13 +5,14 @@ This module's test fails, and names what is missing, if a later version of torch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 __all__ = ["GROUPED_PRODUCT", "NOISY", "OpOverload", "TorchDispatchMode"]
 
@@ -42,6 +43,40 @@ def arguments(operation: OpOverload, *given: Any, **named: Any) -> dict[str, Any
     schema = operation._schema.arguments
     known = dict(zip([argument.name for argument in schema], given, strict=False)) | named
     return {each.name: known.get(each.name, each.default_value) for each in schema}
+
+
+Source = Callable[[], torch.Tensor]
+
+
+class Deferred(torch.Tensor):
+    """A tensor of this shape that takes no memory: its values are computed for each operation that reads them.
+
+    `source` holds the function that computes them, in a list, which the tensor shares with those detached from it.
+    """
+
+    source: list[Source]
+
+    @staticmethod
+    def __new__(cls: type[Deferred], shape: torch.Size, dtype: torch.dtype, source: list[Source]) -> Deferred:
+        """Make the tensor without memory, and without gradients."""
+        made: Deferred = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
+        made.source = source
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Run the operation on the values; those that it writes into are kept for the operations after it."""
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].shape, args[0].dtype, args[0].source)
+
+        def read(tensor: Deferred) -> torch.Tensor:
+            values = tensor.source[0]()
+            if writes(func):
+                tensor.source[0] = lambda: values
+            return values
+
+        args, kwargs = tree_map_only(cls, read, (args, kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def hooked(new: nn.Parameter, old: nn.Parameter) -> nn.Parameter:

@@ -7,7 +7,7 @@ import io
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from tasks.matching.unofficial import NOISY
 
 def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
     """A copy of the module in evaluation mode, exported for inputs (examples, …); raises `ModelError`."""
-    network = evaluating(model)
+    # The copy has the module's own parameters, to save memory; exporting does not change them.
+    network = evaluating(model, {id(parameter): parameter for parameter in model.parameters()})
     try:
         with torch.no_grad(), plain_attention(), _silent(), warnings.catch_warnings():
             # Recurrent layers reassign their weights, which export takes for a leak and warns of.
@@ -32,14 +33,15 @@ def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export
         raise ModelError(f"torch.export cannot trace {type(model).__name__}: {why}") from None
 
 
-def evaluating(model: nn.Module) -> nn.Module:
+def evaluating(model: nn.Module, tensors: Mapping[int, torch.Tensor]) -> nn.Module:
     """A copy of a module in evaluation mode, without cached values and without a cache of keys and values.
 
-    It is set to training mode in between, as modules drop values that they cached for evaluation then. Raises
-    `ModelError` if the module cannot be copied.
+    `tensors` has tensors of the copy by the `id` of the module's tensors in whose place they are. The copy is set
+    to training mode in between, as modules drop values that they cached for evaluation then. Raises `ModelError`
+    if the module cannot be copied.
     """
     try:
-        network = copy.deepcopy(model).train().eval()
+        network = copy.deepcopy(model, dict(tensors)).train().eval()
     except (RuntimeError, TypeError) as error:
         raise ModelError(f"{type(model).__name__} cannot be copied: {one_line(error)}") from error
     for config in [getattr(module, "config", None) for module in network.modules()]:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from storage.checkpoints import files
 from storage.checkpoints.files import SUFFIXES, open_file
-from storage.checkpoints.writing import write_checkpoint
-from storage.errors import CheckpointError
+from storage.checkpoints.writing import DTYPES, write_checkpoint
+from storage.errors import CheckpointError, UsageError
+from storage.values.tensors import LazyTensors, same_bits, specs_of
 
 TENSORS = {"module.a": torch.arange(4.0).reshape(2, 2), "module.b": torch.ones(3, dtype=torch.int64)}
 
@@ -42,6 +44,37 @@ def test_a_safetensors_file_tells_what_it_is_of(tmp_path) -> None:
     for suffix in SUFFIXES:
         write_checkpoint(tmp_path / f"c{suffix}", TENSORS, {"merge": "of two"})
         assert sorted(open_file(tmp_path / f"c{suffix}")) == ["a", "b"]
+
+
+def test_a_safetensors_file_has_the_bytes_that_the_library_writes(tmp_path) -> None:
+    eight = torch.arange(3)
+    tensors = {"b": torch.ones(2, 3), "a": torch.randn(3, 4).T, 'é"\\\x01': eight, "on": eight > 1}
+    tensors |= {
+        "tied": tensors["b"],
+        "view": eight[1:],
+        "scalar": torch.tensor(2.5),
+        "none": torch.ones(0, 5).half(),
+    }
+    save_file({n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}, tmp_path / "a")
+    read = []
+    lazy = LazyTensors(tuple(tensors), lambda name: read.append(name) or tensors[name], specs_of(tensors.items()))
+    for each in (tensors, lazy):
+        write_checkpoint(tmp_path / "b.safetensors", each)
+        assert (tmp_path / "b.safetensors").read_bytes() == (tmp_path / "a").read_bytes()
+    assert sorted(read) == sorted(tensors)  # each once
+
+
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES])
+def test_the_library_reads_each_dtype(tmp_path, dtype) -> None:
+    tensor = torch.tensor([0, 1, 1, 0]).to(dtype)
+    write_checkpoint(tmp_path / "a.safetensors", {"a": tensor})
+    found = load_file(tmp_path / "a.safetensors")["a"]
+    assert found.dtype == dtype and same_bits(found, tensor)
+
+
+def test_a_dtype_that_the_format_lacks_is_named(tmp_path) -> None:
+    with pytest.raises(UsageError, match=r"safetensors cannot hold 'a', of complex128; write a \.pt file"):
+        write_checkpoint(tmp_path / "a.safetensors", {"a": torch.ones(2, dtype=torch.complex128)})
 
 
 def test_a_tensor_is_read_each_time_and_is_the_callers(file) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 
 import pytest
 import torch
@@ -85,6 +86,23 @@ def test_what_cannot_be_computed_in_float64_is_refused_in_one_line():
     with pytest.raises(ModelError, match="Sequential cannot be checked in float64: RuntimeError: ") as caught:
         check_function(model, (torch.randn(4, 4),), units)
     assert "\n" not in str(caught.value)
+
+
+def test_a_check_takes_no_memory_for_parameters_that_are_not_in_use(monkeypatch):
+    """When one of ten layers is drawn, at most one other is still in memory."""
+    model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(10)])
+    units, alive = find_units(model, (torch.randn(2, 64),)), []
+    randn = torch.randn
+
+    def drawn(*args: object, **named: object) -> Tensor:
+        assert sum(made() is not None for made in alive) <= 1
+        values = randn(*args, **named)
+        alive.append(weakref.ref(values))
+        return values
+
+    monkeypatch.setattr(torch, "randn", drawn)
+    assert check_function(model, (torch.ones(2, 64),), units) <= 1e-10
+    assert len(alive) == 20
 
 
 class Keeping(nn.Module):

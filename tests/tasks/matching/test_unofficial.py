@@ -10,6 +10,7 @@ from torch import nn
 from tasks.matching.unofficial import (
     GROUPED_PRODUCT,
     NOISY,
+    Deferred,
     OpOverload,
     TorchDispatchMode,
     arguments,
@@ -45,6 +46,19 @@ def test_an_operation_tells_whether_it_writes_and_what_it_takes() -> None:
     add, relu = torch.ops.aten.add.Tensor, torch.ops.aten.relu_.default
     assert (writes(add), writes(relu)) == (False, True), GONE
     assert arguments(add, 2, other=3) == {"self": 2, "other": 3, "alpha": 1}, GONE
+
+
+def test_a_deferred_tensor_is_computed_for_each_operation_and_keeps_what_is_written() -> None:
+    computed = []
+    deferred = Deferred(
+        torch.Size([2]), torch.float64, [lambda: computed.append(1) or torch.tensor([1.0, 2.0]).double()]
+    )
+    parameter = nn.Parameter(deferred, requires_grad=False)
+    assert type(parameter) is Deferred and isinstance(parameter, nn.Parameter), GONE
+    assert (parameter.shape, parameter.dtype, len(computed)) == ((2,), torch.float64, 0), GONE
+    assert ((parameter + 1).tolist(), parameter.data.sum().item(), len(computed)) == ([2, 3], 3, 2), GONE
+    parameter.detach().mul_(2)
+    assert (parameter.add(0).tolist(), len(computed)) == ([2, 4], 3), GONE
 
 
 def test_tensors_are_those_of_tuples_lists_and_dicts() -> None:
