@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, count
 
@@ -31,6 +32,7 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
     settle(traced)
     blocks = {name: placed(axes, shapes[name]) for name, axes in traced.tensors.items()}
     every = [block for parts in blocks.values() for block in parts]
+    _pin_unused(traced, every)
     free = [atom for atom in dict.fromkeys(a for block in every for a in block.atoms) if atom.pinned is None]
     chains = ancestors(free, companions(traced), every)
     names = _names(blocks, free)
@@ -48,6 +50,17 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
         batch=len(inputs[0]) if inputs and inputs[0].ndim else 1,
         statistics=frozenset(name for name, _ in model.named_buffers() if name in shapes),
     )
+
+
+def _pin_unused(traced: Trace, every: Iterable[Block]) -> None:
+    """Pin units that no operation reads, such as positions beyond the length of the example inputs.
+
+    Any order of them would keep the outputs for these inputs, but not for longer ones.
+    """
+    places, used = Counter(atom for block in every for atom in block.atoms), traced.used
+    for atom, number in places.items():
+        if number == 1 and atom not in used:
+            atom.pin("not used")
 
 
 def _names(blocks: Mapping[str, list[Block]], free: Collection[Atom]) -> dict[Atom, str]:

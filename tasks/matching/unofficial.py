@@ -38,6 +38,12 @@ def writes(operation: OpOverload) -> bool:
     return bool(operation._schema.is_mutable)
 
 
+def is_view(operation: OpOverload) -> bool:
+    """Whether an operation only shows a part of its argument, or shows it in another shape."""
+    aliases = [result.alias_info for result in operation._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)
+
+
 def arguments(operation: OpOverload, *given: Any, **named: Any) -> dict[str, Any]:
     """An operation's arguments by name, in its own order, with defaults for those that are not given."""
     schema = operation._schema.arguments

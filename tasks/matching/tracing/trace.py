@@ -11,11 +11,11 @@ import torch
 from torch import fx, nn
 
 from storage.errors import ModelError, one_line
-from tasks.matching.tracing.axes import OPERATION, Axes, AxesMismatch, is_axes, new_axes, pin_all, unify
+from tasks.matching.tracing.axes import OPERATION, Atom, Axes, AxesMismatch, is_axes, new_axes, pin_all, unify
 from tasks.matching.tracing.export import exported, first_names
 from tasks.matching.tracing.rules import rule_of
 from tasks.matching.tracing.rules.registry import Dependence, Site
-from tasks.matching.unofficial import OpOverload, arguments, operation_name, tensors_in, writes
+from tasks.matching.unofficial import OpOverload, arguments, is_view, operation_name, tensors_in, writes
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run an inner graph, given as the argument before their operands."""
@@ -46,6 +46,13 @@ class Trace:
     def every(self) -> list[Axes]:
         """The axes of all tensors."""
         return [*self.tensors.values(), *self.values.values()]
+
+    @property
+    def used(self) -> set[Atom]:
+        """All atoms in sums, and in values that are computed and not only views of other ones."""
+        computed = [n for n in self.values if not (isinstance(n.target, OpOverload) and is_view(n.target))]
+        sums = [axes for pair in self.sums for axes in pair]
+        return {atom for axes in (*(self.values[n] for n in computed), *sums) for a in axes for atom in a.walk()}
 
     def run(self, graph: fx.Graph, environment: dict[fx.Node, Any]) -> Any:
         """Follow a graph whose placeholders are in the environment; returns the axes of its outputs."""

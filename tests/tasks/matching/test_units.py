@@ -109,3 +109,25 @@ def test_queries_that_share_keys_permute_within_them(name):
 def test_a_module_without_parameters_is_refused():
     with pytest.raises(ModelError, match="ReLU has no parameters"):
         find_units(nn.ReLU(), (torch.randn(2, 4),))
+
+
+class Positions(nn.Module):
+    """Adds positions to its inputs, of which it can read eight at most."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.position = nn.Parameter(torch.randn(8, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head((self.body(x) + self.position[: x.shape[1]]).relu())
+
+
+@pytest.mark.parametrize("length", [1, 3, 8])
+def test_positions_beyond_the_example_inputs_stay_in_their_places(length):
+    units = find_units(Positions(), (torch.randn(2, length, 4),))
+    assert {name: (group.size, group.parents) for name, group in units.groups.items()} == {"position": (6, ())}
+    order = units.random(torch.Generator().manual_seed(0))
+    network = Positions().state_dict()
+    moved = units.permute(network, order)
+    assert torch.equal(moved["position"], network["position"][:, order["position"]])

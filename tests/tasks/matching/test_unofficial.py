@@ -15,6 +15,7 @@ from tasks.matching.unofficial import (
     TorchDispatchMode,
     arguments,
     hooked,
+    is_view,
     operation_name,
     tensors_in,
     writes,
@@ -46,6 +47,13 @@ def test_an_operation_tells_whether_it_writes_and_what_it_takes() -> None:
     add, relu = torch.ops.aten.add.Tensor, torch.ops.aten.relu_.default
     assert (writes(add), writes(relu)) == (False, True), GONE
     assert arguments(add, 2, other=3) == {"self": 2, "other": 3, "alpha": 1}, GONE
+
+
+def test_an_operation_tells_whether_it_is_a_view() -> None:
+    aten = torch.ops.aten
+    views = [is_view(each) for each in (aten.slice.Tensor, aten.t.default, aten.split.Tensor)]
+    assert views == [True] * 3, GONE
+    assert [is_view(each) for each in (aten.add.Tensor, aten.relu_.default)] == [False] * 2, GONE
 
 
 def test_a_deferred_tensor_is_computed_for_each_operation_and_keeps_what_is_written() -> None:

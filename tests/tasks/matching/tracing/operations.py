@@ -214,7 +214,7 @@ case("lstm_projected", [8, 7, 4], lambda m, x: last_state(m, x) @ m.w,
 case("lstm_begins", [8, 7, 7], lambda m, x: m.cell(
     sequence(m, x), (m.h.repeat(1, 4, 1), m.c.repeat(1, 4, 1)))[0].sum(-1),
      cell=lambda: nn.LSTM(8, 7, 2, batch_first=True), h=(2, 1, 7), c=(2, 1, 7))  # fmt: skip
-case("lstm_begins_with_a_written_state", [8, 7, 7, 7], lambda m, x: m.cell(sequence(m, x), _begin(m))[0].sum(-1),
+case("lstm_begins_with_a_written_state", [8, 7, 7], lambda m, x: m.cell(sequence(m, x), _begin(m))[0].sum(-1),
      cell=lambda: nn.LSTM(8, 7, 2, batch_first=True), h=(2, 1, 7))  # fmt: skip
 case("lstm_over_units", [3], lambda m, x: m.cell(m.a(x)[..., None])[0][:, 0].sum(-1),
      cell=lambda: nn.LSTM(1, 3, batch_first=True))  # fmt: skip
