@@ -153,7 +153,7 @@ class Aligner:
         tree = self._tree(root)
         outside = {name: table for name, table in known.items() if name not in tree}
         settled = [term.settled(self.groups, outside) for term in self.terms if tree & set(term.labels)]
-        terms = comparable(settled, tree)
+        terms = [term.held() for term in comparable(settled, tree)]
         dependent = [self.groups[name] for name in self.groups if name in tree - {root}]
         inner = {group.name: replace(group, parents=group.parents[1:]) for group in dependent}
         size = self.groups[root].size

@@ -13,6 +13,8 @@ from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroup, UnitGr
 
 Metric = Literal["l2", "cosine", "correlation"]
 Labels = tuple[str | None, ...]
+ROWS = 512
+"""The number of units whose similarities are summed at once."""
 HERE = "·"
 """The label that marks the one dimension whose units are being compared."""
 
@@ -47,12 +49,20 @@ class WeightTerm:
         (dim,) = (d for d, label in enumerate(self.labels) if label is not None)
         return tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
 
+    def held(self) -> WeightTerm:
+        """The term with its values in memory, for reading them often."""
+        return _held(*self.read(), self.labels)
+
     def settled(self, groups: Mapping[str, UnitGroup], permutation: Permutation) -> WeightTerm:
         """The term with the source's units permuted, by int64 (*sizes of parents, size) for each group."""
-        target, source = self.read()
-        if any(label in permutation for label in self.labels):
-            source = rearranged(source, self.labels, groups, permutation)
-        return _held(target, source, tuple(None if label in permutation else label for label in self.labels))
+        if not any(label in permutation for label in self.labels):
+            return self
+
+        def read() -> tuple[torch.Tensor, torch.Tensor]:
+            target, source = self.read()
+            return target, rearranged(source, self.labels, groups, permutation)
+
+        return WeightTerm(read, tuple(None if label in permutation else label for label in self.labels))
 
     def unordered(self, keep: Collection[str]) -> WeightTerm:
         """The term with only the labels to keep.
@@ -63,8 +73,12 @@ class WeightTerm:
         others = [d for d in range(len(self.labels)) if d not in kept]
         if not others:
             return self
-        target, source = (t.permute(*kept, *others).flatten(len(kept)).sort(-1).values for t in self.read())
-        return _held(target, source, (*(self.labels[d] for d in kept), None))
+
+        def read() -> tuple[torch.Tensor, torch.Tensor]:
+            target, source = (t.permute(*kept, *others).flatten(len(kept)).sort(-1).values for t in self.read())
+            return target, source
+
+        return WeightTerm(read, (*(self.labels[d] for d in kept), None))
 
     def at(self, group: str, target: int, source: int) -> WeightTerm:
         """The term for a single target unit and a single source unit of a group."""
@@ -97,6 +111,10 @@ class MomentTerm:
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Ones (units,) twice, as the moments are normalised already."""
         return torch.ones(self.moments.shape[0]), torch.ones(self.moments.shape[0])
+
+    def held(self) -> MomentTerm:
+        """The term itself, as moments are in memory."""
+        return self
 
     def settled(self, groups: Mapping[str, UnitGroup], permutation: Permutation) -> MomentTerm:
         """The term with the source's units permuted, by int64 (*sizes of parents, size), and paired."""
@@ -172,13 +190,26 @@ def similarity(terms: Sequence[Term], metric: Metric) -> torch.Tensor:
     """
     similarities = []
     for same in _by_kind(terms):
-        total = same[0].scores() if len(same) == 1 else torch.stack([term.scores() for term in same]).sum(0)
+        # Each term is in memory only while it is compared.
+        scores, norms = zip(*(_compared(term.held(), metric) for term in same), strict=True)
+        total = scores[0] if len(same) == 1 else _summed(scores)
         if metric != "l2":
-            each = zip(*(term.norms() for term in same), strict=True)
-            target, source = (torch.stack(norms).sum(0).sqrt().clamp_min(1e-30) for norms in each)
+            target, source = (
+                torch.stack(each).sum(0).sqrt().clamp_min(1e-30) for each in zip(*norms, strict=True)
+            )
             total = total / target[:, None] / source[None, :]
         similarities.append(total)
     return similarities[0] if len(similarities) == 1 else torch.stack(similarities).mean(0)
+
+
+def _compared(term: Term, metric: Metric) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    return term.scores(), () if metric == "l2" else term.norms()
+
+
+def _summed(scores: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of tensors (target units, source units), some rows at a time to save memory."""
+    blocks = zip(*(each.split(ROWS) for each in scores), strict=True)
+    return torch.cat([torch.stack(rows).sum(0) for rows in blocks])
 
 
 def overall(terms: Sequence[Term], metric: Metric) -> float:
