@@ -19,7 +19,7 @@ from storage.values.tensors import LazyTensors
 from tasks.matching.averaging import averaged, check_coefficients
 from tasks.matching.groups import Permutation, Tensors
 from tasks.merging.gallery import blended
-from tasks.merging.storing import persist_merge
+from tasks.merging.storing import persist_merge, merge_layout
 from tasks.user_code import short_name
 
 
@@ -82,5 +82,5 @@ def _persist_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors,
         for order, state in zip(networks.orders, aligned, strict=True)
     ]
     address = run_address(config.root, name)
-    persist_merge(address, plan.model.build(), plan.states, matches, merged, attributes, score)
+    persist_merge(address, merge_layout(plan.model.build()), plan.states, matches, merged, attributes, score)
     return Run(address, config.root)

@@ -22,7 +22,7 @@ from tasks.networks.objective import layout_of
 
 def persist_merge(
     address: str,
-    network: nn.Module,
+    layout: Layout,
     states: Sequence[Tensors],
     matches: Sequence[Match],
     merged: Tensors,
@@ -31,15 +31,14 @@ def persist_merge(
 ) -> RoundStore:
     """Store a merge as a run of one round, which begins with the first network and ends with the merged one.
 
-    `states` and `merged` are named tensors of the network's shapes. Each network is stored as an update, the first
-    network minus itself, with its match. Networks are read one at a time, so that at most two are in memory.
+    `states` and `merged` are named tensors of the network's shapes, and `layout` is its `merge_layout`. Each
+    network is stored as an update, the first network minus itself, with its match. One network is in memory at a
+    time.
     """
-    layout = _merge_layout(network)
     schema = Schema(layout, len(states), matches=specs_of(matches[0].permutation.items()))
-    initial = _state(layout, states[0])
-    store = RoundStore.create(address, schema, 1, attributes, initial)
+    store = RoundStore.create(address, schema, 1, attributes, _state(layout, states[0]))
     records = {
-        number: _persisted(store, number, _update(layout, initial, state), match)
+        number: _persisted(store, number, _update(layout, states[0], state), match)
         for number, (state, match) in enumerate(zip(states, matches, strict=True))
     }
     state = replace(_state(layout, merged), round=1)
@@ -53,11 +52,11 @@ def _state(layout: Layout, tensors: Tensors) -> State:
     return State(params=_filled(layout.params, tensors), buffers=_filled(layout.buffers, tensors))
 
 
-def _update(layout: Layout, start: State, tensors: Tensors) -> Update:
+def _update(layout: Layout, start: Tensors, tensors: Tensors) -> Update:
     """A network as an update: the start minus the network, computed in the network's memory."""
     arrived = _state(layout, tensors)
-    for dtype, vector in arrived.params.items():
-        torch.sub(start.params[dtype], vector, out=vector)
+    for name, values in views(layout.params, arrived.params).items():
+        torch.sub(start[name], values, out=values)
     return Update(arrived.params, arrived.buffers)
 
 
@@ -75,7 +74,7 @@ def _persisted(store: RoundStore, number: int, update: Update, match: Match) -> 
     return UpdateRecord(update_digest(update), 1, match=match_digest(match))
 
 
-def _merge_layout(network: nn.Module) -> Layout:
+def merge_layout(network: nn.Module) -> Layout:
     """The layout for a merge: frozen parameters are merged like others, and integer ones are stored as buffers."""
     layout = layout_of(network)
     kinds = [(spec, getattr(torch, spec.dtype).is_floating_point) for spec in (*layout.params, *layout.frozen)]

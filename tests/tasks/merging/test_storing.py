@@ -14,7 +14,7 @@ from storage.values.digests import match_digest
 from storage.values.state import Match
 from tasks.matching.search.matches import Evidence, match_all, match_each
 from tasks.merging.gallery import Gallery
-from tasks.merging.storing import persist_merge
+from tasks.merging.storing import persist_merge, merge_layout
 from tests.tasks.merging.by_hand import TENSORS, same_bits
 
 
@@ -25,9 +25,9 @@ def kept(gallery: Gallery, states: list[TENSORS], orders: list[TENSORS], path: P
     matches = [
         Match(order, units.similarity(aligned[0], state)) for order, state in zip(orders, aligned, strict=True)
     ]
-    network = gallery.objective.model.build()
+    layout = merge_layout(gallery.objective.model.build())
     attributes = {"config": {"algorithm": {"name": "merge"}}, "created": 1.0}
-    persist_merge(path, network, states, matches, aligned[-1], attributes, Score(0.5, {"accuracy": 0.25}, 8))
+    persist_merge(path, layout, states, matches, aligned[-1], attributes, Score(0.5, {"accuracy": 0.25}, 8))
     return aligned
 
 
