@@ -19,7 +19,7 @@ from storage.values.tensors import LazyTensors
 from tasks.matching.averaging import averaged, check_coefficients
 from tasks.matching.groups import Permutation, Tensors
 from tasks.merging.gallery import blended
-from tasks.merging.storing import persist_merge, merge_layout
+from tasks.merging.storing import merge_layout, persist_merge
 from tasks.user_code import short_name
 
 

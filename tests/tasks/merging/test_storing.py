@@ -14,7 +14,7 @@ from storage.values.digests import match_digest
 from storage.values.state import Match
 from tasks.matching.search.matches import Evidence, match_all, match_each
 from tasks.merging.gallery import Gallery
-from tasks.merging.storing import persist_merge, merge_layout
+from tasks.merging.storing import merge_layout, persist_merge
 from tests.tasks.merging.by_hand import TENSORS, same_bits
 
 
