@@ -70,13 +70,13 @@ class Loader:
 _loaders: MutableMapping[int, Loader] = WeakValueDictionary()
 
 
-class Lease:
+class ReadAhead:
     """Keeps the loader of this process alive once it was used; another process has one of its own."""
 
     loader: Loader | None = None
 
-    def __reduce__(self) -> tuple[type[Lease], tuple[()]]:
-        return Lease, ()
+    def __reduce__(self) -> tuple[type[ReadAhead], tuple[()]]:
+        return ReadAhead, ()
 
     def batches(self, keys: list[Key], workers: int) -> Iterator[Examples]:
         """The batches of keys in order, read by so many processes ahead of their use; raises `ReadingFailed`."""

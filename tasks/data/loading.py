@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from storage.errors import DataError
-from tasks.data.ahead import Lease, read_batch
+from tasks.data.ahead import ReadAhead, read_batch
 from tasks.data.datasets import Reader
 from tasks.data.examples import Examples, Move
 from tasks.data.orders import grouped_passes, passes
@@ -31,7 +31,7 @@ class LoadedExamples:
     reading: Reading
     rows: np.ndarray
     move: Move | None = None
-    loader: Lease = field(default_factory=Lease, repr=False)
+    loader: ReadAhead = field(default_factory=ReadAhead, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
