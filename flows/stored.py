@@ -173,7 +173,7 @@ class Run(StoredRun):
         check_trust(self, self._root or default_root(), trust, recorded, ("data",))
         dealt = deal(recorded)
         every = range(dealt.split.partitions if dealt.source.partitioned else 1)
-        check_examples(self, combine(list(map(dealt.describe, every))).digest)
+        check_examples(self, combine(list(map(dealt.describe, every))))
         return dealt
 
     def network(self, trust: bool = False) -> nn.Module:

@@ -76,4 +76,4 @@ def _place(folder: Path, text: str) -> str:
     if place.endswith(".py"):
         return f"{folder / place}:{function}"
     name, _, place = text.partition(":")
-    return f"{name}:{folder / place}" if place and name in SOURCES else text
+    return f"{name}:{join_address(folder, place)}" if place and name in SOURCES else text

@@ -7,6 +7,7 @@ its execution is used, since a scheduler that it names could send any code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
@@ -17,6 +18,8 @@ from storage.runs.names import default_root
 from storage.runs.run import StoredRun, open_stored
 from tasks.algorithms.preset import TABLES, is_own_part
 from tasks.algorithms.table import ALGORITHMS
+from tasks.data.files import differing_files
+from tasks.data.partitions import Description
 from tasks.data.sources.table import is_source
 from tasks.maps.optimizers import is_own_optimizer
 from tasks.networks.outputs import OWN_LOSS
@@ -156,13 +159,20 @@ def _shown(value: Any) -> str:
     return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code | Start) else str(value)
 
 
-def other_examples(attributes: Mapping[str, Any], digest: str) -> str:
-    """A text that says that examples of this digest are not the recorded ones; empty if they are the same."""
-    recorded = str(attributes.get("data", {}).get("digest"))
-    return "" if recorded == digest else f"other examples, of digest {digest[:12]} instead of {recorded[:12]}"
+def other_examples(
+    attributes: Mapping[str, Any], digest: str, files: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """A text that says which file, or that examples of this digest, are not the recorded ones; else empty."""
+    recorded = attributes.get("data", {})
+    was = str(recorded.get("digest"))
+    if was == digest:
+        return ""
+    file = differing_files(recorded.get("files", {}), files)
+    other = f"other examples, of digest {digest[:12]} instead of {was[:12]}"
+    return f"{file} since the run began" if file else other
 
 
-def check_examples(run: StoredRun, digest: str) -> None:
-    """Raise `DataError` if examples of this digest are not those that the run recorded."""
-    if other := other_examples(run.attributes, digest):
+def check_examples(run: StoredRun, description: Description) -> None:
+    """Raise `DataError` if the examples described are not those that the run recorded."""
+    if other := other_examples(run.attributes, description.digest, description.files):
         raise DataError(f"{run.name}: {other}; restore the recorded ones")

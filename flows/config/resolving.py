@@ -69,7 +69,8 @@ def resolve(config: TrainConfig) -> Resolved:
         return Resolved(config, algorithm, partitions)
     whole = partitions.describe(0)
     partitions.split.check(whole.examples)
-    partitions, description = replace(partitions, digests=(whole.digest,)), combine([whole])
+    description = combine([whole])
+    partitions = replace(partitions, digests=(whole.digest,), files=tuple(description.files.items()))
     objective = _fitting(config, algorithm)(objective_for(config, description), partitions, description, 0)
     if start is not None:
         start.check(objective)
@@ -99,7 +100,8 @@ def _described(resolved: Resolved, executor: Executor) -> Resolved:
     descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
     description = combine(descriptions)
     digests = tuple(part.digest for part in descriptions)
-    partitions = replace(partitions, digests=digests, shared=bool(description.shared))
+    files = tuple(description.files.items())
+    partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
     wanted = objective_for(resolved.config, description)
     fitting = _fitting(resolved.config, resolved.algorithm, tuple(part.examples for part in descriptions))
     (objective,) = executor.gather(partial(fitting, wanted, partitions, description), range(1))
@@ -114,7 +116,7 @@ def _fitting(config: TrainConfig, algorithm: Algorithm, sizes: tuple[int, ...] =
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:
     """The partitions of a configuration's examples; nothing is loaded yet. Raises `UsageError`, `CodeError`."""
     split = Split(config.partitions, config.split, config.seed, config.resplit_every)
-    source = find_source(config.data, config.target, split.deal.column)
+    source = find_source(config.data, config.target, split.deal.column, config.hash_data)
     return Partitions(source, split, dtype, config.held_out, loading=config.loading)
 
 

@@ -51,6 +51,9 @@ class Dealing(Config):
 
     data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
+    hash_data: bool = Field(
+        default=False, description="read all bytes of files larger than 256 MB to show that they are the same"
+    )
     held_out: float = Field(
         default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
     )

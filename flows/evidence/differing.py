@@ -110,7 +110,8 @@ def _fields(one: StoredRun, other: StoredRun) -> Iterator[str]:
         return
     wanted = {name: value for name, value in other.config.items() if name in Experiment.model_fields}
     yield from differences(one.config, Experiment(**wanted))
-    if said := other_examples(one.attributes, other.attributes["data"]["digest"]):
+    data = other.attributes["data"]
+    if said := other_examples(one.attributes, data["digest"], data.get("files", {})):
         yield f"data: {said}"
 
 

@@ -114,7 +114,7 @@ def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
     """
     with examples_wanted():
         work, description = work_of(plan.resolved, executor)
-        check_examples(plan.run, description.digest)
+        check_examples(plan.run, description)
     without = frozenset(plan.config.without)
     recorded = work if plan.recorded is plan.resolved else work_of(plan.recorded, executor)[0]
     subject = Recombining(work, recorded, full_address(plan.run.address), plan.rounds, without)

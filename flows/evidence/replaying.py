@@ -254,7 +254,7 @@ def _key_differences(
     parts = {
         "fingerprint": _other_machines(dict(recorded.get("fingerprint", {})), fingerprints),
         "code": _other_code(config),
-        "data": other_examples(recorded, description.digest),
+        "data": other_examples(recorded, description.digest, description.files),
         "versions": ", ".join(changed),
     }
     return {name: what for name, what in parts.items() if what}

@@ -203,7 +203,7 @@ def _create(config: TrainConfig, where: str, work: Work, description: Descriptio
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:
     """The carry of another run's partitions; empty if examples, split or the carry's slots are not the same."""
     run = start.run()
-    same = not other_examples(run.attributes, description.digest)
+    same = not other_examples(run.attributes, description.digest, description.files)
     dealing = config.model_dump(mode="json", include=Dealing.model_fields.keys() - {"data", "target"})
     if not (same and work.algorithm.map.carry and all(run.config[n] == value for n, value in dealing.items())):
         return {}
@@ -217,7 +217,7 @@ def _carried(start: Fork, config: TrainConfig, work: Work, description: Descript
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:
     """Raise `ExperimentDiffers` if the run of this name was made by another experiment."""
     differing = differences(store.attributes["config"], config.experiment)
-    if other := other_examples(store.attributes, description.digest):
+    if other := other_examples(store.attributes, description.digest, description.files):
         differing.append(f"data: {other}")
     if differing:
         name = run_name(store.address)

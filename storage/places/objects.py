@@ -84,7 +84,7 @@ _reading, _listing, _writing, _deleting = (refusing(act, _refusal) for act in ("
 _memories: dict[str, MemoryStore] = {}
 
 
-def _client(address: str) -> tuple[S3Store | MemoryStore, str]:
+def client_of(address: str) -> tuple[S3Store | MemoryStore, str]:
     """The client for an address, which this process has once for each bucket, and the key prefix in the bucket."""
     bucket, _, key = ADDRESS.sub("", address, count=1).partition("/")
     if scheme_of(address) == "memory":
@@ -159,13 +159,17 @@ class ObjectPlace:
                 raise
             return memoryview(b"")  # a server answers with an error for a range past the end
 
-    @_listing
     def sizes(self) -> dict[str, int]:
         """The size in bytes of each object by key. Takes one request for each thousand."""
+        return {key: about["size"] for key, about in self.objects().items()}
+
+    @_listing
+    def objects(self) -> dict[str, Any]:
+        """What the server says of each object, such as `size` and `e_tag`, by key in ascending order."""
         client, path = self._at("")
         start = len(path) + 1 if path else 0
         objects = [each for page in obstore.list(client, path) for each in page]
-        return dict(sorted((each["path"][start:], each["size"]) for each in objects))
+        return {each["path"][start:]: each for each in sorted(objects, key=lambda each: each["path"])}
 
     @_writing
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
@@ -288,7 +292,7 @@ class ObjectPlace:
             return None
 
     def _at(self, key: str) -> tuple[S3Store | MemoryStore, str]:
-        client, prefix = _client(self.address)
+        client, prefix = client_of(self.address)
         return client, "/".join((*([prefix] if prefix else []), *parts_of(key, self)))
 
 

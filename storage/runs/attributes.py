@@ -48,12 +48,16 @@ class ConfigRecord:
 
 @dataclass(frozen=True)
 class DataRecord:
-    """The data: how many examples, how many of them held out, their digest, and the names of classes."""
+    """The data: how many examples, how many of them held out, their digest, and the names of classes.
+
+    `files` has the size and digest of each file that is read where it is used, by its name.
+    """
 
     examples: Count = 0
     held_out: Count = 0
     digest: str = ""
     class_names: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

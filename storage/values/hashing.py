@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from blake3 import blake3
@@ -14,6 +15,14 @@ ALGORITHM = "blake3"
 def bytes_digest(content: bytes | memoryview) -> str:
     """The digest of the bytes of a file."""
     return blake3(content).hexdigest()
+
+
+def pieces_digest(pieces: Iterable[bytes]) -> str:
+    """The digest of bytes that are given in pieces."""
+    digest = blake3()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def text_digest(text: str) -> str:

@@ -50,6 +50,11 @@ class Reader:
         return None
 
     @property
+    def classes(self) -> int:
+        """The number of classes that targets show which are not known without reading, as masks; else 0."""
+        return 0
+
+    @property
     def groups(self) -> np.ndarray | None:
         """The group of each example, int64 (example,), where those of a group are read together; else None."""
         return None
@@ -63,9 +68,14 @@ class Reader:
         """All examples in order, one by one, if they are streamed."""
         yield from self.items(np.arange(len(self)))
 
+    @property
+    def files(self) -> Mapping[str, str]:
+        """What shows that each file is the same, such as its size and a digest, by the file's name."""
+        return {}
+
     def evidence(self) -> list[Any]:
-        """What shows that a replay reads the same bytes, as JSON: files with sizes and digests."""
-        return []
+        """What shows that a replay reads the same bytes, as JSON: by default the `files`."""
+        return [dict(self.files)] if self.files else []
 
 
 @dataclass(frozen=True)

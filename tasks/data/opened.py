@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -14,11 +16,30 @@ from tasks.data.sources.table import Source
 
 Key = tuple[Source, int, int]
 
-_opened: OrderedDict[Key, tuple[Dataset, str]] = OrderedDict()
+
+@dataclass(frozen=True)
+class Opened:
+    """A data set, whose digest is computed when it is asked for: a loader's process need not read the bytes."""
+
+    dataset: Dataset
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the data set; see `digest_of`."""
+        return digest_of(self.dataset)
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """What shows that each file which is read where it is used is the same, by its name."""
+        readers = [part for part in self.dataset.parts if isinstance(part, Reader)]
+        return {name: shown for reader in readers for name, shown in reader.files.items()}
 
 
-def opened(source: Source, partition: int, partitions: int, memory: float = 0) -> tuple[Dataset, str]:
-    """What a source gives for a partition, and its digest; raises `DataError`.
+_opened: OrderedDict[Key, Opened] = OrderedDict()
+
+
+def opened(source: Source, partition: int, partitions: int, memory: float = 0) -> Opened:
+    """What a source gives for a partition; raises `DataError`.
 
     A process holds at most `memory` bytes of examples and the last data set. What was used longest ago goes first.
     """
@@ -26,9 +47,9 @@ def opened(source: Source, partition: int, partitions: int, memory: float = 0) -
     if key not in _opened:
         dataset = source.load(partition, partitions)
         check_alike(dataset, str(source))
-        _opened[key] = dataset, digest_of(dataset)
+        _opened[key] = Opened(dataset)
     _opened.move_to_end(key)
-    sizes = {key: _size(dataset) for key, (dataset, _) in _opened.items()}
+    sizes = {key: _size(one.dataset) for key, one in _opened.items()}
     while len(_opened) > 1 and sum(sizes.values()) > memory:
         oldest, _ = _opened.popitem(last=False)
         del sizes[oldest]

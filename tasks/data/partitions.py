@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,10 +11,11 @@ import torch
 
 from storage.errors import DataError, UsageError
 from storage.values.hashing import json_digest
-from tasks.data.datasets import Dataset, Reader
+from tasks.data.datasets import Reader
 from tasks.data.examples import Examples, Tensors, are_labels, are_scalar_labels
+from tasks.data.files import differing_files
 from tasks.data.loading import AnyExamples, LoadedExamples
-from tasks.data.opened import digest_of, evidence_of, forget_opened, opened, targets_of
+from tasks.data.opened import Opened, digest_of, evidence_of, forget_opened, opened, targets_of
 from tasks.data.reading import Loading, Reading, ReadingFailed
 from tasks.data.sources.data_sets import READ_AGAIN
 from tasks.data.sources.table import Source
@@ -36,7 +37,8 @@ class Description:
 
     `labels` says whether targets are class labels: one for each example, shape (), or one for each place, such as
     (time,). `class_names` are the labels' names before they were coded as numbers. If every partition has the same
-    held-out examples, `shared` is their digest and they are counted once; else it is empty.
+    held-out examples, `shared` is their digest and they are counted once; else it is empty. `files` has what shows
+    that each file is the same which is read where it is used, by its name.
     """
 
     examples: int
@@ -48,6 +50,7 @@ class Description:
     digest: str
     class_names: tuple[str, ...] = ()
     shared: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Partitions:
         digests: Those of the examples that the source must load, one for each partition or for all; empty: any.
         shared: Whether all partitions have the same held-out examples, of which each scores a part.
         loading: How examples are prepared where they are used.
+        files: The names of the files that are read where they are used, each with what shows that it is the same.
 
     Example:
         >>> partitions = rw.Partitions(rw.find_source("digits"), rw.Split(4))
@@ -74,6 +78,7 @@ class Partitions:
     digests: tuple[str, ...] = ()
     shared: bool = False
     loading: Loading = field(default_factory=Loading)
+    files: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         # A source that loads each partition on its own is not split, so asking for a special split is an error.
@@ -84,17 +89,19 @@ class Partitions:
 
     def load(self, number: int, partition: int) -> Partition:
         """Load a partition under the split of this number; raises `DataError` if the examples have changed."""
-        _, digest = self._dataset(partition)
+        found = self._dataset(partition)
         place = 0 if self.source.partitioned else partition
-        if self.digests and digest != self.digests[partition if self.source.partitioned else 0]:
-            raise DataError(f"the examples of {self.source} have changed since the run began; restore them")
+        if self.digests and found.digest != self.digests[partition if self.source.partitioned else 0]:
+            mine = {name: shown for name, shown in self.files if name.startswith(self._named(partition, ""))}
+            other = differing_files(mine, self._files(partition)) or f"the examples of {self.source} have changed"
+            raise DataError(f"{other} since the run began; restore what it began with")
         train, held_out = self._rows(partition, number)
         held = deal_held_out(held_out[0], self.split.partitions)[partition] if self.shared else held_out[place]
         return Partition(self._part(partition, train[place], False), self._part(partition, held, True))
 
     def _part(self, partition: int, rows: Rows, held_out: bool) -> AnyExamples:
         """The examples of a partition at some rows: in memory, or as what reads them."""
-        dataset, _ = self._dataset(partition)
+        dataset = self._dataset(partition).dataset
         if isinstance(dataset.part(held_out), Examples) and self.loading.is_plain:
             return dataset.take(rows, self.dtype, held_out)
         return LoadedExamples(self._reading(partition, held_out), rows)
@@ -106,7 +113,7 @@ class Partitions:
 
     def targets(self) -> torch.Tensor:
         """The targets (examples, *) of all training examples that the source loads at once; raises `DataError`."""
-        targets = targets_of(self._dataset(0)[0].train)
+        targets = targets_of(self._dataset(0).dataset.train)
         if targets is None:
             raise DataError(
                 f"{self.source} does not give its targets without reading all; its labels are not known"
@@ -123,7 +130,7 @@ class Partitions:
 
     def sample(self, partition: int, most: int = 2, spread: bool = False) -> Examples:
         """At most `most` training examples to try a network on: the first ones, or evenly spread ones."""
-        dataset, _ = self._dataset(partition)
+        dataset = self._dataset(partition).dataset
         count = min(most, len(dataset.train))
         last = len(dataset.train) if spread else count
         rows = np.linspace(0, last - 1, count).astype(np.int64)
@@ -139,7 +146,7 @@ class Partitions:
     def check_again(self, partition: int) -> None:
         """Read a partition again and raise `DataError` if the user's code then gives other examples."""
         again = self.source.again(partition, self.split.partitions)
-        if again is not None and digest_of(again) != self._dataset(partition)[1]:
+        if again is not None and digest_of(again) != self._dataset(partition).digest:
             raise DataError(
                 f"{self.source} gives other examples when it is read again, so no round could be replayed; "
                 "seed what it draws, and augment by --transform, which is seeded"
@@ -153,34 +160,43 @@ class Partitions:
 
     def describe(self, partition: int) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once."""
-        dataset, digest = self._dataset(partition)
+        dataset, digest = self._dataset(partition).dataset, self._dataset(partition).digest
         train, held_out = self._rows(partition, 0)
         sample, held = self.sample(partition), dataset.held_out
         known = targets_of(dataset.train)
         targets = sample.targets if known is None else known
         labels = isinstance(targets, torch.Tensor) and are_labels(targets)
         every = [tensor for part in dataset.parts for tensor in _label_tensors(part)]
+        shown = [part.classes for part in dataset.parts if isinstance(part, Reader)] if labels else []
         return Description(
             examples=sum(map(len, train)),
             held_out=sum(map(len, held_out)),
             inputs=_shape(sample.inputs),
             targets=_shape(sample.targets),
             labels=labels,
-            classes=max(dataset.classes, *(int(t.max()) + 1 for t in every), 0) if labels else 0,
+            classes=max(dataset.classes, *shown, *(int(t.max()) + 1 for t in every), 0) if labels else 0,
             digest=digest,
             class_names=dataset.class_names,
             shared=json_digest(evidence_of(held)) if held is not None and self.source.partitioned else "",
+            files=self._files(partition),
         )
 
     def assignment(self, number: int) -> np.ndarray:
         """The partition of each example under a split, int32 (examples,); -1 for held-out and unused ones."""
-        dataset, _ = self._dataset(0)
+        dataset = self._dataset(0).dataset
         owner = np.full(len(dataset.train), -1, np.int32)
         for partition, rows in enumerate(self._rows(0, number)[0]):
             owner[rows] = partition
         return owner
 
-    def _dataset(self, partition: int) -> tuple[Dataset, str]:
+    def _files(self, partition: int) -> dict[str, str]:
+        """What shows that the files of a partition are the same, by name, which may begin with the partition."""
+        return {self._named(partition, name): shown for name, shown in self._dataset(partition).files.items()}
+
+    def _named(self, partition: int, name: str) -> str:
+        return f"partition {partition}: {name}" if self.source.partitioned else name
+
+    def _dataset(self, partition: int) -> Opened:
         number, of = (partition, self.split.partitions) if self.source.partitioned else (0, 1)
         return opened(self.source, number, of, self.loading.bound)
 
@@ -188,7 +204,7 @@ class Partitions:
 @functools.lru_cache(maxsize=2)
 def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[list[Rows], list[Rows]]:
     """What `Partitions._rows` returns, computed once for each split and not for each partition that is loaded."""
-    dataset, split, apart = partitions._dataset(partition)[0], partitions.split, partitions.source.partitioned
+    dataset, split, apart = partitions._dataset(partition).dataset, partitions.split, partitions.source.partitioned
     targets = targets_of(dataset.train)
     labels = targets.numpy() if targets is not None and are_scalar_labels(targets) else None
     pool = Pool(np.arange(len(dataset.train)), labels, dataset.columns)
@@ -239,6 +255,7 @@ def combine(descriptions: Sequence[Description]) -> Description:
         examples=sum(d.examples for d in descriptions),
         held_out=first.held_out if shared else sum(d.held_out for d in descriptions),
         classes=max(d.classes for d in descriptions),
+        files={name: shown for d in descriptions for name, shown in d.files.items()},
         digest=json_digest([d.digest for d in descriptions]),
         shared=shared,
     )

@@ -74,7 +74,7 @@ class Reading:
 
     @property
     def _dataset(self) -> Dataset:
-        return opened(self.source, self.partition, self.partitions, self.loading.bound)[0]
+        return opened(self.source, self.partition, self.partitions, self.loading.bound).dataset
 
     @property
     def _transform(self) -> Code | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from storage.errors import DataError, UsageError
+from storage.places.addresses import full_address
 from tasks.tables import Entry, find
 from tasks.user_code import Code, find_code, is_reference
 
@@ -69,7 +69,17 @@ SOURCES: Mapping[str, Entry] = {
     "fashion-mnist": Entry("70,000 pictures of clothes, as IDX files", "tasks.data.sources.images:fashion", "DIR"),
     "npz": Entry("arrays inputs and targets, or x and y", "tasks.data.sources.arrays:Npz", "FILE"),
     "csv": Entry("a table; the last column or `target` is learned", "tasks.data.sources.tabular:csv_file", "FILE"),
-    "parquet": Entry("a table, as for csv", "tasks.data.sources.tabular:parquet_file", "FILE"),
+    "parquet": Entry(
+        "a table, as for csv; many files, such as `DIR/*.parquet`, are read by row groups",
+        "tasks.data.sources.row_groups:parquet",
+        "FILE",
+    ),
+    "npy": Entry(
+        "an array on disk; targets in targets.npy beside it, or in `target`",
+        "tasks.data.sources.stored_arrays:Npy",
+        "FILE",
+    ),
+    "zarr": Entry("arrays inputs and targets of a zarr group", "tasks.data.sources.stored_arrays:Zarr", "URL"),
     "text": Entry(
         "the next character, in windows of 64 or TIME", "tasks.data.sources.text:characters", "FILE[:TIME]"
     ),
@@ -78,14 +88,18 @@ OWN = Entry("the user's function", "tasks.data.sources.own:Own")
 
 
 def find_source(
-    data: str | Code | tuple[str | Code, ...], target: str | None = None, by: str | None = None
+    data: str | Code | tuple[str | Code, ...],
+    target: str | None = None,
+    by: str | None = None,
+    hash_data: bool = False,
 ) -> Source:
     """The source of examples that a name, a file or a function stands for; nothing is loaded yet.
 
     Args:
         data: A name such as ``digits``, ``csv:FILE`` or ``FILE.py:function``, a function, or one a partition.
-        target: The column of the targets, if the data have columns.
+        target: The column of the targets, if the data have columns; of ``npy:FILE`` their file.
         by: A column that the split reads and that is no input.
+        hash_data: Whether all bytes of files larger than 256 MB are read to show that they are the same.
 
     Returns:
         The source, a small value from which every worker loads the examples that it needs.
@@ -97,7 +111,7 @@ def find_source(
         >>> digits = rw.find_source("digits")
     """
     if isinstance(data, tuple):
-        return Each(tuple(find_source(one, target, by) for one in data))
+        return Each(tuple(find_source(one, target, by, hash_data) for one in data))
     kept = keep_source(data)
     entry, given = (OWN, kept) if isinstance(kept, Code) else find("data", kept, SOURCES)
     build: Callable[..., Source] = entry.load()
@@ -105,9 +119,9 @@ def find_source(
     if target is not None and "target" not in parameters:
         name = kept.reference if isinstance(kept, Code) else kept
         raise UsageError(f"data {name} has no columns to take a target of")
-    columns = {"target": target, "by": by}
-    columns = {key: value for key, value in columns.items() if value is not None and key in parameters}
-    return build(*([given] if given else []), **columns)
+    options = {"target": target, "by": by, "hash_data": hash_data or None}
+    options = {key: value for key, value in options.items() if value is not None and key in parameters}
+    return build(*([given] if given else []), **options)
 
 
 def is_source(data: str) -> bool:
@@ -125,4 +139,4 @@ def keep_source(data: str | Code | tuple[str | Code, ...]) -> Any:
     if isinstance(data, Code) or (not is_source(data) and is_reference(data)):
         return find_code(data)
     _, place = find("data", data, SOURCES, "FILE.py:function")
-    return f"{data.partition(':')[0]}:{Path(place).resolve()}" if place else data
+    return f"{data.partition(':')[0]}:{full_address(place)}" if place else data
