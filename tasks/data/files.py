@@ -1,22 +1,37 @@
-"""Files of examples that are larger than memory: which there are, and what shows that they are the same."""
+"""Files of examples that are larger than memory: which there are, and how they are read."""
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import obstore
+import torch
+
 from storage.errors import DataError, FileMissing
 from storage.places.addresses import scheme_of
-from storage.values.hashing import pieces_digest
+from storage.places.objects import client_of, s3_place
+from storage.values.hashing import json_digest, pieces_digest
+from tasks.data.datasets import Reader
+from tasks.data.examples import Examples, Tensors, tensors_of
+from tasks.devices import moved
 
 HASHED = 256_000_000
 """Files that together have more bytes than this are not read whole to show that they are the same."""
 
-EDGE = 1_000_000
-"""So many bytes at the start and at the end are read of a large file."""
+EDGES = 1_000_000
+"""Of large files, so many bytes at their starts are read, and as many at their ends."""
+
+DEEP = "**/*"
+"""The pattern of all files of a folder, and of those in it."""
+
+HELD = 4
+"""How many groups of examples a process holds, those that were read last."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +50,7 @@ class File:
     def check(self) -> None:
         """Raise `DataError` if the file is gone, or is another one than the one that was found."""
         if file_at(self.address, self.name) != self:
-            raise DataError(f"{self.address} has changed since it was opened: restore it, and begin again")
+            raise DataError(f"{self.address} has changed since it was opened; restore it, and begin again")
 
     def shown(self, edge: int | None) -> str:
         """What shows that the bytes are the same: size and digest, or in a bucket size and tag.
@@ -44,43 +59,15 @@ class File:
         """
         if scheme_of(self.address):
             return f"{self.size} bytes, tag {self.version}"
-        when = "" if edge is None else f", changed at {self.version}"
+        when = "" if edge is None else f" of {self.version}"
         return f"{self.size} bytes{when}, {pieces_digest(self._pieces(edge))}"
 
     def _pieces(self, edge: int | None) -> Iterator[bytes]:
-        if edge == 0:
-            return
         with Path(self.address).open("rb") as file:
-            if edge is None:
-                yield from iter(lambda: file.read(EDGE), b"")
-                return
-            yield file.read(edge)
-            file.seek(max(0, self.size - edge))
-            yield file.read(edge)
-
-    def source(self) -> Any:
-        """What pyarrow reads: the path, or an object that reads in a bucket."""
-        if not scheme_of(self.address):
-            return self.address
-        import obstore
-
-        return obstore.open_reader(*client_of(self.address))
-
-
-def shown(files: Sequence[File], whole: bool, edge: int = EDGE) -> dict[str, str]:
-    """What shows that files are the same, by name; see `File.shown`. If `whole`, all of them are read whole."""
-    small = whole or sum(file.size for file in files) <= HASHED
-    return {file.name: file.shown(None if small else edge) for file in files}
-
-
-def differing_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """A text that says which file is not as it was; empty if all are."""
-    name = next((name for name in sorted({**then, **now}) if then.get(name) != now.get(name)), None)
-    if name is None:
-        return ""
-    return (
-        f"{name} {'has other bytes' if name in then and name in now else 'is gone' if name in then else 'is new'}"
-    )
+            if edge is not None:
+                yield file.read(edge)
+                file.seek(max(0, self.size - edge))
+            yield from iter(lambda: file.read(EDGES), b"")
 
 
 def file_at(address: str, name: str = "") -> File:
@@ -88,46 +75,95 @@ def file_at(address: str, name: str = "") -> File:
     name = name or address.rpartition("/")[2]
     try:
         if scheme_of(address):
-            import obstore
-
             about = obstore.head(*client_of(address))
             return File(name, address, about["size"], str(about["e_tag"]))
-        about_it = Path(address).stat()
+        found = Path(address).stat()
+        return File(name, address, found.st_size, str(found.st_mtime_ns))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileMissing(
-            f"there is no file {address}; every worker must see it, as long as the run lasts"
-        ) from error
-    return File(name, address, about_it.st_size, str(about_it.st_mtime_ns))
+        raise FileMissing(f"there is no file {address}; restore it, so that every worker sees it") from error
 
 
-def files_below(folder: str, pattern: str = "*", deep: bool = False) -> list[File]:
-    """The files of a folder whose names match a pattern, by name; `deep`: also those of folders in it.
-
-    Raises `FileMissing` if there are none.
-    """
+def files_below(folder: str, pattern: str = DEEP) -> list[File]:
+    """The files of a folder that match a pattern, by name; raises `FileMissing` if there are none."""
     if scheme_of(folder):
-        found = _objects(folder)
+        objects = s3_place(folder).objects().items()
+        wanted = [one for one in objects if pattern == DEEP or ("/" not in one[0] and fnmatch(one[0], pattern))]
+        files = [File(key, f"{folder}/{key}", about["size"], str(about["e_tag"])) for key, about in wanted]
     else:
-        paths = Path(folder).rglob(pattern) if deep else Path(folder).glob(pattern)
-        found = [file_at(str(path), path.relative_to(folder).as_posix()) for path in paths if path.is_file()]
-    files = [file for file in found if fnmatch.fnmatch(file.name, pattern) and (deep or "/" not in file.name)]
+        paths = [path for path in Path(folder).glob(pattern) if path.is_file()]
+        files = [file_at(str(path), path.relative_to(folder).as_posix()) for path in paths]
     if not files:
-        raise FileMissing(f"there are no files {pattern} in {folder}; name a folder or a pattern with some")
+        raise FileMissing(f"there is no file {pattern} in {folder}; name a folder or a pattern with some")
     return sorted(files, key=lambda file: file.name)
 
 
-def _objects(folder: str) -> list[File]:
-    """All objects below an address; raises `PlaceError`."""
-    from storage.places.objects import s3_place
+@dataclass(frozen=True, eq=False)
+class FileReader(Reader):
+    """Reads examples of files by `load`, a function of their rows, int64 (row,).
 
-    return [
-        File(key, f"{folder}/{key}", about["size"], str(about["e_tag"]))
-        for key, about in s3_place(folder).objects().items()
-    ]
+    `known` are all targets, if they are in memory; else `largest` finds the largest label.
+    """
+
+    count: int
+    load: Callable[[np.ndarray], Examples]
+    found: Sequence[File]
+    hash_data: bool
+    known: torch.Tensor | None
+    group: np.ndarray | None = None
+    largest: Callable[[], int] = lambda: -1
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,)."""
+        return self.load(rows)
+
+    @property
+    def targets(self) -> Tensors | None:
+        """All targets (example,), if they are in memory."""
+        return self.known
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """The row group or chunk of each example, int64 (example,)."""
+        return self.group
+
+    @property
+    def classes(self) -> int:
+        """One more than the largest label, if targets are not in memory."""
+        return 0 if self.known is not None else self.largest() + 1
+
+    @functools.cached_property
+    def files(self) -> dict[str, str]:
+        """What shows that each file, or all files of a folder, are the same."""
+        large = not self.hash_data and sum(file.size for file in self.found) > HASHED
+        found: dict[str, dict[str, str]] = {}
+        for file in self.found:
+            shown = file.shown(EDGES // len(self.found) if large else None)
+            found.setdefault(file.name.partition("/")[0], {})[file.name] = shown
+        return {name: inner[name] if name in inner else json_digest(inner) for name, inner in found.items()}
 
 
-def client_of(address: str) -> tuple[Any, str]:
-    """The client of a bucket, and the key of an address in it."""
-    from storage.places.objects import client_of
+def by_groups(starts: np.ndarray, load: Callable[[int], Examples]) -> dict[str, Any]:
+    """What a `FileReader` needs to read groups, each as a whole, by `load`, a function of a group's number.
 
-    return client_of(address)
+    `starts`, int64 (group + 1,), has the first row of each group and, at its end, the number of examples.
+    """
+    held = functools.lru_cache(HELD)(load)
+
+    def read(rows: np.ndarray) -> Examples:
+        numbers = np.searchsorted(starts, rows, "right") - 1
+        whole = None
+        # In the order in which they come, so that the last one is still held for the next batch.
+        for number in dict.fromkeys(numbers.tolist()):
+            places = np.flatnonzero(numbers == number)
+            part = held(number).read(rows[places] - starts[number])
+            whole = whole or moved(part, lambda tensor: tensor.new_empty((len(rows), *tensor.shape[1:])))
+            for source, target in zip(tensors_of(part), tensors_of(whole), strict=True):
+                target[torch.from_numpy(places)] = source
+        assert whole is not None
+        return whole
+
+    groups = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    return {"count": int(starts[-1]), "load": read, "group": groups}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,12 +28,6 @@ class Opened:
     def digest(self) -> str:
         """The digest of the data set; see `digest_of`."""
         return digest_of(self.dataset)
-
-    @cached_property
-    def files(self) -> dict[str, str]:
-        """What shows that each file which is read where it is used is the same, by its name."""
-        readers = [part for part in self.dataset.parts if isinstance(part, Reader)]
-        return {name: shown for reader in readers for name, shown in reader.files.items()}
 
 
 _opened: OrderedDict[Key, Opened] = OrderedDict()
@@ -86,3 +81,17 @@ def targets_of(part: Examples | Reader) -> torch.Tensor | None:
     """All targets (example, *) of a part, one tensor; None if they are several or not known without reading."""
     targets = part.targets
     return targets if isinstance(targets, torch.Tensor) else None
+
+
+def files_of(dataset: Dataset) -> dict[str, str]:
+    """What shows that each file which is read where it is used is the same, by its name."""
+    readers = [part for part in dataset.parts if isinstance(part, Reader)]
+    return {name: shown for reader in readers for name, shown in reader.files.items()}
+
+
+def differing_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """A text that says which file is not as it was; empty if all are."""
+    name = next((name for name in sorted({**then, **now}) if then.get(name) != now.get(name)), None)
+    if name is None:
+        return ""
+    return f"{name} {'is new' if name not in then else 'is gone' if name not in now else 'has other bytes'}"

@@ -13,9 +13,17 @@ from storage.errors import DataError, UsageError
 from storage.values.hashing import json_digest
 from tasks.data.datasets import Reader
 from tasks.data.examples import Examples, Tensors, are_labels, are_scalar_labels
-from tasks.data.files import differing_files
 from tasks.data.loading import AnyExamples, LoadedExamples
-from tasks.data.opened import Opened, digest_of, evidence_of, forget_opened, opened, targets_of
+from tasks.data.opened import (
+    Opened,
+    differing_files,
+    digest_of,
+    evidence_of,
+    files_of,
+    forget_opened,
+    opened,
+    targets_of,
+)
 from tasks.data.reading import Loading, Reading, ReadingFailed
 from tasks.data.sources.data_sets import READ_AGAIN
 from tasks.data.sources.table import Source
@@ -191,7 +199,8 @@ class Partitions:
 
     def _files(self, partition: int) -> dict[str, str]:
         """What shows that the files of a partition are the same, by name, which may begin with the partition."""
-        return {self._named(partition, name): shown for name, shown in self._dataset(partition).files.items()}
+        files = files_of(self._dataset(partition).dataset)
+        return {self._named(partition, name): shown for name, shown in files.items()}
 
     def _named(self, partition: int, name: str) -> str:
         return f"partition {partition}: {name}" if self.source.partitioned else name

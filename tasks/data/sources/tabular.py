@@ -41,7 +41,7 @@ class Tabular(Source):
         target = self.target or (others[-1] if others else "")
         inputs = table[[name for name in others if name != target]]
         self._check(table, inputs)
-        targets, names = _targets(table[target])
+        targets, names = coded_targets(table[target])
         examples = examples_of(inputs.to_numpy(np.float32), targets, self.file)
         check_values(examples, self.file)
         columns = {self.by: np.array(table[self.by].tolist())} if self.by else {}
@@ -88,9 +88,9 @@ def _numeric(column: pd.Series) -> bool:
     return column.dtype.kind in "biuf"
 
 
-def _targets(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
+def coded_targets(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
     """Targets (rows,), int64 labels for whole numbers and texts, else float64; and the texts in label order."""
     if _numeric(column):
         return column.to_numpy(np.float64 if column.dtype.kind == "f" else np.int64), ()
-    names, labels = np.unique(np.array([str(value) for value in column]), return_inverse=True)
-    return labels.astype(np.int64), tuple(names.tolist())
+    labels, names = column.astype(str).factorize(sort=True)
+    return labels.astype(np.int64), tuple(map(str, names))
