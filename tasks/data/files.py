@@ -30,7 +30,7 @@ EDGES = 1_000_000
 DEEP = "**/*"
 """The pattern of all files of a folder, and of those in it."""
 
-HELD = 4
+HELD = 2
 """How many groups of examples a process holds, those that were read last."""
 
 

@@ -94,4 +94,4 @@ def differing_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     name = next((name for name in sorted({**then, **now}) if then.get(name) != now.get(name)), None)
     if name is None:
         return ""
-    return f"{name} {'is new' if name not in then else 'is gone' if name not in now else 'has other bytes'}"
+    return f"{name} {'is new' if name not in then else 'is gone' if name not in now else 'has changed'}"

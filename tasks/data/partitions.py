@@ -102,7 +102,7 @@ class Partitions:
         if self.digests and found.digest != self.digests[partition if self.source.partitioned else 0]:
             mine = {name: shown for name, shown in self.files if name.startswith(self._named(partition, ""))}
             other = differing_files(mine, self._files(partition)) or f"the examples of {self.source} have changed"
-            raise DataError(f"{other} since the run began; restore what it began with")
+            raise DataError(f"{other} since the run began; restore them")
         train, held_out = self._rows(partition, number)
         held = deal_held_out(held_out[0], self.split.partitions)[partition] if self.shared else held_out[place]
         return Partition(self._part(partition, train[place], False), self._part(partition, held, True))

@@ -62,7 +62,7 @@ class RowGroups(Source):
         starts = np.cumsum([0, *(metadata.row_group(group).num_rows for _, metadata, group in places)])
         _check_inputs(files[0], {name: schema[name] for name in inputs}, int(starts[-1]))
         known, names = coded_targets(_column(parts, target).to_pandas())
-        targets = torch.from_numpy(known)
+        targets = torch.from_numpy(np.array(known))
         check_values(Examples(torch.empty(0), targets), files[0].address)
 
         def group(number: int) -> Examples:
