@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,7 +18,7 @@ from storage.places.objects import client_of
 from tasks.data.datasets import Dataset
 from tasks.data.examples import Examples, check_values
 from tasks.data.files import File, FileReader, by_groups, file_at, files_below
-from tasks.data.sources.arrays import examples_of, reading
+from tasks.data.sources.arrays import reading
 from tasks.data.sources.table import Source
 
 SCANNED = 4096
@@ -68,10 +69,11 @@ class Stored:
     dtype: np.dtype[Any]
     take: Callable[[Any], np.ndarray]
 
-    def taken(self, rows: Any) -> np.ndarray:
-        """Some rows; whole numbers are int64."""
+    def tensor(self, rows: Any, labels: bool = False) -> torch.Tensor:
+        """Some rows; of `labels` all whole numbers are int64, else those that torch cannot add up."""
         found = self.take(rows)
-        return found.astype(np.int64) if found.dtype.kind in "iu" else found
+        wide = found.dtype.kind in "iu" if labels else found.dtype.kind == "u" and found.dtype.itemsize > 1
+        return torch.from_numpy(found.astype(np.int64) if wide else found)
 
     def largest(self) -> int:
         """The largest of whole numbers; -1 for others."""
@@ -85,14 +87,25 @@ def _mapped(file: File) -> Stored:
     """The array in an .npy file."""
     with reading(file.address, "an array of numbers in an .npy file"):
         found = np.load(file.address, mmap_mode="r", allow_pickle=False)
-    order: Any = "C" if found.flags.c_contiguous else "F"
     dtype, offset, shape = found.dtype, found.offset, found.shape
+    if not found.flags.c_contiguous:
+        raise DataError(
+            f"{file.address} holds its rows apart, in Fortran's order; save numpy.ascontiguousarray of it"
+        )
 
     def take(rows: Any) -> np.ndarray:
         file.check()
-        # The pages of a map that stays would count as memory of this process.
-        whole = np.memmap(file.address, dtype, "r", offset, shape, order)
-        return np.asarray(whole[rows], dtype.newbyteorder("="))
+        if isinstance(rows, slice):
+            return np.array(np.memmap(file.address, dtype, "r", offset, shape)[rows], dtype.newbyteorder("="))
+        # Not by a map: its pages count as memory of this process, and mapping them takes longer (0.8 against 0.25
+        # ms for 128 rows of 3 kB that the system holds).
+        read = np.empty((len(rows), *shape[1:]), dtype)
+        with reading(file.address, "an .npy file"), Path(file.address).open("rb", buffering=0) as opened:
+            places = zip(read.reshape(len(rows), -1), rows.tolist(), strict=True)
+            got = sum(os.preadv(opened.fileno(), [row.data], offset + n * row.nbytes) for row, n in places)
+        if got != read.nbytes:
+            raise DataError(f"{file.address} ends before its last example; restore it")
+        return read.astype(dtype.newbyteorder("="), copy=False)
 
     return Stored(file.address, shape, dtype, take)
 
@@ -134,12 +147,12 @@ def _reader(inputs: Stored, targets: Stored, files: Sequence[File], hash_data: b
     count, others = inputs.shape[0], targets.shape[0]
     if count != others:
         raise DataError(f"{inputs.where} has {count} inputs, and {targets.where} {others} targets; make them fit")
-    known = torch.from_numpy(np.array(targets.taken(slice(None)))) if len(targets.shape) == 1 else None
+    known = targets.tensor(slice(None), labels=True) if len(targets.shape) == 1 else None
     if known is not None:
         check_values(Examples(torch.empty(0), known), targets.where)
 
     def read(rows: Any) -> Examples:
-        return examples_of(inputs.take(rows), targets.taken(rows) if known is None else known[rows], inputs.where)
+        return Examples(inputs.tensor(rows), targets.tensor(rows, labels=True) if known is None else known[rows])
 
     way: dict[str, Any] = {"count": count, "load": read}
     if group:
