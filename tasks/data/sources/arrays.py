@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,10 @@ from tasks.data.datasets import Dataset, pixel_scaling
 from tasks.data.examples import Examples, Tensors, are_scalar_labels, check_values, first_tensor, tensors_of
 from tasks.data.sources.table import Source
 
-UNREADABLE = (OSError, ValueError, EOFError, ImportError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, ImportError, NotImplementedError, SyntaxError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+)
 """The exceptions that libraries raise for a file that is broken or of another kind."""
 
 

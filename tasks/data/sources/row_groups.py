@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,8 +79,12 @@ class RowGroups(Source):
 
 def _opened(file: File, metadata: Any = None) -> Any:
     """A Parquet file, of which the metadata may be known."""
-    at = obstore.open_reader(*client_of(file.address)) if scheme_of(file.address) else file.address
-    return pq.ParquetFile(at, metadata=metadata)
+    if scheme_of(file.address):
+        reader = obstore.open_reader(*client_of(file.address))
+        # What pyarrow asks of a file, of which this reader lacks `closed`.
+        named = {"read": reader.read, "seek": reader.seek, "tell": reader.tell, "close": reader.close}
+        return pq.ParquetFile(SimpleNamespace(closed=False, **named), metadata=metadata)
+    return pq.ParquetFile(file.address, metadata=metadata)
 
 
 def _metadata(file: File) -> Any:

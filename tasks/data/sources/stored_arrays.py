@@ -89,9 +89,7 @@ def _mapped(file: File) -> Stored:
         found = np.load(file.address, mmap_mode="r", allow_pickle=False)
     dtype, offset, shape = found.dtype, found.offset, found.shape
     if not found.flags.c_contiguous:
-        raise DataError(
-            f"{file.address} holds its rows apart, in Fortran's order; save numpy.ascontiguousarray of it"
-        )
+        raise DataError(f"{file.address} is in Fortran's order; save numpy.ascontiguousarray of the array")
 
     def take(rows: Any) -> np.ndarray:
         file.check()
