@@ -18,7 +18,7 @@ from storage.places.addresses import scheme_of
 from storage.places.objects import client_of, s3_place
 from storage.values.hashing import json_digest, pieces_digest
 from tasks.data.datasets import Reader
-from tasks.data.examples import Examples, Tensors, tensors_of
+from tasks.data.examples import Examples, tensors_of
 from tasks.devices import moved
 
 HASHED = 256_000_000
@@ -101,15 +101,15 @@ def files_below(folder: str, pattern: str = DEEP) -> list[File]:
 class FileReader(Reader):
     """Reads examples of files by `load`, a function of their rows, int64 (row,).
 
-    `known` are all targets, if they are in memory; else `largest` finds the largest label.
+    `targets` are in memory, or None; then `largest` finds the largest label.
     """
 
     count: int
     load: Callable[[np.ndarray], Examples]
     found: Sequence[File]
     hash_data: bool
-    known: torch.Tensor | None
-    group: np.ndarray | None = None
+    targets: torch.Tensor | None = None
+    groups: np.ndarray | None = None
     largest: Callable[[], int] = lambda: -1
 
     def __len__(self) -> int:
@@ -120,19 +120,9 @@ class FileReader(Reader):
         return self.load(rows)
 
     @property
-    def targets(self) -> Tensors | None:
-        """All targets (example,), if they are in memory."""
-        return self.known
-
-    @property
-    def groups(self) -> np.ndarray | None:
-        """The row group or chunk of each example, int64 (example,)."""
-        return self.group
-
-    @property
     def classes(self) -> int:
         """One more than the largest label, if targets are not in memory."""
-        return 0 if self.known is not None else self.largest() + 1
+        return 0 if self.targets is not None else self.largest() + 1
 
     @functools.cached_property
     def files(self) -> dict[str, str]:
@@ -166,4 +156,4 @@ def by_groups(starts: np.ndarray, load: Callable[[int], Examples]) -> dict[str, 
         return whole
 
     groups = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    return {"count": int(starts[-1]), "load": read, "group": groups}
+    return {"count": int(starts[-1]), "load": read, "groups": groups}

@@ -72,7 +72,7 @@ class RowGroups(Source):
             arrays = {name: _array(table.column(name), f"{where}: column {name!r}") for name in inputs}
             return _examples(arrays, targets[slice(*starts[number : number + 2])], where)
 
-        reader = FileReader(found=files, hash_data=self.hash_data, known=targets, **by_groups(starts, group))
+        reader = FileReader(found=files, hash_data=self.hash_data, targets=targets, **by_groups(starts, group))
         columns = {self.by: np.array(_column(parts, self.by).to_pylist())} if self.by else {}
         return Dataset(reader, columns=columns, class_names=names)
 

@@ -156,4 +156,4 @@ def _reader(inputs: Stored, targets: Stored, files: Sequence[File], hash_data: b
     if group:
         starts = np.append(np.arange(0, count, group), count)
         way = by_groups(starts, lambda number: read(slice(*starts[number : number + 2])))
-    return FileReader(found=files, hash_data=hash_data, known=known, largest=targets.largest, **way)
+    return FileReader(found=files, hash_data=hash_data, targets=known, largest=targets.largest, **way)

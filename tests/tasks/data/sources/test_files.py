@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,26 @@ def test_a_file_that_has_changed_is_named(data, file: str, train, tmp_path: Path
     flip(tmp_path / file, 300)
     forget_examples()
     assert train(rounds=2, **options).done == 2
+
+
+def test_a_worker_names_the_file_that_has_changed(tmp_path: Path, flip) -> None:
+    partitions = Partitions(find_source(parquet(tmp_path)), Split(2))
+    described = partitions.describe(0)
+    known = replace(partitions, digests=(described.digest,), files=tuple(described.files.items()))
+    assert len(known.load(0, 0).train) == 45
+    flip(tmp_path / "part-1.parquet", 300)
+    forget_examples()
+    with pytest.raises(DataError, match=r"^part-1.parquet has changed since the run began; restore them$"):
+        known.load(0, 0)
+
+
+def test_a_file_of_a_partition_of_its_own_is_named_with_it(train, tmp_path: Path, flip) -> None:
+    (tmp_path / "b").mkdir()
+    data = (npy(tmp_path), npy(tmp_path / "b", INPUTS[:50], TARGETS[:50]))
+    run = train(data=data, partitions=2, rounds=1)
+    flip(tmp_path / "b" / "inputs.npy", 300)
+    forget_examples()
+    assert run.replay().key == {"data": "partition 1: inputs.npy has changed since the run began"}
 
 
 @pytest.mark.parametrize(
