@@ -19,10 +19,10 @@ from storage.places.addresses import above, last_name, scheme_of
 from storage.places.objects import client_of
 from tasks.data.datasets import Dataset
 from tasks.data.examples import Examples, check_values
-from tasks.data.files import File, FileReader, by_groups, files_below
 from tasks.data.sources.arrays import examples_of, reading
 from tasks.data.sources.table import Source
 from tasks.data.sources.tabular import coded_targets, parquet_file
+from tasks.data.stored_files import File, FileReader, by_groups, files_below
 
 
 def parquet(file: str, target: str | None = None, by: str | None = None, hash_data: bool = False) -> Source:
@@ -57,7 +57,7 @@ class RowGroups(Source):
             if name not in schema:
                 raise ColumnMissing(f"{files[0].address} has no column {name!r}; it has {', '.join(schema)}")
         others = [name for name in schema if name != self.by]
-        target = self.target or others[-1]
+        target = self.target or (others[-1] if others else "")
         inputs = [name for name in others if name != target]
         places = [(file, metadata, group) for file, metadata in parts for group in range(metadata.num_row_groups)]
         starts = np.cumsum([0, *(metadata.row_group(group).num_rows for _, metadata, group in places)])

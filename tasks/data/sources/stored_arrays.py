@@ -17,9 +17,9 @@ from storage.places.addresses import scheme_of
 from storage.places.objects import client_of
 from tasks.data.datasets import Dataset
 from tasks.data.examples import Examples, check_values
-from tasks.data.files import File, FileReader, by_groups, file_at, files_below
 from tasks.data.sources.arrays import reading
 from tasks.data.sources.table import Source
+from tasks.data.stored_files import File, FileReader, by_groups, file_at, files_below
 
 SCANNED = 4096
 """Of so many examples at once the largest label is found."""

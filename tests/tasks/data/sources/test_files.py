@@ -19,7 +19,7 @@ import zarr
 
 import roundweave as rw
 from storage.errors import DataError, ExperimentDiffers, RoundFailed
-from tasks.data import files
+from tasks.data import stored_files
 from tasks.data.partitions import Partitions, forget_examples
 from tasks.data.sources.table import find_source
 from tasks.data.sources.tabular import Tabular
@@ -150,13 +150,13 @@ CHANGED = [(npy, "inputs.npy"), (zarr_group, "a.zarr/inputs/c/0/0"), (parquet, "
 @pytest.mark.parametrize(("write", "file"), CHANGED)
 def test_what_shows_that_files_are_the_same(write, file: str, tmp_path: Path, monkeypatch, flip) -> None:
     text = write(tmp_path)
-    monkeypatch.setattr(files, "EDGES", 20)
+    monkeypatch.setattr(stored_files, "EDGES", 20)
 
     def shown() -> list[object]:
         """As small files, as large ones, and as large ones that are read whole."""
         found = []
         for limit, whole in ((10**9, False), (0, False), (0, True)):
-            monkeypatch.setattr(files, "HASHED", limit)
+            monkeypatch.setattr(stored_files, "HASHED", limit)
             found.append(find_source(text, hash_data=whole).load(0, 1).train.files)
         return found
 
