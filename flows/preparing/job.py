@@ -204,8 +204,9 @@ def _carried(start: Fork, config: TrainConfig, work: Work, description: Descript
     """The carry of another run's partitions; empty if examples, split or the carry's slots are not the same."""
     run = start.run()
     same = not other_examples(run.attributes, description.digest, description.files)
-    dealing = config.model_dump(mode="json", include=Dealing.model_fields.keys() - {"data", "target"})
-    if not (same and work.algorithm.map.carry and all(run.config[n] == value for n, value in dealing.items())):
+    dealing = config.model_dump(mode="json", include=Dealing.model_fields.keys() - {"data", "target", "hash_data"})
+    recorded = {n: run.config.get(n, Dealing.model_fields[n].default) for n in dealing}  # older runs lack some
+    if not (same and work.algorithm.map.carry and recorded == dealing):
         return {}
     carried = run.carried(start.parent["round"])
     if all(update.carry.keys() == {*work.algorithm.map.carry} for update in carried.values()):
