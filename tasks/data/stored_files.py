@@ -50,7 +50,7 @@ class File:
     def check(self) -> None:
         """Raise `DataError` if the file is gone, or is another one than the one that was found."""
         if file_at(self.address, self.name) != self:
-            raise DataError(f"{self.address} has changed since it was opened; restore it, and begin again")
+            raise DataError(f"{self.address} has changed since it was opened; restore it and resume the run")
 
     def shown(self, edge: int | None) -> str:
         """What shows that the bytes are the same: size and digest, or in a bucket size and tag.
