@@ -19,7 +19,7 @@ from storage.places.objects import client_of, s3_place
 from storage.values.hashing import json_digest, pieces_digest
 from tasks.data.datasets import Reader
 from tasks.data.examples import Examples, tensors_of
-from tasks.devices import moved
+from tasks.numerics.devices import moved
 
 HASHED = 256_000_000
 """Files that together have more bytes than this are not read whole to show that they are the same."""
