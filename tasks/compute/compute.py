@@ -168,6 +168,8 @@ class Fitting(WithCode):
 
         Raises `ModelError` if the network does not fit the examples, and whatever the mapper's check raises.
         """
+        if self.mapper.at_once > 1:
+            partitions.check_in_memory("stacked", partition)
         fitting = check_fit(objective, partitions, description, partition)
         with pinned(0, self.threads):
             sizes = self.sizes or (_dealt(partitions) if self.mapper.at_once > 1 else ())

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from storage.errors import DataError, one_line
-from tasks.data.examples import Examples, are_scalar_labels
+from tasks.data.examples import Examples, are_scalar_labels, tensors_of
 
 TARGETS = ("labels", "label", "target", "targets")
 """Names of the targets among several tensors or columns; Hugging Face's models take ``labels``."""
@@ -22,10 +22,19 @@ def collated(items: Sequence[Any], name: str) -> Examples:
     """
     if items and all(isinstance(item, Mapping) for item in items):
         return batch_of({key: _stacked([item[key] for item in items], name) for key in items[0]}, name)
-    if not items or not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
-        raise DataError(f"{name}: each example must be a pair (input, target), or a dict that has labels")
+    for item in items:
+        check_pair(item, name)
     inputs, targets = zip(*items, strict=True)
     return batch_of((_stacked(inputs, name), _stacked(targets, name)), name)
+
+
+def check_pair(item: Any, name: str) -> None:
+    """Raise `DataError` unless an example is a pair."""
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise DataError(
+            f"{name}: each example must be a pair (input, target), or a dict that has labels, not "
+            f"{type(item).__name__}"
+        )
 
 
 def batch_of(batch: Any, name: str) -> Examples:
@@ -33,11 +42,7 @@ def batch_of(batch: Any, name: str) -> Examples:
     if isinstance(batch, Examples):
         return batch
     if isinstance(batch, Mapping):
-        target = next((key for key in TARGETS if key in batch), None)
-        if target is None:
-            raise DataError(f"{name}: a batch of {', '.join(batch)} has no targets; call them labels")
-        inputs = {key: value for key, value in batch.items() if key != target}
-        batch = inputs, batch[target]
+        batch = inputs_and_targets(batch, name)
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise DataError(
             f"{name}: a batch must be (inputs, targets) or a dict with labels, not {type(batch).__name__}"
@@ -45,7 +50,21 @@ def batch_of(batch: Any, name: str) -> Examples:
     inputs, targets = (_tensors(part, name) for part in batch)
     if isinstance(targets, torch.Tensor) and are_scalar_labels(targets):
         targets = targets.to(torch.int64)
-    return Examples(inputs, targets)
+    made = Examples(inputs, targets)
+    if len({tensor.shape[:1] for tensor in tensors_of(made)}) != 1 or not len(made):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_of(made))
+        raise DataError(
+            f"{name}: a batch has tensors of shapes {shapes}; give each as many examples, at least one"
+        )
+    return made
+
+
+def inputs_and_targets(named: Mapping[str, Any], name: str) -> tuple[dict[str, Any], Any]:
+    """The inputs by name, and the targets, which have one of the names `TARGETS`; raises `DataError`."""
+    target = next((key for key in TARGETS if key in named), None)
+    if target is None or len(named) < 2:
+        raise DataError(f"{name}: a batch of {', '.join(map(str, named))} needs inputs, and targets called labels")
+    return {key: value for key, value in named.items() if key != target}, named[target]
 
 
 def _tensors(part: Any, name: str) -> Any:
@@ -56,8 +75,10 @@ def _tensors(part: Any, name: str) -> Any:
 
 def _stacked(values: Any, name: str) -> Any:
     """Stack tensors, arrays, pictures or numbers of the same shape to a tensor (examples, *); dicts by name."""
-    if isinstance(values, np.ndarray) and values.dtype != object:
+    if isinstance(values, np.ndarray) and values.ndim and values.dtype.kind in "biuf":
         return torch.from_numpy(values)
+    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
+        raise DataError(f"{name}: a batch holds a {type(values).__name__} where an array of examples belongs")
     if len(values) and isinstance(values[0], Mapping):
         return {key: _stacked([value[key] for value in values], name) for key in values[0]}
     try:

@@ -11,7 +11,7 @@ import torch
 
 from storage.errors import DataError
 from storage.values.tensors import Record
-from tasks.data.examples import Examples, Tensors
+from tasks.data.examples import Examples, Tensors, first_tensor
 from tasks.numerics.devices import moved
 
 
@@ -115,6 +115,8 @@ class Dataset(Record):
         inputs, scaling = batch.inputs, self.scaling
         if not isinstance(self.train, Examples):
             scaling = pixel_scaling(inputs)
+        elif _holds_floats(inputs) and not _holds_floats(self.train.inputs):
+            scaling = None  # a transform has scaled the stored bytes itself
         if scaling:
             divisor, mean, deviation = scaling
             inputs = moved(inputs, lambda tensor: ((tensor.to(torch.float32) / divisor) - mean) / deviation)
@@ -136,6 +138,10 @@ PIXELS = (255.0, 0.0, 1.0)
 """The divisor, mean and deviation that scale bytes to the range 0 to 1."""
 
 
+def _holds_floats(tensors: Tensors) -> bool:
+    return first_tensor(tensors).is_floating_point()
+
+
 def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
 
@@ -152,6 +158,9 @@ def check_alike(dataset: Dataset, name: str) -> None:
             )
 
 
-def _described(tensor: torch.Tensor) -> str:
+def _described(tensors: Tensors) -> str:
+    if isinstance(tensors, Mapping):
+        return "; ".join(f"{name}: {_described(tensor)}" for name, tensor in sorted(tensors.items()))
+    tensor = first_tensor(tensors)
     number = "numbers" if tensor.is_floating_point() else "integers"
     return f"{number} of shape {tuple(tensor.shape[1:])}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,18 +103,28 @@ def first_tensor(tensors: Any) -> torch.Tensor:
 
 def check_values(examples: Examples, name: str) -> None:
     """Raise `DataError` for a non-finite number or a negative label, naming the first example that has one."""
-    for kind, tensor in (("inputs", examples.inputs), ("targets", examples.targets)):
+    for kind, tensor in [*_named("inputs", examples.inputs), *_named("targets", examples.targets)]:
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             bad = torch.nonzero(~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1))
             raise DataError(
                 f"{name}: {len(bad)} of {len(tensor)} examples have NaN or infinite {kind}, "
                 f"the first is number {bad[0].item()}; remove or fill them"
             )
-    if are_scalar_labels(examples.targets) and int(examples.targets.min()) < 0:
-        worst = int(examples.targets.argmin())
+    labels = examples.targets
+    if isinstance(labels, torch.Tensor) and are_scalar_labels(labels) and int(labels.min()) < 0:
+        worst = int(labels.argmin())
         raise DataError(
-            f"{name}: label {int(examples.targets[worst])} of example {worst} is out of range; labels start at 0"
+            f"{name}: label {int(labels[worst])} of example {worst} is out of range; labels start at 0"
         )
+
+
+def _named(kind: str, tensors: Tensors) -> list[tuple[str, torch.Tensor]]:
+    """The tensors of inputs or targets, each with a name for errors."""
+    return (
+        [(f"{kind} {name}", part) for name, part in tensors.items()]
+        if isinstance(tensors, Mapping)
+        else [(kind, tensors)]
+    )
 
 
 def are_scalar_labels(targets: torch.Tensor) -> bool:

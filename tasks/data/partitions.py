@@ -11,8 +11,9 @@ import torch
 
 from storage.errors import DataError, UsageError
 from storage.values.hashing import json_digest
+from tasks.data.ahead import ReadingFailed, forget_loaders
 from tasks.data.datasets import Reader
-from tasks.data.examples import Examples, Tensors, are_labels, are_scalar_labels
+from tasks.data.examples import Examples, Tensors, are_labels, are_scalar_labels, single
 from tasks.data.loading import AnyExamples, LoadedExamples
 from tasks.data.opened import (
     Opened,
@@ -24,7 +25,7 @@ from tasks.data.opened import (
     opened,
     targets_of,
 )
-from tasks.data.reading import Loading, Reading, ReadingFailed
+from tasks.data.reading import Loading, Reading
 from tasks.data.sources.data_sets import READ_AGAIN
 from tasks.data.sources.table import Source
 from tasks.data.splits.deals import Pool, Rows
@@ -110,7 +111,7 @@ class Partitions:
     def _part(self, partition: int, rows: Rows, held_out: bool) -> AnyExamples:
         """The examples of a partition at some rows: in memory, or as what reads them."""
         dataset = self._dataset(partition).dataset
-        if isinstance(dataset.part(held_out), Examples) and self.loading.is_plain:
+        if self.loading.is_plain and isinstance(dataset.part(held_out), Examples):
             return dataset.take(rows, self.dtype, held_out)
         return LoadedExamples(self._reading(partition, held_out), rows)
 
@@ -132,9 +133,20 @@ class Partitions:
         """The targets (examples, *) that each partition trains on under a split."""
         if self.source.partitioned:
             loaded = (self.load(number, partition).train for partition in range(self.split.partitions))
-            return [part.first(len(part)).targets for part in loaded]
+            return [single(part.first(len(part)).targets, "a table of labels") for part in loaded]
         targets = self.targets()
         return [targets[torch.from_numpy(rows)] for rows in self._rows(0, number)[0]]
+
+    def check_in_memory(self, what: str, partition: int) -> None:
+        """Raise `DataError` unless a partition's examples are held in memory, one tensor each, as `what` needs."""
+        train = self._dataset(partition).dataset.train
+        if not (self.loading.is_plain and isinstance(train, Examples)):
+            raise DataError(
+                f"{what} needs examples that are held in memory as they are, and {self.source} is read or "
+                f"prepared where it is used; leave {what} out"
+            )
+        for tensors in (train.inputs, train.targets):
+            single(tensors, what)
 
     def sample(self, partition: int, most: int = 2, spread: bool = False) -> Examples:
         """At most `most` training examples to try a network on: the first ones, or evenly spread ones."""
@@ -145,7 +157,7 @@ class Partitions:
         try:
             return self._reading(partition, held_out=False).rows(rows, seed=0)
         except ReadingFailed as error:
-            raise DataError(f"{self.source}: {error}") from error
+            raise DataError(str(error)) from error
 
     def _rows(self, partition: int, number: int) -> tuple[list[Rows], list[Rows]]:
         """The rows to train on and the held-out rows of what the source loads for a partition, by partition."""
@@ -229,9 +241,10 @@ def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[li
 
 
 def forget_examples() -> None:
-    """Clear this process's caches of examples, which may have changed on disk."""
+    """Clear the caches of examples of this process and its loaders; the examples may have changed on disk."""
     _known_rows.cache_clear()
     forget_opened()
+    forget_loaders()
 
 
 def _label_tensors(part: Examples | Reader) -> list[torch.Tensor]:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from storage.errors import located
-from tasks.data.collating import batch_of, collated
+from storage.errors import RoundweaveError, located
+from tasks.data.ahead import ReadingFailed
+from tasks.data.collating import batch_of, check_pair, collated
 from tasks.data.datasets import Dataset, Reader
 from tasks.data.examples import Examples
 from tasks.data.opened import opened
 from tasks.data.sources.table import Source
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
-
-
-class ReadingFailed(Exception):
-    """Examples could not be read or prepared; the text says why. To a round it is an error of the map."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,8 @@ class Loading:
 
     @property
     def is_plain(self) -> bool:
-        """Whether examples in memory need nothing of this, so that each partition is copied out of them once."""
-        return self == Loading()
+        """Whether examples in memory are used as they are; there is nothing to read ahead of them."""
+        return replace(self, workers=0) == Loading()
 
     @property
     def bound(self) -> float:
@@ -92,19 +89,20 @@ class Reading:
 
     def _prepared(self, items: Sequence[Any]) -> Examples:
         if self._transform is not None:
-            items = list(map(_per_example(self._transform), items))
+            items = list(map(_per_example(self._transform, str(self.source)), items))
         collate, name = self.loading.collate, str(self.source)
         batch = collated(items, name) if collate is None else batch_of(_function(collate)(list(items)), name)
         return self._dataset.finished(batch, self.dtype)
 
-    @staticmethod
-    def _seeded(seed: int, read: Callable[[], Examples]) -> Examples:
+    def _seeded(self, seed: int, read: Callable[[], Examples]) -> Examples:
         """Read with the process's generators seeded; raises `ReadingFailed`, in a loader as in this process."""
         with pinned(seed, threads=1):  # as a loader has it
             try:
                 return read()
+            except RoundweaveError as error:
+                raise ReadingFailed(str(error)) from error
             except Exception as error:
-                raise ReadingFailed(located(error)) from error
+                raise ReadingFailed(f"{self.source}: {located(error)}") from error
 
 
 @functools.lru_cache(maxsize=4)
@@ -113,7 +111,7 @@ def _function(code: Code) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=4)
-def _per_example(transform: Code) -> Callable[[Any], Any]:
+def _per_example(transform: Code, name: str) -> Callable[[Any], Any]:
     """A function of an example that transforms its input, or input and target if the transform takes two."""
     function = _function(transform)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -122,8 +120,9 @@ def _per_example(transform: Code) -> Callable[[Any], Any]:
     ]
 
     def transformed(item: Any) -> Any:
-        if not isinstance(item, tuple | list):
+        if isinstance(item, Mapping):
             return function(item)
+        check_pair(item, name)
         inputs, target = item
         return function(inputs, target) if len(takes) == 2 else (function(inputs), target)
 

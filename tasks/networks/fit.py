@@ -13,7 +13,7 @@ import torch
 
 from storage.errors import ModelError, failing_as, one_line
 from storage.values.tensors import dtype_name
-from tasks.data.examples import Examples, Tensors
+from tasks.data.examples import Examples, Tensors, single
 from tasks.data.partitions import Description, Partitions
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
@@ -128,6 +128,7 @@ class Trial:
             output_of(self.outputs)[:1].nbytes * self.held_out,
             f"give a number for each example{other}",
         )
+        single(self.targets, f"a score that is one number of all outputs, as {name} is,")
         return True
 
     def _items(self, judge: Code) -> torch.Tensor:
@@ -137,7 +138,7 @@ class Trial:
 
     def _check_metric(self, name: str, judge: Code) -> None:
         outputs, targets = self._many
-        check_merging(judge, outputs, targets)
+        check_merging(judge, outputs, single(targets, f"metric {name}"))
         batch = size_of(updated(judge, outputs[:SCORE_BATCH], targets[:SCORE_BATCH]))
         batches = math.ceil(self.held_out / SCORE_BATCH)
         self._check_size(

@@ -111,10 +111,20 @@ def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:
     }
     parts = [tally.gathered for tally in tallies if tally.gathered]
     if parts:
-        outputs, targets = torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts])
+        outputs, targets = _joined([p.inputs for p in parts]), _joined([p.targets for p in parts])
         scored = {name: score_items(judges[name], outputs, targets) for name in objective.whole}
         values |= {name: items.to(torch.float64).mean().item() for name, items in scored.items()}
     return values
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The tensors (example, *) of all batches as one; raises `ModelError` if their examples have other shapes."""
+    if len({tensor.shape[1:] for tensor in tensors}) > 1:
+        raise ModelError(
+            "a score is one number of all outputs, and batches have outputs or targets of other lengths; give a "
+            "number for each example, or pad all examples to one length"
+        )
+    return torch.cat([*tensors])
 
 
 def _mean(sums: Sequence[tuple[float, int]]) -> float:

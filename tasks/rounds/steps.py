@@ -20,6 +20,7 @@ from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Node
+from tasks.data.ahead import ReadingFailed
 from tasks.data.partitions import Partition
 from tasks.networks.objective import Objective
 from tasks.numerics.pinning import pinned
@@ -147,11 +148,9 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
 def _map_error(round: int, partitions: Sequence[int], error: BaseException) -> RoundweaveError:
     """What a map raised, as `MapRaised`; as `RoundFailed` if it is an interrupt or a lack of memory."""
     if isinstance(error, KeyboardInterrupt | MemoryError):
-        return RoundFailed(
-            f"round {round}: the map of partition {listed(partitions)} failed with {located(error)}"
-        )
+        return RoundFailed(f"round {round}: the map of partition {listed(partitions)} failed with {_said(error)}")
     try:
-        text = located(error)
+        text = _said(error)
     except Exception:  # noqa: BLE001 - the exception is the user's, and to get its text may fail
         text = type(error).__name__
     return MapRaised(RAISED + text[:LONGEST])
@@ -159,7 +158,12 @@ def _map_error(round: int, partitions: Sequence[int], error: BaseException) -> R
 
 def own_code(round: int, what: str) -> AbstractContextManager[None]:
     """A context in which errors of the user's code become `RoundFailed`; `what` names the step."""
-    return failing_as(lambda error: RoundFailed(f"round {round}: {what} failed with {located(error)}"))
+    return failing_as(lambda error: RoundFailed(f"round {round}: {what} failed with {_said(error)}"))
+
+
+def _said(error: BaseException) -> str:
+    """What an error says, in one line; one of reading says already where it was raised."""
+    return str(error) if isinstance(error, ReadingFailed) else located(error)
 
 
 def fold_block(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage.errors import DataError, failing_as, one_line
-from tasks.data.collating import batch_of
+from tasks.data.collating import inputs_and_targets
 from tasks.data.datasets import Dataset, Reader
 from tasks.data.examples import Examples, check_values
 from tasks.data.sources.arrays import examples_of
@@ -62,7 +62,7 @@ class Own(Source):
         if isinstance(value, Reader):
             return Dataset(value)
         if isinstance(value, Mapping) and not is_data_set(value):
-            return Dataset(batch_of(value, name))
+            return Dataset(examples_of(*inputs_and_targets(value, name), name))
         parts = value if _is_pair(value) else [value]
         if all(map(is_data_set, parts)):
             return dataset_of(parts, name)
@@ -83,5 +83,6 @@ def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
         if not isinstance(value[0], tuple):
             return [(value[0], value[1])]
     raise DataError(
-        f"{name} must return (inputs, targets) or ((inputs, targets), (held_out_inputs, held_out_targets))"
+        f"{name} must return (inputs, targets) or ((inputs, targets), (held_out_inputs, held_out_targets)), or a "
+        "data set of torch or Hugging Face"
     )
