@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -75,7 +75,7 @@ class Items(Reader):
     def evidence(self) -> list[Any]:
         """The number of examples, and the digests of some of them."""
         rows = np.unique(np.linspace(0, len(self) - 1, READ_AGAIN).astype(np.int64))
-        return [len(self), *_described(self.items(rows))]
+        return [len(self), *_described(lambda: self.items(rows))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,13 +169,13 @@ class Stream(Reader):
 
     def evidence(self) -> list[Any]:
         """The number of examples, and the digests of the first ones."""
-        return [len(self), *_described(islice(self.stream(), READ_AGAIN))]
+        return [len(self), *_described(lambda: islice(self.stream(), READ_AGAIN))]
 
 
-def _described(items: Iterable[Any]) -> list[Any]:
-    """Examples as JSON, with digests in place of arrays; what is drawn for them comes from one seed."""
+def _described(read: Callable[[], Iterable[Any]]) -> list[Any]:
+    """Examples as JSON, with digests in place of arrays; what is drawn to read them comes from one seed."""
     with pinned(0, threads=1):
-        return [_plain(item) for item in items]
+        return [_plain(item) for item in read()]
 
 
 def _plain(value: Any) -> Any:

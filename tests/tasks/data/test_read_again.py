@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 
 from storage.errors import DataError
+from tasks.data.loading import Loading
 from tasks.data.partitions import Partitions
-from tasks.data.sources.own import READ_AGAIN, Own
+from tasks.data.sources.data_sets import READ_AGAIN
+from tasks.data.sources.own import Own
 from tasks.data.sources.table import Each
 from tasks.data.splits.split import Split
 from tasks.user_code import find_code
 
 KINDS = """
+import random
 import numpy as np
 import torch
 import roundweave as rw
@@ -29,10 +32,13 @@ class Drawn(Dataset):
 
 class Columns:
     column_names = ["x", "label"]
+    def __init__(self, generator): self.generator = generator
+    def __len__(self): return 100
     def with_format(self, kind): return self
-    def __getitem__(self, rows): return {"x": np.random.rand(100)[rows], "label": np.zeros(100, int)[rows]}
+    def __getitem__(self, rows): return {"x": self.generator.random(100)[rows], "label": np.zeros(100, int)[rows]}
 
-KEPT = Drawn(lambda generator: torch.rand(1))
+KEPT = Drawn(lambda generator: torch.rand(1, generator=generator))
+DEVICE = random.SystemRandom()
 LABELS = torch.zeros(20, dtype=torch.int64)
 def arrays(): return np.random.rand(20, 2), LABELS
 def last():
@@ -43,16 +49,24 @@ def labels(): return torch.zeros(20, 2), torch.randperm(20)
 def held_out(): return (torch.zeros(20, 2), LABELS), (torch.rand(20, 2), LABELS)
 def ours(): return rw.Dataset(rw.Examples(torch.rand(20, 2), LABELS))
 def made(): return TensorDataset(torch.rand(20, 2), LABELS)
-def augmented(): return Drawn(lambda generator: torch.rand(1))
 def kept(): return KEPT
-def columns(): return Columns()
+def device(): return Drawn(lambda generator: DEVICE.random())
 def apart(partition, partitions): return torch.rand(20, 2), LABELS
 
-def seeded(): return torch.rand(20, 2, generator=torch.Generator().manual_seed(0)), LABELS
 def in_order(): return Drawn(lambda generator: torch.rand(1, generator=generator))
+def columns(): return Columns(np.random.default_rng(0))
+
+def seeded(): return torch.rand(20, 2, generator=torch.Generator().manual_seed(0)), LABELS
+def by_torch(): return Drawn(lambda generator: torch.rand(1))
+def by_numpy(): return Drawn(lambda generator: np.random.rand())
+def by_random(): return Drawn(lambda generator: random.random())
 def sound(partition, partitions): return torch.full((20, 2), float("nan")), LABELS
+
+def noisy(x): return x + torch.rand(x.shape)
+OWN = torch.Generator().manual_seed(0)
+def unseeded(x): return x + torch.rand(x.shape, generator=OWN)
 """
-OTHERS = ["arrays", "last", "labels", "held_out", "ours", "made", "augmented", "kept", "columns", "apart"]
+OTHERS = ["arrays", "last", "labels", "held_out", "ours", "made", "kept", "device", "apart"]
 
 
 @pytest.fixture
@@ -71,15 +85,33 @@ def test_examples_that_are_others_at_each_reading_are_refused(partitions, name: 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["seeded", "in_order", "sound"])
-def test_examples_that_are_the_same_pass(partitions, name: str) -> None:
+AGAIN = "batches are others when they are prepared again, so no round could be replayed"
+
+
+@pytest.mark.parametrize("name", ["in_order", "columns"])
+def test_a_data_set_whose_own_state_decides_its_examples_is_refused(partitions, name: str) -> None:
+    with pytest.raises(DataError, match=rf"{name}: {AGAIN}; have the transform draw from .* seeded") as caught:
+        partitions(name).check_again(0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["seeded", "by_torch", "by_numpy", "by_random", "sound"])
+def test_examples_that_are_the_same_and_draws_that_are_seeded_pass(partitions, name: str) -> None:
     partitions(name).check_again(0)
 
 
-def test_each_example_of_a_data_set_is_read_once_and_a_few_once_more(partitions) -> None:
-    found = partitions("in_order")
+def test_a_transform_is_tried_twice(partitions, own) -> None:
+    file = own(KINDS, "transforms")
+    found = partitions("seeded")
+    replace(found, loading=Loading(find_code(f"{file}:noisy"))).check_again(0)
+    with pytest.raises(DataError, match=AGAIN):
+        replace(found, loading=Loading(find_code(f"{file}:unseeded"))).check_again(0)
+
+
+def test_only_a_few_examples_of_a_data_set_are_read_before_a_run(partitions) -> None:
+    found = partitions("by_torch")
     found.check_again(0)
-    assert found.source.code.load().__globals__["Drawn"].read == 100 + READ_AGAIN
+    assert found.source.code.load().__globals__["Drawn"].read == 4 * READ_AGAIN
 
 
 def test_sources_of_each_partition_are_read_again(partitions) -> None:
@@ -90,7 +122,12 @@ def test_sources_of_each_partition_are_read_again(partitions) -> None:
     each.check_again(1)
 
 
-def test_a_run_on_such_examples_is_refused_before_anything_is_stored(own, train, tmp_path) -> None:
-    with pytest.raises(DataError, match="augmented gives other examples when it is read again"):
-        train(data=f"{own(KINDS)}:augmented", model="linear", rounds=1)
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [({"data": "kept"}, "kept gives other examples when"), ({"data": "seeded", "transform": "unseeded"}, AGAIN)],
+)
+def test_a_run_on_such_examples_is_refused_before_anything_is_stored(own, train, tmp_path, fields, says) -> None:
+    file = own(KINDS)
+    with pytest.raises(DataError, match=says):
+        train(**{key: f"{file}:{name}" for key, name in fields.items()}, model="linear", rounds=1)
     assert not list((tmp_path / "runs").glob("*.zarr"))

@@ -1,4 +1,4 @@
-"""A user's function: its arrays, or a data set of torch or Hugging Face."""
+"""A user's function: its arrays, one or several by name."""
 
 from __future__ import annotations
 
@@ -87,12 +87,18 @@ def test_a_partition_is_not_searched_for_nan_since_its_update_will_be_refused(so
         ("return torch.ones(2, 1)", r"must return \(inputs, targets\)"),
         ("return torch.ones(2, 1), torch.ones(2), 3", r"must return \(inputs, targets\)"),
         ("return None", r"must return \(inputs, targets\)"),
-        ("return {'a': 1, 'b': 2}", "batches of dicts are not read yet"),
-        ("return {'ids': torch.ones(2, 1)}, torch.ones(2)", "batches of dicts are not read yet"),
-        ("return [{'ids': 1}, {'ids': 2}], [0, 1]", "batches of dicts are not read yet"),
-        ("return np.array([{'ids': 1}, {'ids': 2}]), [0, 1]", "batches of dicts are not read yet"),
-        ("return ([{'ids': 1}], [0]), ([{'ids': 2}], [0])", "batches of dicts are not read yet"),
-        ("return [{'ids': 1, 'label': 0}] * 3", "batches of dicts are not read yet"),
+        ("return {'a': 1, 'b': 2}", "a batch of a, b needs inputs, and targets called labels"),
+        ("return {'labels': [0, 1]}", "a batch of labels needs inputs, and targets called labels"),
+        ("return {'ids': 1, 'labels': 2}", "gives a single number where an array of examples belongs"),
+        ("return {'a': torch.ones(2), 'b': torch.ones(3), 'labels': [0, 1]}", "gives 2 inputs and 2 targets"),
+        (
+            "return {'ids': torch.tensor([[1.0], [float('nan')]])}, torch.ones(2)",
+            "infinite inputs ids, the first is",
+        ),
+        ("return [{'ids': 1}, {'ids': 2}], [0, 1]", "gives a list that is no array"),
+        ("return np.array([{'ids': 1}, {'ids': 2}]), [0, 1]", "gives a ndarray that is no array"),
+        ("return ([{'ids': 1}], [0]), ([{'ids': 2}], [0])", "gives a list that is no array"),
+        ("return [{'ids': 1, 'label': 0}] * 3", r"must return \(inputs, targets\)"),
         ("return (torch.ones(2), torch.ones(2)), torch.ones(2)", r"must return \(inputs, targets\)"),
         ("return torch.ones(2, 1), torch.ones(3)", "gives 2 inputs and 3 targets"),
         ("return torch.ones(0, 1), torch.ones(0)", "gives 0 inputs and 0 targets"),
@@ -128,6 +134,27 @@ def test_a_number_that_is_none_is_named_with_its_first_example(source, bad: str)
     body = f"a = np.zeros((2, 1)), [0, 0]; return a, (torch.tensor([[0.0], [float('{bad}')]]), [0, 0])"
     with pytest.raises(DataError, match="1 of 2 examples have NaN or infinite inputs, the first is number 1"):
         source(body).load()
+
+
+@pytest.mark.parametrize("form", ["{'a': A, 'b': B, 'labels': Y}", "({'a': A, 'b': B}, Y)"])
+def test_inputs_may_be_several_by_name(source, form: str) -> None:
+    body = (
+        f"A, B, Y = [[1, 2], [3, 4]], np.array([0.5, 1.5]), torch.tensor([1, 0], dtype=torch.int32); return {form}"
+    )
+    train = source(body).load().train
+    assert {name: tensor.tolist() for name, tensor in train.inputs.items()} == {
+        "a": [[1, 2], [3, 4]],
+        "b": [0.5, 1.5],
+    }
+    assert (train.targets.dtype, train.targets.tolist()) == (torch.int64, [1, 0])
+
+
+def test_targets_may_be_several_by_name(source) -> None:
+    train = source("return torch.ones(2, 1), {'place': [[0.5], [1.5]], 'kind': [-1, 1]}").load().train
+    assert {name: tensor.tolist() for name, tensor in train.targets.items()} == {
+        "place": [[0.5], [1.5]],
+        "kind": [-1, 1],
+    }
 
 
 def test_a_negative_label_is_named_with_its_example(source) -> None:
@@ -177,6 +204,7 @@ def test_tensors_that_are_not_dense_are_refused(source, how: str) -> None:
             "torch.zeros(3, 2), torch.zeros(3)",
             r"targets held out are numbers of .* integers of shape \(\)",
         ),
+        ("{'a': torch.zeros(3, 2)}, torch.arange(3)", r"inputs held out are a: numbers of shape \(2,\)"),
     ],
 )
 def test_held_out_examples_of_another_kind_are_refused(source, held_out: str, says: str) -> None:
@@ -186,103 +214,9 @@ def test_held_out_examples_of_another_kind_are_refused(source, held_out: str, sa
     assert str(refused.value).startswith(f"{own.code.reference}: ")
 
 
-DATA_SETS = """
-import numpy as np
-import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
-
-class Pairs(Dataset):
-    def __init__(self, pairs): self.pairs = pairs
-    def __len__(self): return len(self.pairs)
-    def __getitem__(self, number): return self.pairs[number]
-
-class Stream(IterableDataset):
-    def __iter__(self): yield 1, 2
-
-class Columns:
-    '''What is used of datasets.Dataset: its names, and its columns as arrays once it is asked for numpy.'''
-    def __init__(self, arrays=False, **columns): self.columns, self.arrays = columns, arrays
-    @property
-    def column_names(self): return list(self.columns)
-    def with_format(self, kind):
-        assert kind == "numpy"
-        return Columns(True, **self.columns)
-    def __len__(self): return len(next(iter(self.columns.values())))
-    def __getitem__(self, which):
-        assert self.arrays
-        return {name: np.array(column)[which] for name, column in self.columns.items()}
-"""
-
-
-@pytest.fixture
-def load(own):
-    """The data set of a function that returns this."""
-    return lambda value: Own(find_code(f"{own(f'{DATA_SETS}def data(): return {value}')}:data")).load()
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "Pairs([([1.0, 2.0], 0), ([3.0, 4.0], 1), ([5.0, 6.0], 0)])",
-        "Pairs([(torch.tensor([1.0, 2.0]), 0), (torch.tensor([3.0, 4.0]), 1), (np.array([5.0, 6.0], 'f4'), 0)])",
-        "TensorDataset(torch.arange(1.0, 7).reshape(3, 2), torch.tensor([0, 1, 0]))",
-        "Columns(pixels=[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], label=[0, 1, 0])",
-        "Columns(label=[0, 1, 0], a=[1.0, 3.0, 5.0], b=[2, 4, 6])",
-        "Columns(a=[1, 3, 5], b=[2, 4, 6], other=[0, 1, 0])",
-    ],
-)
-def test_examples_come_back(load, value: str) -> None:
-    dataset = load(value)
-    assert dataset.train.inputs.tolist() == [[1, 2], [3, 4], [5, 6]]
-    assert (dataset.train.targets.dtype, dataset.train.targets.tolist()) == (torch.int64, [0, 1, 0])
-    assert (dataset.held_out, dataset.scaling) == (None, None)
-
-
-def test_a_second_one_is_held_out(load) -> None:
-    dataset = load("TensorDataset(torch.ones(3, 2), torch.ones(3)), Columns(x=[[0.0, 1.0]], label=[0.5])")
-    assert (dataset.train.inputs.shape, dataset.held_out.targets.tolist()) == ((3, 2), [0.5])
-
-
-def test_bytes_of_pictures_are_pixels(load) -> None:
-    dataset = load("Columns(image=np.full((2, 1, 2, 2), 51, np.uint8), label=[0, 1])")
-    torch.testing.assert_close(dataset.take(np.arange(2), "float32").inputs, torch.full((2, 1, 2, 2), 0.2))
-
-
 def test_a_data_set_of_ours_may_be_given_with_columns(own) -> None:
     source = (
         "import numpy as np, torch, roundweave as rw\ndef data():\n"
         "    return rw.Dataset(rw.Examples(torch.ones(2, 1), torch.zeros(2)), columns={'a': np.arange(2)})"
     )
     assert Own(find_code(f"{own(source)}:data")).load().columns["a"].tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ("Stream()", r"gives a stream \(Stream\); give a data set of a known length"),
-        ("Pairs([])", r"each example of a Pairs must be a pair \(input, target\)"),
-        ("Pairs([(1, 2, 3)])", r"each example of a Pairs must be a pair \(input, target\)"),
-        ("Pairs([([1.0], 0), ([1.0, 2.0], 1)])", "examples do not stack to one array: RuntimeError"),
-        ("Pairs([('a', 0), ('b', 1)])", "examples do not stack to one array: TypeError"),
-        ("Columns(text=['a', 'b'], label=[0, 1])", "column 'text' holds no numbers of one shape"),
-        ("Columns(label=[0, 1])", r"the data set has the columns \['label'\]; inputs and targets need one each"),
-        ("Columns(a=[[1], [2]], b=[3, 4], label=[0, 1])", "of the columns a, b only one can be the inputs"),
-        ("Columns(a=[[1.0], [float('nan')]], label=[0, 1])", "1 of 2 examples have NaN or infinite inputs"),
-    ],
-)
-def test_other_data_sets_are_refused_in_one_line(load, value: str, says: str) -> None:
-    with pytest.raises(DataError, match=says) as caught:
-        load(value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_real_data_set_of_hugging_face_comes_back(load) -> None:
-    pytest.importorskip("datasets")
-    dataset = load("__import__('datasets').Dataset.from_dict({'a': [[1.0], [2.0]], 'label': [0, 1]})")
-    assert (dataset.train.inputs.tolist(), dataset.train.targets.tolist()) == ([[1], [2]], [0, 1])
-
-
-@pytest.mark.parametrize("value", ["Pairs([{'ids': [1], 'label': 0}])", "Pairs([({'ids': [1]}, 0)])"])
-def test_examples_that_are_dicts_say_what_to_give(load, value: str) -> None:
-    with pytest.raises(DataError, match=r"batches of dicts are not read yet; give a tuple \(input, target\)"):
-        load(value)
