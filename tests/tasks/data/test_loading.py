@@ -1,0 +1,342 @@
+"""Batches of examples that are read where they are used, in this process or ahead by others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain, pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage.values.digests import tensor_digest
+from tasks.data.ahead import ReadingFailed, forget_loader
+from tasks.data.examples import Examples, tensors_of
+from tasks.data.loading import AnyExamples, LoadedExamples, Loading
+from tasks.data.opened import forget_opened, opened
+from tasks.data.partitions import Partitions
+from tasks.data.sources.own import Own
+from tasks.data.splits.split import Split
+from tasks.maps.backprop import batches
+from tasks.maps.local_steps import LocalSteps
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.numerics import pinned
+from tasks.user_code import find_code
+
+CODE = """
+import random
+import numpy as np
+import torch
+import roundweave as rw
+from torch.utils.data import Dataset, IterableDataset
+
+class Numbered(Dataset):
+    def __init__(self, count): self.count = count
+    def __len__(self): return self.count
+    def __getitem__(self, number): return torch.tensor([float(number), number % 7]), number % 3
+
+class Dicts(Numbered):
+    def __getitem__(self, number): return {"a": [number], "b": [0.5, number], "labels": number % 3}
+
+class Stream(IterableDataset):
+    def __init__(self, gives, says): self.gives, self.says = gives, says
+    def __len__(self): return self.says
+    def __iter__(self): return (Numbered(0)[number] for number in range(self.gives))
+
+class Grouped(rw.Reader):
+    def __len__(self): return 12
+    def read(self, rows): return rw.Examples(torch.from_numpy(rows)[:, None], torch.from_numpy(rows) % 3)
+    @property
+    def groups(self): return np.arange(12) // 4
+
+class Broken(Numbered):
+    def __getitem__(self, number):
+        if number == 17: raise ValueError("no\\nseventeen")
+        return super().__getitem__(number)
+
+class Ragged(Numbered):
+    def __getitem__(self, number): return torch.ones(1 + number // 35), number % 3
+
+class Gone(Numbered):
+    def __getitem__(self, number):
+        if number == 17: __import__("os")._exit(3)
+        return super().__getitem__(number)
+
+LOADS = []
+def data(): return Numbered(40)
+def tensors():
+    pairs = [Numbered(0)[number] for number in range(40)]
+    return torch.stack([x for x, _ in pairs]), torch.tensor([y for _, y in pairs])
+def dicts(): return Dicts(40)
+def stream(): return Stream(40, 40)
+def short(): return Stream(30, 40)
+def grouped(): return Grouped()
+def broken(): return Broken(40)
+def ragged(): return Ragged(40)
+def gone(): return Gone(40)
+def counted(partition, partitions):
+    LOADS.append(partition)
+    return torch.full((100, 1), float(partition)), torch.zeros(100, dtype=torch.int64)
+
+def noisy(x): return x + torch.rand(2) + np.random.rand() + random.random()
+def both(x, y): return -x, y + 10
+def named(example): return {**example, "a": [2 * example["a"][0]]}
+def negative(x): return -x
+
+def summed(examples): return torch.stack([x.sum() for x, _ in examples])[:, None], [y for _, y in examples]
+def text(examples): return "nonsense"
+def numbers(examples): return 3, 4
+def unequal(examples): return torch.ones(len(examples) + 1, 2), torch.ones(len(examples))
+def nothing(examples): return None
+def unlabelled(examples): return {"x": torch.ones(3), "z": torch.ones(3)}
+"""
+
+Make = Callable[..., AnyExamples]
+
+
+@pytest.fixture
+def make(own) -> Iterator[Make]:
+    """The examples of a function of `CODE`, prepared by others of it; all 40 are one partition."""
+    file = own(CODE)
+
+    def made(name: str = "data", workers: int = 0, held_out: float = 0.0, **functions: str) -> AnyExamples:
+        prepare = {key: find_code(f"{file}:{function}") for key, function in functions.items()}
+        source = Own(find_code(f"{file}:{name}"))
+        loading = Loading(**prepare, workers=workers)
+        partition = Partitions(source, Split(1, "contiguous"), held_out=held_out, loading=loading).load(0, 0)
+        return partition.held_out if held_out else partition.train
+
+    yield made
+    forget_loader()
+    forget_opened()
+
+
+def digests(drawn: Iterator[Examples]) -> list[list[str]]:
+    return [[tensor_digest("", tensor) for tensor in tensors_of(batch)] for batch in drawn]
+
+
+def numbers(drawn: Iterator[Examples]) -> list[list[float]]:
+    """The first number of each example, in lists a batch."""
+    return [batch.inputs[:, 0].tolist() for batch in drawn]
+
+
+def flat(drawn: Iterator[Examples]) -> list[float]:
+    """The first number of each example."""
+    return [*chain.from_iterable(numbers(drawn))]
+
+
+def failure(drawn: Iterator[Examples]) -> str:
+    """Why batches cannot be read; the error itself is let go, and with it the processes of the loader."""
+    try:
+        list(drawn)
+    except ReadingFailed as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize("how", [{}, {"transform": "noisy"}, {"transform": "noisy", "collate": "summed"}])
+def test_neither_processes_that_read_ahead_nor_draws_between_batches_change_batches(make: Make, how: dict) -> None:
+    def drawn(workers: int, between: int) -> tuple[list[list[str]], list[float]]:
+        seen, noise = [], []
+        with pinned(5, threads=1):
+            for batch in batches(make(workers=workers, **how), 8, 12, seed=3):
+                seen += digests(iter([batch]))
+                noise += torch.rand(between).tolist()
+        return seen, noise
+
+    with pinned(5, threads=1):
+        stream = torch.rand(24).tolist()
+    plain, _ = drawn(0, 0)
+    for workers in (0, 2):
+        seen, noise = drawn(workers, 2)
+        assert (seen, noise) == (plain, stream)
+
+
+def test_a_seed_decides_the_order_and_what_is_drawn(make: Make) -> None:
+    noisy = make(transform="noisy")
+    assert digests(noisy.batches(8, 5, 1)) == digests(noisy.batches(8, 5, 1))
+    assert numbers(noisy.batches(8, 5, 1)) != numbers(noisy.batches(8, 5, 2))
+    assert numbers(noisy.batches(None, 1, 1)) != numbers(noisy.batches(None, 1, 2)), "of the same order"
+    (once,), (twice, again) = (numbers(noisy.batches(None, steps, 1)) for steps in (1, 2))
+    assert once == twice != again
+
+
+@pytest.mark.parametrize("name", ["data", "stream", "tensors"])
+@pytest.mark.parametrize("size", [7, 40, 50, None])
+def test_each_example_comes_once_a_pass(make: Make, name: str, size: int | None) -> None:
+    a_pass = -(-40 // min(size or 40, 40))
+    drawn = numbers(make(name).batches(size, 2 * a_pass, seed=0))
+    assert [len(batch) for batch in drawn] == 2 * [len(batch) for batch in numbers(make(name).slices(size or 40))]
+    for each in (drawn[:a_pass], drawn[a_pass:]):
+        assert sorted(chain.from_iterable(each)) == list(range(40))
+
+
+def test_a_grouped_reader_gives_its_groups_one_after_the_other(make: Make) -> None:
+    drawn = numbers(make("grouped").batches(4, 6, seed=1))
+    for each in (drawn[:3], drawn[3:]):
+        assert sorted(sorted(batch) for batch in each) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize("size", [8, 9, None])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_set_gives_the_bits_of_the_same_tensors(make: Make, size: int | None, workers: int) -> None:
+    read, held = make("data", workers), make("tensors")
+    assert (type(read), type(held)) == (LoadedExamples, Examples)
+    objective = Objective(ModelSpec("mlp", (2,), 3, "float32", 0, '{"hidden": 5}'), "cross_entropy")
+    local = LocalSteps(local_steps=11, batch_size=size, lr=0.05)
+    updates = []
+    for examples in (read, held):
+        with pinned(9, threads=1):
+            updates.append(local(objective, objective.initial(), examples, {}, 9))
+    bits = [tensor_digest("", update.direction["float32"]) for update in updates]
+    assert bits[0] == bits[1]
+    assert (updates[0].weight, updates[0].metrics) == (updates[1].weight, updates[1].metrics)
+
+
+def test_a_transform_takes_the_input_or_the_pair_or_the_dict(make: Make) -> None:
+    plain = next(make().slices(40))
+    negative = next(make(transform="negative").slices(40))
+    assert torch.equal(negative.inputs, -plain.inputs)
+    assert torch.equal(negative.targets, plain.targets)
+    both = next(make(transform="both").slices(40))
+    assert torch.equal(both.inputs, -plain.inputs)
+    assert torch.equal(both.targets, plain.targets + 10)
+    named = next(make("dicts", transform="named").slices(3))
+    assert named.inputs["a"].tolist() == [[0], [2], [4]]
+    assert named.inputs["b"].tolist() == [[0.5, 0], [0.5, 1], [0.5, 2]]
+
+
+def test_tensors_in_memory_are_transformed_like_those_of_a_data_set(make: Make) -> None:
+    assert digests(make("tensors", transform="noisy").batches(8, 9, 4)) == digests(
+        make("data", transform="noisy").batches(8, 9, 4)
+    )
+
+
+def test_held_out_examples_have_a_transform_of_their_own(make: Make) -> None:
+    plain = numbers(make(held_out=0.25).slices(10))
+    assert numbers(make(held_out=0.25, transform="negative").slices(10)) == plain
+    other = numbers(make(held_out=0.25, held_out_transform="negative").slices(10))
+    assert other == [[-number for number in plain[0]]]
+
+
+def test_a_collate_makes_the_batch_of_what_the_transform_gives(make: Make) -> None:
+    batch = make(transform="negative", collate="summed").first(3)
+    assert (batch.inputs.tolist(), batch.targets.tolist()) == ([[0], [-2], [-4]], [0, 1, 2])
+
+
+@pytest.mark.parametrize("size", [40, 8])
+def test_a_stream_is_shuffled_by_the_seed(make: Make, size: int) -> None:
+    stream = make("stream")
+    a_pass, other = (flat(stream.batches(size, 40 // size, seed)) for seed in (1, 2))
+    assert a_pass != other
+    assert a_pass != sorted(a_pass)
+    assert a_pass == flat(stream.batches(size, 40 // size, 1))
+    assert sorted(a_pass) == list(range(40))
+
+
+def test_a_part_of_a_pass_over_a_stream_begins_where_the_seed_says(make: Make) -> None:
+    stream = make("stream")
+    firsts = {tuple(sorted(numbers(stream.batches(5, 1, seed))[0])) for seed in range(6)}
+    assert len(firsts) > 1
+    assert {number for first in firsts for number in first} <= {*range(40)}
+
+
+def test_a_partition_of_a_stream_has_the_stream_s_examples_at_its_rows(make: Make) -> None:
+    stream = replace(make("stream"), rows=np.array([9, 3, 11]))
+    assert numbers(stream.slices(2)) == [[3, 9], [11]]
+    assert sorted(flat(stream.batches(2, 2, 0))) == [3, 9, 11]
+
+
+def test_a_stream_that_is_shorter_than_it_said_is_refused(make: Make) -> None:
+    assert failure(make("short").batches(8, 5, 0)).endswith(
+        "mine.py:short says that it has 40 examples, and ends after 30"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "functions", "says"),
+    [
+        ("broken", {}, r"mine.py:broken: ValueError: no \(line \d+ of .*mine.py\)$"),
+        (
+            "ragged",
+            {},
+            "mine.py:ragged: examples do not stack to one array: RuntimeError: .*; pad them by",
+        ),
+        ("data", {"collate": "text"}, r"a batch must be \(inputs, targets\) or a dict with labels, not str$"),
+        (
+            "data",
+            {"collate": "nothing"},
+            r"a batch must be \(inputs, targets\) or a dict with labels, not None",
+        ),
+        ("data", {"collate": "numbers"}, "a batch holds a int where an array of examples belongs$"),
+        ("data", {"collate": "unequal"}, r"a batch has tensors of shapes \(9, 2\), \(8,\); give each as many"),
+        ("data", {"collate": "unlabelled"}, "a batch of x, z needs inputs, and targets called labels$"),
+        ("dicts", {"transform": "negative"}, "mine.py:dicts: TypeError: bad operand type for unary -: 'dict'"),
+    ],
+)
+def test_what_cannot_be_read_says_the_same_in_each_process(make: Make, name: str, functions, says: str) -> None:
+    reasons = []
+    for workers in (0, 2):
+        reasons.append(failure(make(name, workers, **functions).batches(8, 5, 0)))
+    assert re.search(says, reasons[0])
+    assert reasons[0] == reasons[1]
+    assert "\n" not in reasons[0]
+
+
+def test_a_loader_reads_on_after_an_error_and_after_batches_that_nobody_took(make: Make) -> None:
+    expected = digests(make().batches(8, 5, 1))
+    for _ in range(2):
+        assert "ValueError: no" in failure(make("broken", 2).batches(8, 5, 0))
+        left = make(workers=2).batches(8, 5, 7)
+        next(left)
+        assert digests(make(workers=2).batches(8, 5, 1)) == expected
+
+
+def test_two_readings_may_go_on_side_by_side(make: Make) -> None:
+    expected = [digests(make().batches(8, 5, seed)) for seed in (1, 2)]
+    both = zip(*(make(workers=2).batches(8, 5, seed) for seed in (1, 2)), strict=True)
+    found = [digests(iter(pair)) for pair in both]
+    assert [list(one) for one in zip(*found, strict=True)] == expected
+
+
+def test_a_process_that_dies_as_it_reads_is_an_error_and_others_take_its_place(make: Make) -> None:
+    reason = failure(make("gone", 2).batches(8, 5, 0))
+    assert reason.startswith("a process that reads examples ahead ended: RuntimeError: DataLoader worker")
+    assert digests(make(workers=2).batches(8, 5, 1)) == digests(make().batches(8, 5, 1))
+
+
+@given(st.lists(st.integers(0, 4), max_size=20), st.integers(0, 5))
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_of_opened_data_sets_the_least_recently_used_goes_first(make: Make, own, asked, fitting: int) -> None:
+    forget_opened()
+    source = Own(find_code(f"{own(CODE)}:counted"))
+    loads, size = source.code.load().__globals__["LOADS"], 100 * (4 + 8)
+    loads.clear()
+    held: list[int] = []
+    expected = []
+    for partition in asked:
+        expected += [] if partition in held else [partition]
+        held = [*(other for other in held if other != partition), partition][-max(1, fitting) :]
+        opened(source, partition, 5, fitting * size + size // 2)
+        assert loads == expected
+
+
+def test_what_is_used_in_turn_is_loaded_once_where_it_fits(own, make: Make) -> None:
+    source = Own(find_code(f"{own(CODE)}:counted"))
+    loads = source.code.load().__globals__["LOADS"]
+    for memory, expected in ((4 * 1200, 4), (3 * 1200, 12)):
+        forget_opened()
+        loads.clear()
+        partitions = Partitions(source, Split(4), held_out=0, loading=Loading(memory=memory))
+        train = [partitions.load(0, partition).train for partition in range(4)]
+        loads.clear()
+        forget_opened()
+        for _ in range(3):
+            found = [next(each.batches(10, 1, 0)).inputs[0].item() for each in train]
+            assert found == [0, 1, 2, 3]
+        assert len(loads) == expected
+    assert all(a != b for a, b in pairwise(loads))
