@@ -159,11 +159,11 @@ def test_a_score_that_has_no_one_number_is_refused_at_the_start(own, train, scor
 
 def test_a_model_that_gives_an_output_class_says_what_to_do(own, train) -> None:
     file = own(
-        "import torch\nfrom transformers.modeling_outputs import SequenceClassifierOutput\n"
+        "import torch\nfrom transformers.modeling_outputs import BaseModelOutput\n"
         "class Net(torch.nn.Linear):\n    def __init__(self): super().__init__(64, 10)\n"
-        "    def forward(self, inputs): return SequenceClassifierOutput(logits=inputs)\n"
+        "    def forward(self, inputs): return BaseModelOutput(last_hidden_state=inputs)\n"
     )
-    with pytest.raises(ModelError, match="gives a SequenceClassifierOutput, and outputs must be one tensor; wrap"):
+    with pytest.raises(ModelError, match="gives a BaseModelOutput without logits; wrap it in a module"):
         train(model=f"{file}:Net", data="digits", rounds=1)
 
 

@@ -51,7 +51,8 @@ def batch_of(batch: Any, name: str) -> Examples:
     if isinstance(targets, torch.Tensor) and are_scalar_labels(targets):
         targets = targets.to(torch.int64)
     made = Examples(inputs, targets)
-    if len({tensor.shape[:1] for tensor in tensors_of(made)}) != 1 or not len(made):
+    lengths = {tensor.shape[:1] for tensor in tensors_of(made)}
+    if len(lengths) != 1 or not sum(*lengths):
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_of(made))
         raise DataError(
             f"{name}: a batch has tensors of shapes {shapes}; give each as many examples, at least one"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from tasks.data.partitions import Description, Partitions
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
-from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
+from tasks.networks.outputs import OWN_LOSS, call, member, output_of, own_loss
 from tasks.networks.scores import class_axis, default_scores, score_items
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
@@ -47,7 +47,8 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
                 outputs = call(network, examples.inputs)
                 if misfit := _misfit(objective, outputs, examples.targets, description.classes):
                     raise ModelError(where + misfit)
-            trial = Trial(network, outputs, examples.targets, more, description.held_out)
+            padded = partitions.loading.collate is not None
+            trial = Trial(network, outputs, examples.targets, more, description.held_out, padded)
             if objective.scores is None:
                 fitting = tuple(filter(trial.fits, default_scores(objective.loss, description)))
                 objective = replace(objective, scores=fitting)
@@ -91,13 +92,17 @@ def _misfit(objective: Objective, outputs: Any, targets: Tensors, classes: int) 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A network's outputs for two examples and their targets; `more(n)` gives n examples if two are too few."""
+    """A network's outputs for two examples and their targets; `more(n)` gives n examples if two are too few.
+
+    `padded` says whether the user's function makes batches, whose examples may have other lengths in each.
+    """
 
     network: torch.nn.Module
     outputs: Any
     targets: Tensors
     more: Callable[[int], Examples]
     held_out: int
+    padded: bool = False
 
     def fits(self, score: str) -> bool:
         """Whether a built-in score fits the outputs."""
@@ -122,19 +127,31 @@ class Trial:
                 return False
             if self._items(judge).ndim:
                 return False
+        if name == "loss" and (self.padded or not self._are_single):
+            return False  # its mean over batches is reported
+        if not self._are_single:
+            raise ModelError(
+                f"{name} is one number of all outputs, and there are several tensors; give one each example"
+            )
         other = "" if name == "loss" else ", use a metric of torchmetrics"
         self._check_size(
             f"{name} is one number of all outputs; those",
             output_of(self.outputs)[:1].nbytes * self.held_out,
             f"give a number for each example{other}",
         )
-        single(self.targets, f"a score that is one number of all outputs, as {name} is,")
         return True
 
     def _items(self, judge: Code) -> torch.Tensor:
-        with suppress(Exception):  # a function of all outputs may need more than two, such as one for each class
+        # A function of all outputs may need more than two, such as one for each class.
+        with suppress(Exception) if self._are_single else nullcontext():
             return score_items(judge, self.outputs, self.targets)
         return score_items(judge, *self._many)
+
+    @property
+    def _are_single(self) -> bool:
+        """Whether outputs and targets are one tensor each, so that those of all examples may be gathered."""
+        outputs = self.outputs if isinstance(self.outputs, torch.Tensor) else member(self.outputs, "logits")
+        return isinstance(outputs, torch.Tensor) and isinstance(self.targets, torch.Tensor)
 
     def _check_metric(self, name: str, judge: Code) -> None:
         outputs, targets = self._many

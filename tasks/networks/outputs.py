@@ -29,7 +29,7 @@ def takes_labels(network: nn.Module) -> bool:
 def own_loss(network: nn.Module, inputs: Tensors, targets: Tensors) -> tuple[Any, torch.Tensor]:
     """What a network gives for inputs and targets, and the loss in it, (); raises `ModelError` without one."""
     given = call(network, inputs, labels=targets)
-    loss = _member(given, "loss")
+    loss = member(given, "loss")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise ModelError("the network gives no loss for labels; name one with --loss")
     return given, loss.reshape(())
@@ -37,7 +37,7 @@ def own_loss(network: nn.Module, inputs: Tensors, targets: Tensors) -> tuple[Any
 
 def output_of(given: Any) -> torch.Tensor:
     """The tensor of outputs in what a network gives: the tensor itself, or its logits; raises `ModelError`."""
-    output = given if isinstance(given, torch.Tensor) else _member(given, "logits")
+    output = given if isinstance(given, torch.Tensor) else member(given, "logits")
     if not isinstance(output, torch.Tensor):
         raise ModelError(
             f"the network gives a {type(given).__name__} without logits; wrap it in a module whose forward "
@@ -46,5 +46,6 @@ def output_of(given: Any) -> torch.Tensor:
     return output
 
 
-def _member(given: Any, name: str) -> Any:
+def member(given: Any, name: str) -> Any:
+    """The part of this name of what a network gives, such as ``logits``; None without one."""
     return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)

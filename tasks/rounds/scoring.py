@@ -62,9 +62,12 @@ def _tally(objective: Objective, network: torch.nn.Module, batch: Examples) -> T
             metrics[name] = updated(judge, output_of(outputs).cpu(), targets.cpu())
         elif name not in objective.whole and judge != OWN_LOSS:
             items = score_items(judge, outputs, targets)
-            if not items.ndim and len(batch) > 1:
+            if items.ndim or len(batch) == 1:
+                sums[name] = _sum(items), items.numel()
+            elif name == "loss":
+                sums[name] = items.item() * len(batch), len(batch)
+            else:
                 raise ModelError(f"{name} gives a number for each of some examples, and one for all of others")
-            sums[name] = _sum(items), items.numel()
     # Copies, because a view would be sent together with the whole tensor that it belongs to.
     gathered = Examples(output_of(outputs).cpu().clone(), targets.cpu().clone()) if objective.whole else None
     return Tally(len(batch), sums, metrics, gathered)

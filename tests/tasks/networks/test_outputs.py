@@ -1,0 +1,165 @@
+"""What networks give, and losses: of inputs by name, of targets by name, and losses of the networks' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from storage.errors import DataError, ModelError
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss, takes_labels
+from tasks.user_code import find_code
+
+CODE = """
+import torch
+from torch import nn
+from types import SimpleNamespace
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+    def forward(self, a, b=None, labels=None):
+        logits = self.layer(a if b is None else a + b)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels) * 2
+        return SimpleNamespace(logits=logits, loss=loss)
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+    def forward(self, x):
+        out = self.layer(x)
+        return out[:, :2], out[:, 2]
+def own(): return Own()
+def two(): return Two()
+def both(outputs, targets):
+    kinds, places = outputs
+    return nn.functional.cross_entropy(kinds, targets["kind"]) + (places - targets["place"]).pow(2).mean()
+def right(outputs, targets): return outputs[0].argmax(1) == targets["kind"]
+def spread(outputs, targets): return outputs.std()
+
+INPUTS = torch.arange(40.0).reshape(20, 2) / 40
+KINDS = torch.arange(20) % 2
+def data(): return INPUTS, {"kind": KINDS, "place": KINDS / 2 + 0.25}
+def scored(): return data(), data()
+def dicts(): return {"a": INPUTS, "b": -INPUTS / 2, "labels": KINDS}
+def ragged(examples):
+    inputs = torch.stack([x for x, _ in examples])
+    return inputs[:, None].expand(-1, len(examples), -1), KINDS[:len(examples), None].expand(-1, len(examples))
+def plain(): return INPUTS, KINDS
+"""
+
+
+@pytest.fixture
+def file(own: Callable[[str], str]) -> str:
+    return own(CODE)
+
+
+@dataclass
+class Given:
+    logits: object = None
+    loss: object = None
+
+
+def test_several_inputs_are_keyword_arguments() -> None:
+    class Difference(nn.Module):
+        def forward(self, a, b):
+            return a - b
+
+    network = Difference()
+    assert call(network, {"b": torch.tensor([1]), "a": torch.tensor([5])}).item() == 4
+    assert call(nn.Identity(), torch.tensor([3])).item() == 3
+
+
+def test_a_network_with_a_loss_of_its_own_takes_labels(file: str) -> None:
+    assert takes_labels(find_code(f"{file}:own").load()())
+    assert not takes_labels(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("given", [Given(torch.ones(2)), {"logits": torch.ones(2)}, torch.ones(2)])
+def test_the_output_is_the_tensor_or_its_logits(given: object) -> None:
+    assert output_of(given).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("given", "kind"), [(Given(), "Given"), ((torch.ones(2),), "tuple"), ({}, "dict")])
+def test_anything_else_without_logits_is_refused_in_one_line(given: object, kind: str) -> None:
+    with pytest.raises(
+        ModelError, match=rf"^the network gives a {kind} without logits; wrap it .* what it gives$"
+    ):
+        output_of(given)
+
+
+def test_a_network_s_own_loss_is_asked_for_with_labels(file: str) -> None:
+    objective = Objective(ModelSpec(find_code(f"{file}:own"), (), 0, "float64", 0), OWN_LOSS)
+    network = objective.network(objective.initial())
+    inputs, labels = torch.rand(5, 2, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
+    expected = 2 * functional.cross_entropy(network.layer(inputs), labels)
+    assert objective.loss_of(network, {"a": inputs}, labels).item() == pytest.approx(expected.item(), abs=1e-15)
+    with pytest.raises(ModelError, match="the network gives no loss for labels; name one with --loss"):
+        own_loss(lambda x, labels: Given(loss=torch.ones(2)), inputs, labels)
+
+
+SMALL = {"partitions": 2, "rounds": 2, "local_steps": 3, "algorithm": "fed_avg"}
+
+
+def test_a_network_that_takes_labels_is_trained_by_its_own_loss(file: str, train) -> None:
+    fields = {"data": f"{file}:dicts", "model": f"{file}:own", **SMALL}
+    default = train(**fields, lr=0.1).history()[1:]
+    assert default["loss"].tolist() == train(**fields, lr=0.1, loss=OWN_LOSS).history()["loss"][1:].tolist()
+    # Twice the loss is twice the step, and a loss twice that of the network that takes the same steps.
+    other = train(**fields, lr=0.2, loss="cross_entropy").history()[1:]
+    assert default["loss"].tolist() == pytest.approx([2 * loss for loss in other["loss"]], rel=1e-6)
+    assert default["accuracy"].tolist() == other["accuracy"].tolist()
+
+
+def test_targets_by_name_have_a_loss_and_scores_of_one_s_own(file: str, train) -> None:
+    own = {"data": f"{file}:scored", "model": f"{file}:two", "loss": f"{file}:both"}
+    run = train(**own, scores=(f"{file}:right",), **{**SMALL, "rounds": 12, "lr": 0.5})
+    history = run.history()
+    assert history["loss"].iloc[-1] < history["loss"].iloc[1]
+    inputs, kinds = torch.arange(40.0).reshape(20, 2) / 40, torch.arange(20) % 2
+    with torch.no_grad():
+        chosen, places = run.round(12).network(trust=True).eval()(inputs)
+    expected = functional.cross_entropy(chosen, kinds) + (places - kinds / 2 - 0.25).pow(2).mean()
+    assert history["loss"].iloc[-1] == pytest.approx(expected.item(), rel=1e-5)
+    assert history["right"].iloc[-1] == (chosen.argmax(1) == kinds).double().mean().item()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "says"),
+    [
+        ({"data": "data", "model": "two"}, ModelError, "without logits; wrap it in a module"),
+        (
+            {"data": "data", "model": "two", "loss": "both", "scores": "spread"},
+            ModelError,
+            "score .*spread fails with AttributeError",
+        ),
+        (
+            {"data": "dicts", "model": "own", "algorithm": "matched", "match": "activations"},
+            DataError,
+            "matching by activations needs examples of one tensor, not of a, b",
+        ),
+        (
+            {"data": "dicts", "model": "own", "stacked": 2},
+            DataError,
+            "stacked needs examples of one tensor, not of a",
+        ),
+        (
+            {"data": "plain", "model": "own", "stacked": 2, "collate": "ragged"},
+            DataError,
+            "stacked needs examples that are held in memory as they are, and .*mine.py:plain is read or prepared",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(file: str, train, fields, error, says) -> None:
+    own = ("data", "model", "loss", "scores", "collate")
+    given = {key: f"{file}:{value}" if key in own else value for key, value in fields.items()}
+    given |= {"scores": (given["scores"],)} if "scores" in given else {}
+    with pytest.raises(error, match=says) as caught:
+        train(**{"partitions": 2, "rounds": 1, **given})
+    assert "\n" not in str(caught.value)
