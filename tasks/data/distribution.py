@@ -22,10 +22,10 @@ SCALE = "turbo"
 def labels(partitions: Partitions) -> np.ndarray | None:
     """The label of each training example, (examples,), as its name if it has one.
 
-    None if targets are no labels.
+    None if targets are no labels, or not known without reading all examples.
     """
-    targets, names = partitions.targets(), partitions.describe(0).class_names
-    if not are_scalar_labels(targets):
+    targets, names = partitions.known_targets(), partitions.describe(0).class_names
+    if targets is None or not are_scalar_labels(targets):
         return None
     return np.array(names)[targets.numpy()] if names else targets.numpy()
 

@@ -122,12 +122,16 @@ class Partitions:
 
     def targets(self) -> torch.Tensor:
         """The targets (examples, *) of all training examples that the source loads at once; raises `DataError`."""
-        targets = targets_of(self._dataset(0).dataset.train)
+        targets = self.known_targets()
         if targets is None:
             raise DataError(
                 f"{self.source} does not give its targets without reading all; its labels are not known"
             )
         return targets
+
+    def known_targets(self) -> torch.Tensor | None:
+        """What `targets` gives, or None where it would raise since they are not known, or several tensors."""
+        return targets_of(self._dataset(0).dataset.train)
 
     def train_targets(self, number: int) -> list[torch.Tensor]:
         """The targets (examples, *) that each partition trains on under a split."""
