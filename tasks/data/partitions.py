@@ -125,7 +125,7 @@ class Partitions:
         targets = self.known_targets()
         if targets is None:
             raise DataError(
-                f"{self.source} does not give its targets without reading all; its labels are not known"
+                f"{self.source} shows its labels only as it is read; give the data set all of them as targets"
             )
         return targets
 

@@ -13,6 +13,7 @@ import torch
 
 import roundweave as rw
 from storage.errors import RoundFailed
+from tasks.algorithms.table import ALGORITHMS
 from tasks.clusters.connecting import connect
 from tasks.data.orders import passes
 from tasks.executors.graph import GraphExecutor
@@ -72,6 +73,10 @@ class OnDisk(Pictures):
 FILE = __file__ + ".broken"
 def data(): return Pictures(120, 0), Pictures(40, 1)
 def on_disk(): return OnDisk(120, 0), Pictures(40, 1)
+
+def tensors():
+    parts = Pictures(120, 0), Pictures(40, 1)
+    return [(part.pictures.float() / 255, part.targets) for part in parts]
 
 def augment(picture):
     top, left = torch.randint(0, 3, (2,)).tolist()
@@ -150,6 +155,15 @@ def test_a_model_of_hugging_face_is_trained_as_in_a_plain_loop(own, train: Train
     for key, tensor in network.named_parameters():
         torch.testing.assert_close(run.round(3).params[key], tensor.detach(), rtol=0, atol=1e-9)
     assert_replayed(run)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_algorithm_gives_the_bits_of_the_same_tensors_in_memory(own, train: Train, algorithm: str) -> None:
+    file = own(PICTURES)
+    fields = {"model": f"{file}:model", "algorithm": algorithm, "partitions": 3, "rounds": 3}
+    read, held = (train(data=f"{file}:{name}", **fields) for name in ("data", "tensors"))
+    assert read.digest == held.digest
+    assert read.round(3).score == held.round(3).score
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])

@@ -50,8 +50,12 @@ def scored(): return data(), data()
 def dicts(): return {"a": INPUTS, "b": -INPUTS / 2, "labels": KINDS}
 def ragged(examples):
     inputs = torch.stack([x for x, _ in examples])
-    return inputs[:, None].expand(-1, len(examples), -1), KINDS[:len(examples), None].expand(-1, len(examples))
+    return inputs[:, None].expand(-1, len(examples) % 7, -1), KINDS[:1].expand(len(examples), len(examples) % 7)
 def plain(): return INPUTS, KINDS
+def many(): return (INPUTS, KINDS), (INPUTS.repeat(60, 1), KINDS.repeat(60))
+def line(): return nn.Linear(2, 2)
+def each(outputs, targets): return nn.functional.cross_entropy(outputs.mT, targets, reduction="none").mean(1)
+def one(outputs, targets): return nn.functional.cross_entropy(outputs.mT, targets)
 """
 
 
@@ -128,6 +132,24 @@ def test_targets_by_name_have_a_loss_and_scores_of_one_s_own(file: str, train) -
     expected = functional.cross_entropy(chosen, kinds) + (places - kinds / 2 - 0.25).pow(2).mean()
     assert history["loss"].iloc[-1] == pytest.approx(expected.item(), rel=1e-5)
     assert history["right"].iloc[-1] == (chosen.argmax(1) == kinds).double().mean().item()
+
+
+def ragged(file: str) -> dict[str, object]:
+    """Outputs have one length in each batch; of 1200 held-out examples the last batch is another one."""
+    return {"data": f"{file}:many", "model": f"{file}:line", "collate": f"{file}:ragged", **SMALL}
+
+
+def test_a_padded_loss_that_is_one_number_is_averaged_over_batches(file: str, train) -> None:
+    runs = [train(**ragged(file), loss=f"{file}:{name}", scores=()) for name in ("one", "each")]
+    one, each = (run.round(2).score for run in runs)
+    assert (one.examples, one.loss) == (1200, pytest.approx(each.loss, rel=1e-6))
+
+
+def test_a_score_that_needs_all_outputs_refuses_those_of_other_lengths(file: str, train) -> None:
+    says = r"a score is one number of all outputs, and batches have .*; give a number for each example, or pad all"
+    with pytest.raises(ModelError, match=says) as caught:
+        train(**ragged(file), loss=f"{file}:each", scores=(f"{file}:spread",))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
