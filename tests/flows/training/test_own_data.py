@@ -18,7 +18,7 @@ from tasks.clusters.connecting import connect
 from tasks.data.orders import passes
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.ranks import RanksExecutor
-from tasks.numerics import derive_seed
+from tasks.numerics.pinning import derive_seed
 from tests.conftest import Train
 
 TEXTS = """

@@ -14,17 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.values.digests import tensor_digest
-from tasks.data.ahead import ReadingFailed, forget_loader
+from tasks.data.ahead import ReadingFailed, forget_loaders
 from tasks.data.examples import Examples, tensors_of
-from tasks.data.loading import AnyExamples, LoadedExamples, Loading
+from tasks.data.loading import AnyExamples, LoadedExamples
 from tasks.data.opened import forget_opened, opened
 from tasks.data.partitions import Partitions
+from tasks.data.reading import Loading
 from tasks.data.sources.own import Own
 from tasks.data.splits.split import Split
 from tasks.maps.backprop import batches
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
-from tasks.numerics import pinned
+from tasks.numerics.pinning import pinned
 from tasks.user_code import find_code
 
 CODE = """
@@ -111,7 +112,7 @@ def make(own) -> Iterator[Make]:
         return partition.held_out if held_out else partition.train
 
     yield made
-    forget_loader()
+    forget_loaders()
     forget_opened()
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from storage.errors import DataError
-from tasks.data.loading import Loading
 from tasks.data.partitions import Partitions
+from tasks.data.reading import Loading
 from tasks.data.sources.data_sets import READ_AGAIN
 from tasks.data.sources.own import Own
 from tasks.data.sources.table import Each

@@ -12,7 +12,6 @@ from storage.errors import DataError
 from tasks.data.datasets import Dataset, Reader
 from tasks.data.examples import Examples
 from tasks.data.partitions import Partitions
-from tasks.data.sources.data_sets import READ_AGAIN
 from tasks.data.sources.own import Own
 from tasks.data.splits.split import Split
 from tasks.user_code import find_code
@@ -137,7 +136,7 @@ def test_examples_may_be_dicts(own_of: Load, value: str) -> None:
 def test_known_targets_are_not_read_from_the_examples(own_of: Load) -> None:
     partitions = Partitions(own_of("Labelled([0, 1] * 50)"), Split(2, "shards:1"), held_out=0)
     assert sorted(part.unique().tolist() for part in partitions.train_targets(0)) == [[0], [1]]
-    assert partitions.source.code.load().__globals__["Labelled"].read == READ_AGAIN
+    assert partitions.source.code.load().__globals__["Labelled"].read == 0
 
 
 def test_classes_are_those_that_the_data_set_names(own_of: Load) -> None:
