@@ -24,24 +24,26 @@ READ_AGAIN = 8
 
 
 def is_data_set(value: Any) -> bool:
-    """Whether a value is a data set of torch, or of Hugging Face, which is recognised by its attributes."""
+    """Whether a value is a reader, or a data set of torch or of Hugging Face, known by its attributes."""
     columns = hasattr(value, "column_names") and hasattr(value, "with_format") and not isinstance(value, dict)
-    return columns or isinstance(value, torch.utils.data.Dataset)
+    return columns or isinstance(value, Reader | torch.utils.data.Dataset)
 
 
 def dataset_of(given: Sequence[Any], name: str) -> Dataset:
-    """The data set of those of torch or Hugging Face to train on and, as a second one, to score with."""
+    """The data set of readers or data sets to train on and, as a second one, to score with."""
     train, *held_out = [_part(data, name) for data in given]
-    names = tuple(map(str, getattr(given[0], "classes", ())))
+    names = () if isinstance(given[0], Reader) else tuple(map(str, getattr(given[0], "classes", ())))
     scaling = pixel_scaling(train.inputs) if isinstance(train, Examples) else None
     return Dataset(train, held_out[0] if held_out else None, scaling, classes=len(names), class_names=names)
 
 
 def _part(data: Any, name: str) -> Examples | Reader:
+    if isinstance(data, Reader):
+        return data
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         return examples_of(*data.tensors, name)
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
-        return Stream(data, name)
+        return Stream(data, name=name)
     if not hasattr(data, "__len__") or not len(data):
         raise DataError(f"{name}: a {type(data).__name__} has no length, or no examples")
     return Columns(data, name) if hasattr(data, "column_names") else Items(data, name)
@@ -133,21 +135,37 @@ class Columns(Items):
 
 @dataclass(frozen=True, eq=False)
 class Stream(Reader):
-    """An `IterableDataset`, or a streamed data set of Hugging Face, which says how many examples it has."""
+    """Examples that are read one after the other.
+
+    Args:
+        data: An `IterableDataset` of torch, a streamed data set of Hugging Face, or another iterable that begins
+            anew each time.
+        examples: How many there are; by default its length.
+        name: What errors call it.
+
+    Raises:
+        DataError: It has no length, and none is given.
+
+    Example:
+        >>> len(rw.Stream((([float(n)], n % 2) for n in range(100)), examples=100))
+        100
+    """
 
     data: Any
-    name: str
+    examples: int | None = None
+    name: str = "the stream"
 
     streamed = True
 
     def __post_init__(self) -> None:
-        if not hasattr(self.data, "__len__"):
+        if self.examples is None and not hasattr(self.data, "__len__"):
+            kind = type(self.data).__name__
             raise DataError(
-                f"{self.name} gives a stream ({type(self.data).__name__}) of unknown length; give it __len__"
+                f"{self.name} gives a stream ({kind}) of unknown length; give it __len__, or rw.Stream(data, count)"
             )
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.data) if self.examples is None else self.examples
 
     def stream(self) -> Iterator[Any]:
         """All examples in the stream's order."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from storage.errors import DataError, failing_as, one_line
 from tasks.data.collating import inputs_and_targets
-from tasks.data.datasets import Dataset, Reader
+from tasks.data.datasets import Dataset
 from tasks.data.examples import Examples, check_values
 from tasks.data.sources.arrays import examples_of
 from tasks.data.sources.data_sets import dataset_of, is_data_set
@@ -59,8 +59,6 @@ class Own(Source):
             value = self.code.load()(*((partition, partitions) if self.partitioned else ()))
         if isinstance(value, Dataset):
             return value
-        if isinstance(value, Reader):
-            return Dataset(value)
         if isinstance(value, Mapping) and not is_data_set(value):
             return Dataset(examples_of(*inputs_and_targets(value, name), name))
         parts = value if _is_pair(value) else [value]

@@ -197,3 +197,22 @@ def test_labels_that_only_reading_shows_are_named_as_unknown(own_of: Load, ask) 
     partitions = Partitions(own_of("Pairs([([1.0], 0), ([2.0], 1)])"), Split(1), held_out=0)
     with pytest.raises(DataError, match="shows its labels only as it is read; give the data set all of them as"):
         ask(partitions)
+
+
+def test_a_streamed_data_set_of_hugging_face_is_told_its_length(own) -> None:
+    code = """
+import datasets, roundweave as rw
+def streamed(count):
+    columns = {"x": [[float(n)] for n in range(count)], "label": [n % 2 for n in range(count)]}
+    return rw.Stream(datasets.Dataset.from_dict(columns).to_iterable_dataset(), examples=count)
+def data(): return streamed(20), streamed(4)
+"""
+    partitions = Partitions(Own(find_code(f"{own(code)}:data")), Split(2, "contiguous"))
+    trained = [partitions.load(0, place).train for place in range(2)]
+    seen = [
+        batch.inputs["x"] if isinstance(batch.inputs, dict) else batch.inputs
+        for part in trained
+        for batch in part.slices(5)
+    ]
+    assert torch.cat(seen).flatten().tolist() == list(range(20))
+    assert len(partitions.load(0, 0).held_out) + len(partitions.load(0, 1).held_out) == 4
