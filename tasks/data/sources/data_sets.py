@@ -161,7 +161,7 @@ class Stream(Reader):
         if self.examples is None and not hasattr(self.data, "__len__"):
             kind = type(self.data).__name__
             raise DataError(
-                f"{self.name} gives a stream ({kind}) of unknown length; give it __len__, or rw.Stream(data, count)"
+                f"{self.name} gives a stream ({kind}) of unknown length; give __len__, or rw.Stream(data, count)"
             )
 
     def __len__(self) -> int:

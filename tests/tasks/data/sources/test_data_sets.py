@@ -167,7 +167,7 @@ def load(source: Own) -> Dataset:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("Stream()", r"gives a stream \(Stream\) of unknown length; give it __len__"),
+        ("Stream()", r"gives a stream \(Stream\) of unknown length; give __len__"),
         ("Long(5, 4)", "says that it has 5 examples, and ends before"),
         ("Pairs([])", "a Pairs has no length, or no examples"),
         (
