@@ -22,6 +22,7 @@ from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.search.activations import Moments, Pair, activation_moments
 from tasks.merging.repair import repair
 from tasks.networks.objective import ModelSpec, Objective
+from tasks.networks.outputs import output_of
 from tasks.numerics.pinning import pinned
 from tasks.rounds.scoring import score, tally
 
@@ -105,7 +106,7 @@ class Ensemble(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Inputs (examples, …) -> outputs (examples, …); for logits, log probabilities (examples, classes)."""
-        outputs = torch.stack([network(inputs) for network in self.networks])
+        outputs = torch.stack([output_of(network(inputs)) for network in self.networks])
         if not self.logits:
             return outputs.mean(0)
         return torch.log_softmax(outputs, -1).logsumexp(0) - math.log(len(self.networks))

@@ -129,7 +129,7 @@ BAD = {
     "outputs of a pair": (
         [*SMALL[:3], "{work}/mine.py:pair", *OWN[4:], "--loss", "{work}/mine.py:of_first"],
         1,
-        "mine.py:pair on inputs of shape",
+        "the network gives a tuple without logits",
     ),
     # Example inputs.
     "neither": (SMALL, 2, "give --data, or --input with the shape of example inputs"),
