@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -46,6 +48,18 @@ class _Batches(torch.utils.data.Dataset[Any]):
             return error
 
 
+def _end_with_parent(number: int) -> None:
+    """Let this process of a loader end when that of the map dies; to torch the fork server is its parent."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
 class _Wanted:
     """The keys that a loader reads next."""
 
@@ -70,6 +84,7 @@ class Loader:
             sampler=self._wanted,
             num_workers=workers,
             persistent_workers=True,
+            worker_init_fn=_end_with_parent,
             generator=torch.Generator(),
             multiprocessing_context=context,
         )
