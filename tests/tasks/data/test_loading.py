@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, pairwise
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -308,6 +312,40 @@ def test_a_process_that_dies_as_it_reads_is_an_error_and_others_take_its_place(m
     reason = failure(make("gone", 2).batches(8, 5, 0))
     assert reason.startswith("a process that reads examples ahead ended: RuntimeError: DataLoader worker")
     assert digests(make(workers=2).batches(8, 5, 1)) == digests(make().batches(8, 5, 1))
+
+
+KILLED = """
+import os, signal, sys
+import psutil
+from tasks.data.loading import Loading
+from tasks.data.partitions import Partitions
+from tasks.data.sources.own import Own
+from tasks.data.splits.split import Split
+from tasks.user_code import find_code
+
+if __name__ == "__main__":
+    source = Own(find_code(sys.argv[1] + ":data"))
+    train = Partitions(source, Split(1), held_out=0, loading=Loading(workers=2)).load(0, 0).train
+    batches = train.batches(8, 5, 0)
+    next(batches)
+    print(*[child.pid for child in psutil.Process().children(recursive=True)], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_processes_of_a_loader_end_with_a_process_that_is_killed(own, tmp_path) -> None:
+    script, file, said = own(KILLED, "killed"), own(CODE), tmp_path / "said"
+    with said.open("w") as out:  # not a pipe, which processes that are left would hold open
+        subprocess.run(
+            [sys.executable, script, file], stdout=out, stderr=subprocess.DEVNULL, timeout=60, check=False
+        )
+    started = [int(pid) for pid in said.read_text().split()]
+    assert len(started) >= 3
+    left, deadline = started, time.monotonic() + 20
+    while left and time.monotonic() < deadline:
+        time.sleep(0.1)
+        left = [pid for pid in left if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    assert not left
 
 
 @given(st.lists(st.integers(0, 4), max_size=20), st.integers(0, 5))
