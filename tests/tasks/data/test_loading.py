@@ -317,8 +317,8 @@ def test_a_process_that_dies_as_it_reads_is_an_error_and_others_take_its_place(m
 KILLED = """
 import os, signal, sys
 import psutil
-from tasks.data.loading import Loading
 from tasks.data.partitions import Partitions
+from tasks.data.reading import Loading
 from tasks.data.sources.own import Own
 from tasks.data.splits.split import Split
 from tasks.user_code import find_code
