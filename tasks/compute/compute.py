@@ -190,4 +190,4 @@ def _dealt(partitions: Partitions) -> tuple[int, ...]:
 
 def _sizes(partitions: Partitions, number: int) -> tuple[int, ...]:
     """The sizes of the partitions of split `number`, in ascending order."""
-    return tuple(sorted(map(len, partitions.train_targets(number))))
+    return tuple(sorted(partitions.sizes(number)))

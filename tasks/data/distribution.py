@@ -39,7 +39,8 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
 
     Returns:
         A row for each partition, and a column for each label and for the ``size``. Columns have the labels' names,
-        unless a label is called size. If targets are no single labels, ``size`` is the only column.
+        unless a label is called size. If targets are no single labels, or are not known without reading all,
+        ``size`` is the only column.
 
     Raises:
         DataError: The examples cannot be loaded or split.
@@ -47,15 +48,16 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
     Example:
         >>> counts = rw.label_counts(rw.Partitions(rw.find_source("digits"), rw.Split(4, "shards:2")))
     """
-    targets = partitions.train_targets(number)
-    counts = pd.DataFrame(index=pd.RangeIndex(len(targets), name="partition"))
-    if all(map(are_scalar_labels, targets)):
+    sizes = partitions.sizes(number)
+    targets = [] if partitions.known_targets() is None else partitions.train_targets(number)
+    counts = pd.DataFrame(index=pd.RangeIndex(len(sizes), name="partition"))
+    if targets and all(map(are_scalar_labels, targets)):
         classes = 1 + max(int(part.max()) for part in targets)
         counts = pd.DataFrame([part.bincount(minlength=classes).tolist() for part in targets], counts.index)
         names = partitions.describe(0).class_names
         counts = counts.rename(columns={} if "size" in names else dict(enumerate(names)))
     counts.columns.name = "label"
-    return counts.assign(size=[len(part) for part in targets])
+    return counts.assign(size=sizes)
 
 
 def draw_counts(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:

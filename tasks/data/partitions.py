@@ -133,6 +133,12 @@ class Partitions:
         """What `targets` gives, or None where it would raise since they are not known, or several tensors."""
         return targets_of(self._dataset(0).dataset.train)
 
+    def sizes(self, number: int) -> list[int]:
+        """How many examples each partition trains on under a split."""
+        if self.source.partitioned:
+            return [len(self.load(number, partition).train) for partition in range(self.split.partitions)]
+        return [len(rows) for rows in self._rows(0, number)[0]]
+
     def train_targets(self, number: int) -> list[torch.Tensor]:
         """The targets (examples, *) that each partition trains on under a split."""
         if self.source.partitioned:
