@@ -12,9 +12,26 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 SECRET = "kept-from-records-and-logs-7Qx"
+
+SERVER = """
+import sys, threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.server import MotoRequestHandler
+from werkzeug.serving import run_simple
+
+application, alone = DomainDispatcherApplication(create_backend_app), threading.Lock()
+application.debug = True
+
+def one_by_one(environ, start_response):
+    with alone:
+        return [b"".join(application(environ, start_response))]
+
+run_simple("127.0.0.1", int(sys.argv[1]), one_by_one, threaded=True, request_handler=MotoRequestHandler)
+"""
+"""Requests are answered one after the other: moto asks whether an object exists before it writes it, and could
+write both of two at once, which S3 never does."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +69,13 @@ def free_port() -> int:
 def s3_server() -> Iterator[S3Server]:
     """A server of this machine, without any contents."""
     port = free_port()
-    command = [str(Path(sys.executable).with_name("moto_server")), "-H", "127.0.0.1", "-p", str(port)]
-    own = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=own)
+    own = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")} | {
+        "MOTO_PORT": str(port)
+    }
+    command = [sys.executable, "-c", SERVER, str(port)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=own | {"MOTO_PORT": str(port)}
+    )
     try:
         _wait(process, port)
         yield S3Server(port)
