@@ -22,9 +22,8 @@ from tasks.data.opened import differing_files
 from tasks.data.partitions import Description
 from tasks.data.sources.table import is_source
 from tasks.maps.optimizers import is_own_optimizer
-from tasks.networks.outputs import OWN_LOSS
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import LOSSES, SCORES
+from tasks.networks.scores import LOSS_NAMES, SCORES
 from tasks.networks.start import Fork, Start
 from tasks.user_code import Code, is_reference
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "data": is_source,
     "model": MODELS.__contains__,
-    "loss": [*LOSSES, OWN_LOSS].__contains__,
+    "loss": LOSS_NAMES.__contains__,
     "scores": SCORES.__contains__,
     "algorithm": ALGORITHMS.__contains__,
     "recombined": is_part,

@@ -28,7 +28,7 @@ from tasks.executors.base import EXECUTORS, Executor
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.outputs import OWN_LOSS, takes_labels
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import LOSSES, SCORES
+from tasks.networks.scores import LOSS_NAMES, SCORES
 from tasks.networks.start import Fork, Start, find_start
 from tasks.rounds.job import Work
 from tasks.tables import unknown
@@ -126,7 +126,7 @@ def _complete(config: TrainConfig) -> TrainConfig:
         "data": keep_source(config.data),
         **{name: getattr(config.loading, name) for name in PREPARED},
         "model": named_or_own("model", config.model, MODELS),
-        "loss": config.loss and named_or_own("loss", config.loss, [*LOSSES, OWN_LOSS]),
+        "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
         "algorithm": config.algorithm.recorded(config.rounds),
         "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.recorded()),

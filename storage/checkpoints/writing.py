@@ -19,14 +19,7 @@ from storage.places.local import FOLDER, sync_and_close
 from storage.values.tensors import LazyTensors, Specs, specs_of
 
 DTYPES = {
-    **{
-        "float64": "F64",
-        "float32": "F32",
-        "float16": "F16",
-        "bfloat16": "BF16",
-        "complex64": "C64",
-        "bool": "BOOL",
-    },
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
     **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
     **{"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64"},

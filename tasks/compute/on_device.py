@@ -13,15 +13,12 @@ from storage.errors import RoundFailed
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.compute.mapper import Mapper
-from tasks.data.examples import Examples
+from tasks.data.examples import Examples, Move
 from tasks.networks.objective import Objective
 from tasks.numerics.devices import find_device, forget_copies, moved, resident, seeded
 from tasks.numerics.pinning import pinned
 
 T = TypeVar("T")
-
-Move = Callable[[torch.Tensor], torch.Tensor]
-"""Brings a tensor to a device."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,11 +43,11 @@ def opened(source: Source, partition: int, partitions: int, memory: float = 0) -
         dataset = source.load(partition, partitions)
         check_alike(dataset, str(source))
         _opened[key] = Opened(dataset)
+        size = sum(_size(one.dataset) for one in _opened.values())
+        while len(_opened) > 1 and size > memory:
+            _, oldest = _opened.popitem(last=False)
+            size -= _size(oldest.dataset)
     _opened.move_to_end(key)
-    sizes = {key: _size(one.dataset) for key, one in _opened.items()}
-    while len(_opened) > 1 and sum(sizes.values()) > memory:
-        oldest, _ = _opened.popitem(last=False)
-        del sizes[oldest]
     return _opened[key]
 
 

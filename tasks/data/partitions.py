@@ -22,7 +22,6 @@ from tasks.data.opened import (
     evidence_of,
     files_of,
     forget_opened,
-    opened,
     targets_of,
 )
 from tasks.data.reading import Loading, Reading
@@ -116,8 +115,7 @@ class Partitions:
         return LoadedExamples(self._reading(partition, held_out), rows)
 
     def _reading(self, partition: int, held_out: bool) -> Reading:
-        apart = self.source.partitioned
-        number, of = (partition, self.split.partitions) if apart else (0, 1)
+        number, of = (partition, self.split.partitions) if self.source.partitioned else (0, 1)
         return Reading(self.source, number, of, held_out, self.loading, self.dtype)
 
     def targets(self) -> torch.Tensor:
@@ -190,7 +188,8 @@ class Partitions:
 
     def describe(self, partition: int) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once."""
-        dataset, digest = self._dataset(partition).dataset, self._dataset(partition).digest
+        found = self._dataset(partition)
+        dataset = found.dataset
         train, held_out = self._rows(partition, 0)
         sample, held = self.sample(partition), dataset.held_out
         known = targets_of(dataset.train)
@@ -205,7 +204,7 @@ class Partitions:
             targets=_shape(sample.targets),
             labels=labels,
             classes=max(dataset.classes, *shown, *(int(t.max()) + 1 for t in every), 0) if labels else 0,
-            digest=digest,
+            digest=found.digest,
             class_names=dataset.class_names,
             shared=json_digest(evidence_of(held)) if held is not None and self.source.partitioned else "",
             files=self._files(partition),
@@ -228,8 +227,7 @@ class Partitions:
         return f"partition {partition}: {name}" if self.source.partitioned else name
 
     def _dataset(self, partition: int) -> Opened:
-        number, of = (partition, self.split.partitions) if self.source.partitioned else (0, 1)
-        return opened(self.source, number, of, self.loading.bound)
+        return self._reading(partition, held_out=False).opened
 
 
 @functools.lru_cache(maxsize=2)

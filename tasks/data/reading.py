@@ -17,7 +17,7 @@ from tasks.data.ahead import ReadingFailed
 from tasks.data.collating import batch_of, check_pair, collated
 from tasks.data.datasets import Dataset, Reader
 from tasks.data.examples import Examples
-from tasks.data.opened import opened
+from tasks.data.opened import Opened, opened
 from tasks.data.sources.table import Source
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
@@ -70,8 +70,13 @@ class Reading:
         return self._dataset.part(self.held_out)
 
     @property
+    def opened(self) -> Opened:
+        """What the source gives, as this process has opened it."""
+        return opened(self.source, self.partition, self.partitions, self.loading.bound)
+
+    @property
     def _dataset(self) -> Dataset:
-        return opened(self.source, self.partition, self.partitions, self.loading.bound).dataset
+        return self.opened.dataset
 
     @property
     def _transform(self) -> Code | None:

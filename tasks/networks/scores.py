@@ -67,6 +67,9 @@ def class_axis(outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
 
 LOSSES: Mapping[str, Loss] = {"cross_entropy": cross_entropy, "mse": mean_squared_error}
 
+LOSS_NAMES = (*LOSSES, OWN_LOSS)
+"""The names that a loss may be given by."""
+
 ITEMS: Mapping[str, Loss] = {"cross_entropy": cross_entropies, "mse": squared_errors}
 """The built-in losses without the mean: a number for each label or output."""
 
