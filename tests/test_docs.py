@@ -164,7 +164,9 @@ def run_line(line: str, folder: Path) -> None:
         case ["python", script]:
             runpy.run_path(str(folder / script), run_name="__main__")
         case ["pytest", *arguments]:
-            subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=project(folder), check=True)
+            # In a folder of its own: in the common one it would first delete what other sessions left there.
+            line = [sys.executable, "-m", "pytest", f"--basetemp={folder}/pytest", *arguments]
+            subprocess.run(line, cwd=project(folder), check=True)
         case ["make", target]:
             assert re.search(rf"^{target}:", (HERE / "Makefile").read_text(), re.MULTILINE), line
         case _:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -90,8 +90,14 @@ def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]
         options |= {"security": Security.temporary(), "scheduler_kwargs": {"dashboard": False}}
     import_nothing_ahead()
     # Some settings are read when the cluster is made, others when a worker is lost.
-    with dask.config.set(settings), _silent(), LocalCluster(**options) as cluster:
-        yield cluster
+    with dask.config.set(settings), _silent():
+        cluster = LocalCluster(**options)
+        try:
+            yield cluster
+        finally:
+            # A nanny whose worker died while it began may have none to end; why the run ends matters more.
+            with suppress(AssertionError):
+                cluster.close()
 
 
 @contextmanager

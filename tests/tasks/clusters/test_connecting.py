@@ -138,6 +138,19 @@ def listening() -> set[tuple[int, str, int]]:
     }
 
 
+def test_why_a_run_ends_is_told_also_where_its_cluster_does_not_close(monkeypatch) -> None:
+    """As where each worker dies while it begins: `WorkerProcess.kill` may then find no process to wait for."""
+    close = LocalCluster.close
+
+    def fails_after(cluster: LocalCluster) -> None:
+        close(cluster)
+        raise AssertionError("can only join a started process")
+
+    monkeypatch.setattr(LocalCluster, "close", fails_after)
+    with pytest.raises(ClusterError, match="its work is lost"), local_cluster(1):
+        raise ClusterError("its work is lost")
+
+
 def test_a_local_cluster_listens_to_this_machine_alone() -> None:
     before = listening()
     with local_cluster(1) as cluster:
