@@ -14,7 +14,7 @@ from itertools import zip_longest
 from storage.rounds.commits import Commit, ProcessGroupRecord
 from storage.values.state import Update
 from tasks.compute.communicator import Alone, Communicator
-from tasks.data.partitions import Partition
+from tasks.data.partitions import BlockExamples
 from tasks.persistence.committing import (
     Rank,
     commit_round,
@@ -61,19 +61,19 @@ class Computed:
 
 
 class BlockData:
-    """Loads the examples of a block, and keeps those of the last split that was asked for."""
+    """Loads the examples of a block, and keeps those of the last split or cohort that was asked for."""
 
-    def __init__(self, block: int, number: int | None = None, examples: list[Partition] | None = None) -> None:
+    def __init__(self, block: int, draw: int | None = None, examples: BlockExamples | None = None) -> None:
         self.block = block
-        self._number = number
-        self._examples = examples or []
+        self._draw = draw
+        self._examples = examples or {}
 
     def __call__(
-        self, job: Job, round: int, load: Callable[[Job, int, int], list[Partition]] = load_and_persist
-    ) -> list[Partition]:
-        """The examples of the block in a round, by partition. If the split changed, `load` reads them."""
-        if (number := job.split(round)) != self._number:
-            self._number, self._examples = number, load(job, number, self.block)
+        self, job: Job, round: int, load: Callable[[Job, int, int], BlockExamples] = load_and_persist
+    ) -> BlockExamples:
+        """The examples of the block in a round, by partition. If split or cohort changed, `load` reads them."""
+        if (draw := job.draw(round)) != self._draw:
+            self._draw, self._examples = draw, load(job, round, self.block)
         return self._examples
 
 

@@ -104,7 +104,7 @@ def _option_type(annotation: Any) -> Any:
     if get_origin(members[0]) in (dict, Mapping):
         return dict
     plain = members[0] in (bool, int, float, Path) or get_origin(members[0]) is Literal
-    return members[0] if plain else str
+    return members[0] if plain and len(members) == 1 else str
 
 
 def _members(annotation: Any) -> list[Any]:

@@ -64,7 +64,7 @@ def resolve(config: TrainConfig) -> Resolved:
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
     config = with_server(config, algorithm)
-    partitions = deal(config, config.dtype)
+    partitions = replace(deal(config, config.dtype), cohort=config.drawn)
     if partitions.source.partitioned:
         return Resolved(config, algorithm, partitions)
     whole = partitions.describe(0)
@@ -117,7 +117,8 @@ def deal(config: Dealing, dtype: str = "float32") -> Partitions:
     """The partitions of a configuration's examples; nothing is loaded yet. Raises `UsageError`, `CodeError`."""
     split = Split(config.partitions, config.split, config.seed, config.resplit_every)
     source = find_source(config.data, config.target, split.deal.column, config.hash_data)
-    return Partitions(source, split, dtype, config.held_out, loading=config.loading)
+    own = config.score_partitions or 0.0
+    return Partitions(source, split, dtype, config.held_out, loading=config.loading, own_held_out=own)
 
 
 def _complete(config: TrainConfig) -> TrainConfig:
@@ -186,6 +187,8 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
         )
     if config.resplit_every is not None:
         raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
+    if config.cohort is not None:
+        raise UsageError("a cohort needs rounds in which partitions begin together; leave it out")
     if config.stacked > 1:
         raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
     if config.quorum > 1:

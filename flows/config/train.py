@@ -25,6 +25,7 @@ from storage.upkeep.keeping import Keep
 from tasks.compute.compute import Compute
 from tasks.data.reading import Loading
 from tasks.data.sources.table import SOURCES
+from tasks.data.splits.cohort import Cohort
 from tasks.data.splits.deals import SPLITS
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSSES, SCORES
@@ -46,6 +47,14 @@ PREPARED = ("transform", "held_out_transform", "collate")
 """The user's functions that prepare examples where they are used."""
 
 
+def _as_number(given: Any) -> Any:
+    """A whole number where a text is one, so that 1 is one partition and 1.0 all of them."""
+    return int(given) if isinstance(given, str) and given.isdecimal() else given
+
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
 class Dealing(Config):
     """The examples, how they are split into partitions, and how they are prepared."""
 
@@ -64,6 +73,10 @@ class Dealing(Config):
         default="iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}"
     )
     resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
+    score_partitions: Share | None = Field(
+        default=None,
+        description="share of its examples that each partition holds out for a score of its own, such as 0.1",
+    )
     seed: int = Field(default=0, ge=0, description="decides every random number")
     transform: NamedOrOwn | None = Field(
         default=None,
@@ -121,6 +134,15 @@ class Experiment(Dealing):
         default=None,
         description="parts in place of the algorithm's, as `roundweave recombine --save` records them",
     )
+    cohort: Annotated[Annotated[int, Field(ge=1, strict=True)] | Share | None, BeforeValidator(_as_number)] = (
+        Field(
+            default=None,
+            description="how many partitions take part in a round, such as 10, or a share, such as 0.1",
+        )
+    )
+    cohort_by_size: bool = Field(
+        default=False, description="draw partitions with chances in proportion to their examples"
+    )
     quorum: int = Field(default=1, ge=1, description="a round with fewer accepted updates fails")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
@@ -160,10 +182,21 @@ class Experiment(Dealing):
         """The user's functions among the algorithm, its map, reduce and apply."""
         return (*self.algorithm.code, *(self.recombined.code if self.recombined else ()))
 
+    @property
+    def drawn(self) -> Cohort | None:
+        """The cohort of a round; None if all partitions take part."""
+        share = self.cohort if self.cohort is not None else 1.0
+        size = share if isinstance(share, int) else max(1, round(share * self.partitions))
+        return None if size == self.partitions else Cohort(size, self.cohort_by_size)
+
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
-        if self.quorum > self.partitions:
-            raise ValueError(f"quorum {self.quorum} is more than the {self.partitions} partitions")
+        if isinstance(self.cohort, int) and self.cohort > self.partitions:
+            raise ValueError(f"a cohort of {self.cohort} is more than the {self.partitions} partitions")
+        if self.cohort_by_size and self.cohort is None:
+            raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
+        if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):
+            raise ValueError(f"quorum {self.quorum} is more than the {taking_part} partitions of a round")
         if self.precision != "float32" and self.dtype != "float32":
             raise ValueError(f"precision {self.precision} is for parameters in float32, not in {self.dtype}")
         return self
@@ -337,6 +370,10 @@ class TrainConfig(Experiment, Execution):
             raise ValueError(f"on_complete = {self.on_complete} is about the run of a name; give a name, too")
         if self.on_complete == "extend" and self.algorithm.name == "auto":
             raise ValueError("on_complete = extend adds rounds, and auto counts epochs; name an algorithm")
+        if self.cohort is not None and self.algorithm.name == "auto":
+            raise ValueError(
+                "auto decides how many partitions there are, so that none sits out; name an algorithm"
+            )
         return self
 
     @property

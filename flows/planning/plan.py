@@ -18,7 +18,6 @@ from flows.planning.workload import Workload, workload
 from flows.reporting.listening import notice
 from storage.errors import ClusterError
 from tasks.compute.compute import Compute
-from tasks.data.partitions import Partition
 from tasks.executors.base import Executor
 
 HEAT = 1.5
@@ -233,5 +232,5 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
         }
         scoring = replace(work_of(plain, executors["inline"])[0], compute=Compute(threads=os.cpu_count() or 1))
         examples = plain.partitions.load(0, 0)
-        examples = Partition(examples.train, thinned(examples.held_out))
+        examples = replace(examples, held_out=thinned(examples.held_out))
         yield Bench(config, work, executors, len(usable_workers(client)), root, scoring, examples)

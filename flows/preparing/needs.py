@@ -34,10 +34,14 @@ They are the state, the network, its gradient, the network as a vector, and the 
 
 @dataclass(frozen=True)
 class Needs:
-    """What the rounds of a run store, and the bytes of a worker's memory besides activations."""
+    """What the rounds of a run store, and the bytes of a worker's memory besides activations.
+
+    `updates` is the number of updates of a round.
+    """
 
     schema: Schema
     memory: int
+    updates: int
 
     @classmethod
     def of(cls, work: Work) -> Needs:
@@ -45,12 +49,12 @@ class Needs:
         layout = work.objective.layout
         none = {spec.dtype: torch.empty(0, dtype=getattr(torch, spec.dtype)) for spec in layout.params}
         held = COPIES * specs_bytes(layout.params) // work.compute.ranks + 2 * specs_bytes(layout.frozen)
-        return cls(schema_of(work, work.algorithm.apply.init(none)), held)
+        return cls(schema_of(work, work.algorithm.apply.init(none)), held, work.partitions.taking_part)
 
     def stored(self, keep: Keep, rounds: int) -> int:
         """The bytes that stay of so many rounds under a policy, the newest round whole."""
         states, updates = keep.counts(rounds)
-        return self.schema.stored_bytes(states, updates * self.schema.partitions)
+        return self.schema.stored_bytes(states, updates * self.updates)
 
     def check_disk(self, place: Place, keep: Keep, rounds: int) -> None:
         """Say what a run will store if that is much; raises `UsageError` if its disk has not enough room."""
@@ -65,7 +69,7 @@ class Needs:
             )
         if needed >= LARGE:
             room = "" if free is None else f" of {_size(free)} that are free"
-            updates = self.schema.partitions * self.schema.update_bytes
+            updates = self.updates * self.schema.update_bytes
             each = f"{_size(self.schema.state_bytes)} a state and {_size(updates)} the updates of a round"
             notice(f"{rounds} rounds will store {_size(needed)}{room}: {each}; --keep {keep}")
 

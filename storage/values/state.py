@@ -77,6 +77,7 @@ class Update(Record):
         metrics: Numbers by name, each of which is stored for the round and the partition.
         carry: The client state that the partition gets back in its next round.
         matches: A match for each update that was given to a reduce that matches units.
+        count: How many accepted updates a reduced one was made of.
 
     Example:
         >>> update = rw.Update({"float32": torch.ones(7)}, weight=32, metrics={"train_loss": 0.7})
@@ -89,3 +90,4 @@ class Update(Record):
     metrics: Mapping[str, float] = field(default_factory=dict)
     carry: Mapping[str, Vectors] = field(default_factory=dict)
     matches: tuple[Match, ...] = ()
+    count: int = 1

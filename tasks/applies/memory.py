@@ -11,13 +11,16 @@ import torch
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Apply
+from tasks.numerics.dtypes import accumulator
 
 
 @dataclass(frozen=True)
 class KeepExtras(Apply):
-    """Wraps another apply and adds the round's reduced extras to its memory; before round 1 they are zeros.
+    """Wraps another apply, and keeps in its memory the mean over all partitions of what their extras add up to.
 
-    The maps of the next round can then use them, such as SCAFFOLD's control variate.
+    Extras are changes: the mean of a round's is added in the proportion of the `partitions` whose updates were
+    accepted, |S| / N in Karimireddy et al. 2020, Algorithm 1, line 17. Before round 1 they are zeros. The maps of
+    the next round can use them, such as SCAFFOLD's control variate.
 
     >>> from tasks.applies.optimizers import Sgd
     >>> KeepExtras(Sgd(), ("control",)).init({"float32": torch.ones(2)})
@@ -26,20 +29,30 @@ class KeepExtras(Apply):
 
     apply: Apply
     slots: tuple[str, ...]
+    partitions: int | None = None
 
     def bound(self, objective: Any, partitions: Any) -> KeepExtras:
-        """A copy whose inner apply is bound, too."""
-        return replace(self, apply=self.apply.bound(objective, partitions))
+        """A copy that knows the number of partitions, and whose inner apply is bound, too."""
+        inner = self.apply.bound(objective, partitions)
+        return replace(self, apply=inner, partitions=partitions.split.partitions)
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """The memory of the inner apply, and zeros (elements,) per dtype for each of the extras."""
         zeros = {slot: {k: torch.zeros_like(p) for k, p in params.items()} for slot in self.slots}
         return {**self.apply.init(params), **zeros}
 
+    @torch.no_grad()
     def __call__(self, state: State, update: Update) -> State:
-        """Apply the inner apply, then store the extras; vectors are (elements,) per dtype."""
-        after = self.apply(state, update)
-        return replace(after, memory={**after.memory, **{slot: update.extras[slot] for slot in self.slots}})
+        """Apply the inner apply, then add the extras; vectors are (elements,) per dtype."""
+        after, share = self.apply(state, update), update.count / (self.partitions or update.count)
+        kept = {
+            slot: {
+                k: (vector.to(accumulator(k)) + share * update.extras[slot][k]).to(vector.dtype)
+                for k, vector in state.memory[slot].items()
+            }
+            for slot in self.slots
+        }
+        return replace(after, memory={**after.memory, **kept})
 
 
 def kept_memory(apply: Apply, state: State) -> Mapping[str, Vectors]:

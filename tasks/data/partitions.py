@@ -27,16 +27,26 @@ from tasks.data.opened import (
 from tasks.data.reading import Loading, Reading
 from tasks.data.sources.data_sets import READ_AGAIN
 from tasks.data.sources.table import Source
+from tasks.data.splits.cohort import Cohort
 from tasks.data.splits.deals import Pool, Rows
-from tasks.data.splits.split import Split, deal_held_out, hold_out
+from tasks.data.splits.split import Split, held_out_rows, hold_out
+from tasks.numerics.pinning import derive_seed
 
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition's examples: those to train on, and the held-out ones with which it scores the network."""
+    """One partition's examples: those to train on, and the held-out ones with which it scores the network.
+
+    `own` are held-out examples for a score of the partition itself, if it is to have one.
+    """
 
     train: AnyExamples
     held_out: AnyExamples
+    own: AnyExamples | None = None
+
+
+BlockExamples = Mapping[int, Partition]
+"""The examples of the partitions of a block that take part in a round, by partition, ascending."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,8 @@ class Partitions:
         shared: Whether all partitions have the same held-out examples, of which each scores a part.
         loading: How examples are prepared where they are used.
         files: The names of the files that are read where they are used, each with what shows that it is the same.
+        cohort: How many partitions take part in a round; None: all.
+        own_held_out: The share of its examples that each partition holds out for a score of its own.
 
     Example:
         >>> partitions = rw.Partitions(rw.find_source("digits"), rw.Split(4))
@@ -87,6 +99,8 @@ class Partitions:
     shared: bool = False
     loading: Loading = field(default_factory=Loading)
     files: tuple[tuple[str, str], ...] = ()
+    cohort: Cohort | None = None
+    own_held_out: float = 0.0
 
     def __post_init__(self) -> None:
         # A source that loads each partition on its own is not split, so asking for a special split is an error.
@@ -95,17 +109,52 @@ class Partitions:
                 f"split {self.split.kind} needs all examples, and the data give each partition its own"
             )
 
-    def load(self, number: int, partition: int) -> Partition:
-        """Load a partition under the split of this number; raises `DataError` if the examples have changed."""
+    @property
+    def taking_part(self) -> int:
+        """How many partitions take part in a round."""
+        return self.split.partitions if self.cohort is None else self.cohort.size
+
+    def cohort_of(self, round: int) -> tuple[int, ...] | None:
+        """The partitions that take part in a round, ascending; None: all."""
+        return None if self.cohort is None else _known_cohort(self, round)
+
+    def load(self, number: int, partition: int, place: int | None = None, scorers: int | None = None) -> Partition:
+        """Load a partition under the split of this number; raises `DataError` if the examples have changed.
+
+        Of held-out examples that belong to no partition it scores the part at its `place` among so many `scorers`;
+        by default all partitions are scorers.
+        """
         found = self._dataset(partition)
-        place = 0 if self.source.partitioned else partition
         if self.digests and found.digest != self.digests[partition if self.source.partitioned else 0]:
             mine = {name: shown for name, shown in self.files if name.startswith(self._named(partition, ""))}
             other = differing_files(mine, self._files(partition)) or f"the examples of {self.source} have changed"
             raise DataError(f"{other} since the run began; restore them")
-        train, held_out = self._rows(partition, number)
-        held = deal_held_out(held_out[0], self.split.partitions)[partition] if self.shared else held_out[place]
-        return Partition(self._part(partition, train[place], False), self._part(partition, held, True))
+        train, own = self._train_rows(partition, number)
+        place, scorers = (partition, self.split.partitions) if place is None else (place, scorers or 1)
+        held_out = (_known_part if self.cohort else Partitions.held_out_part)(self, partition, place, scorers)
+        loaded = Partition(self._part(partition, train, False), held_out)
+        if not self.own_held_out:
+            return loaded
+        if self.has_own_held_out:
+            return replace(loaded, own=held_out)
+        prepared = replace(self, loading=replace(self.loading, transform=self.loading.held_out_transform))
+        return replace(loaded, own=prepared._part(partition, own, False))
+
+    def held_out_part(self, partition: int, place: int, scorers: int) -> AnyExamples:
+        """The held-out examples that a partition scores, at its `place` among so many `scorers`."""
+        held = self._rows(partition, 0)[1]
+        rows = held if self.has_own_held_out else held_out_rows(held, place, scorers)
+        return self._part(partition, rows, True)
+
+    def _train_rows(self, partition: int, number: int) -> tuple[Rows, Rows]:
+        """The rows that a partition trains on under a split, and those that it holds out for its own score."""
+        rows = self._rows(partition, number)[0][0 if self.source.partitioned else partition]
+        if not self.own_held_out or self.has_own_held_out:
+            return rows, rows[:0]
+        targets = targets_of(self._dataset(partition).dataset.train)
+        known = np.zeros(len(rows)) if targets is None else targets.numpy()[rows]
+        train, own = hold_out(known, self.own_held_out, derive_seed(self.split.seed, "own", partition))
+        return rows[train], rows[own]
 
     def _part(self, partition: int, rows: Rows, held_out: bool) -> AnyExamples:
         """The examples of a partition at some rows: in memory, or as what reads them."""
@@ -135,7 +184,7 @@ class Partitions:
         """How many examples each partition trains on under a split."""
         if self.source.partitioned:
             return [len(self.load(number, partition).train) for partition in range(self.split.partitions)]
-        return [len(rows) for rows in self._rows(0, number)[0]]
+        return [len(self._train_rows(partition, number)[0]) for partition in range(self.split.partitions)]
 
     def train_targets(self, number: int) -> list[torch.Tensor]:
         """The targets (examples, *) that each partition trains on under a split."""
@@ -143,7 +192,8 @@ class Partitions:
             loaded = (self.load(number, partition).train for partition in range(self.split.partitions))
             return [single(part.first(len(part)).targets, "a table of labels") for part in loaded]
         targets = self.targets()
-        return [targets[torch.from_numpy(rows)] for rows in self._rows(0, number)[0]]
+        dealt = (self._train_rows(partition, number)[0] for partition in range(self.split.partitions))
+        return [targets[torch.from_numpy(rows)] for rows in dealt]
 
     def check_in_memory(self, what: str, partition: int) -> None:
         """Raise `DataError` unless a partition's examples are held in memory, one tensor each, as `what` needs."""
@@ -167,8 +217,13 @@ class Partitions:
         except ReadingFailed as error:
             raise DataError(str(error)) from error
 
-    def _rows(self, partition: int, number: int) -> tuple[list[Rows], list[Rows]]:
-        """The rows to train on and the held-out rows of what the source loads for a partition, by partition."""
+    @property
+    def has_own_held_out(self) -> bool:
+        """Whether each partition brings held-out examples of its own."""
+        return self.source.partitioned and not self.shared
+
+    def _rows(self, partition: int, number: int) -> tuple[list[Rows], Rows]:
+        """The rows to train on of what the source loads for a partition, by partition, and the held-out rows."""
         return _known_rows(self, partition if self.source.partitioned else 0, number)
 
     def check_again(self, partition: int) -> None:
@@ -199,7 +254,7 @@ class Partitions:
         shown = [part.classes for part in dataset.parts if isinstance(part, Reader)] if labels else []
         return Description(
             examples=sum(map(len, train)),
-            held_out=sum(map(len, held_out)),
+            held_out=len(held_out),
             inputs=_shape(sample.inputs),
             targets=_shape(sample.targets),
             labels=labels,
@@ -231,7 +286,7 @@ class Partitions:
 
 
 @functools.lru_cache(maxsize=2)
-def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[list[Rows], list[Rows]]:
+def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[list[Rows], Rows]:
     """What `Partitions._rows` returns, computed once for each split and not for each partition that is loaded."""
     dataset, split, apart = partitions._dataset(partition).dataset, partitions.split, partitions.source.partitioned
     targets = targets_of(dataset.train)
@@ -244,13 +299,29 @@ def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[li
         known = np.zeros(len(used)) if labels is None else labels[used]
         train, held = (used[rows] for rows in hold_out(known, partitions.held_out, split.seed))
     if apart:
-        return [train], [held]
-    return split.rows(pool.take(train), number), deal_held_out(held, split.partitions)
+        return [train], held
+    return split.rows(pool.take(train), number), held
+
+
+@functools.lru_cache(maxsize=4)
+def _known_cohort(partitions: Partitions, round: int) -> tuple[int, ...]:
+    """What `Partitions.cohort_of` returns, drawn once for a round, which asks several times."""
+    cohort = partitions.cohort
+    assert cohort is not None
+    sizes = partitions.sizes(0) if cohort.by_size else range(partitions.split.partitions)
+    return cohort.draw(partitions.split.seed, round, sizes)
+
+
+@functools.lru_cache(maxsize=64)
+def _known_part(partitions: Partitions, partition: int, place: int, scorers: int) -> AnyExamples:
+    """What `held_out_part` gives, kept for the rounds in which another partition has this place."""
+    return partitions.held_out_part(partition, place, scorers)
 
 
 def forget_examples() -> None:
     """Clear the caches of examples of this process and its loaders; the examples may have changed on disk."""
-    _known_rows.cache_clear()
+    for known in (_known_rows, _known_cohort, _known_part):
+        known.cache_clear()
     forget_opened()
     forget_loaders()
 

@@ -12,7 +12,7 @@ from storage.rounds.store import RoundStore
 from storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
 from storage.values.state import State
 from tasks.applies.memory import kept_memory
-from tasks.data.partitions import Partition, Partitions
+from tasks.data.partitions import BlockExamples, Partitions
 from tasks.persistence.recomputing import recomputed, reduce_again
 from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Work
@@ -147,10 +147,13 @@ def _numbers(score: Score | None) -> dict[str, float]:
 
 
 def _score(work: Work, state: State) -> Score | None:
-    return judge_round(work, state.round, score_block(work, state, _examples(work.partitions)))
+    return judge_round(
+        work, state.round, score_block(work, state, _examples(work.partitions, work.cohort(state.round)))
+    )[0]
 
 
 @functools.lru_cache(maxsize=1)
-def _examples(partitions: Partitions) -> tuple[Partition, ...]:
-    """All partitions, loaded once in a process. Every split holds out the same examples, so split 0 is used."""
-    return tuple(partitions.load(0, partition) for partition in range(partitions.split.partitions))
+def _examples(partitions: Partitions, cohort: tuple[int, ...] | None) -> BlockExamples:
+    """The partitions of a cohort, or all. Every split holds out the same examples, so split 0 is used."""
+    members = range(partitions.split.partitions) if cohort is None else cohort
+    return {p: partitions.load(0, p, place, len(members)) for place, p in enumerate(members)}

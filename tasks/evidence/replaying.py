@@ -26,7 +26,7 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.asynchronous.ledger import recorded_round, standing
 from tasks.asynchronous.steps import Pushed, map_version, recorded_push, rules, serve
-from tasks.data.partitions import Partition
+from tasks.data.partitions import BlockExamples
 from tasks.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from tasks.persistence.committing import fold_round, read_outcome
 from tasks.rounds.guard import LEFT_OUT, NOTHING
@@ -42,23 +42,22 @@ Replayed = BlockResult | tuple[Pushed, ...]
 """A block's updates, mapped again: nodes of the tree over partitions, or their pushes to a parameter server."""
 
 
-def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) -> Replayed | RoundResult:
+def replay_block(job: Job, round: int, data: BlockExamples, block: int) -> Replayed | RoundResult:
     """Map a block's partitions again, and fold the updates.
 
-    `data` are the examples of the block's partitions. Returns a `RoundResult` if an update differs from the stored
+    `data` are the examples of those that take part. Returns a `RoundResult` if an update differs from the stored
     one or cannot be mapped.
     """
 
     def steps(before: Outcome, stored: Commit) -> Replayed | RoundResult:
         if stored.server is not None:
-            return _pushed(job, before, stored, data, block)
-        span = job.plan.span(block)
+            return _pushed(job, before, stored, data)
         # Whether a map raises may depend on the machine, so maps that raised are taken from the record.
-        records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in span}
+        records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in data}
         updates: dict[int, Update | None] = dict.fromkeys(records)
-        mapping = [partition for partition in span if partition not in records]
+        mapping = [partition for partition in data if partition not in records]
         carries = (_carry(job, before, partition) for partition in mapping)
-        examples = (data[partition - span.start] for partition in mapping)
+        examples = (data[partition] for partition in mapping)
         for mapped in map_block(job.work, before.state, mapping, examples, carries):
             partition, update = mapped.partition, mapped.update
             record = stored.updates.get(partition)
@@ -69,21 +68,19 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
             if difference := _of_update(job, mapped, records[partition], stored):
                 return RoundResult(round, difference)
             updates[partition] = None if refused else update
-        nodes = fold_block(job.work, round, job.plan.nodes(block), updates)
+        nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
         return BlockResult(nodes, records, job.work.code)
 
     return _with_records(job, round, steps)
 
 
-def _pushed(
-    job: Job, before: Outcome, stored: Commit, data: Sequence[Partition], block: int
-) -> tuple[Pushed, ...] | RoundResult:
+def _pushed(job: Job, before: Outcome, stored: Commit, data: BlockExamples) -> tuple[Pushed, ...] | RoundResult:
     """Map again what a block's partitions pushed in a round of a parameter server, each from its own version.
 
     Returns a `RoundResult` if an update differs or cannot be mapped.
     """
-    span, pushed = job.plan.span(block), list[Pushed]()
-    for partition in filter(span.__contains__, stored.updates):
+    pushed = list[Pushed]()
+    for partition in filter(data.__contains__, stored.updates):
         arrival = stored.updates[partition].arrival
         if arrival is None:
             return RoundResult(stored.round, lacking="its updates came to the server of another run")
@@ -92,7 +89,7 @@ def _pushed(
             continue
         fetched = read_outcome(job, arrival.version).state
         flight, carry = InFlight(arrival.push, arrival.version), _carry(job, before, partition)
-        mapped = map_version(job.work, fetched, flight, partition, data[partition - span.start], carry)
+        mapped = map_version(job.work, fetched, flight, partition, data[partition], carry)
         update = mapped.update
         record = UpdateRecord(update_digest(update), update.weight, mapped.refused)
         stale = rules(job.work).refusal(arrival.staleness)

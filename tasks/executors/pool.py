@@ -14,7 +14,6 @@ from storage.errors import listed
 from tasks.clusters.workers import ANSWER_SECONDS, Lost, Watch, usable_workers
 from tasks.executors.on_worker import run_step
 from tasks.rounds.job import Job
-from tasks.rounds.plan import RoundPlan
 from tasks.rounds.timing import Notice, Stragglers
 from tasks.when import Asynchronous
 
@@ -27,7 +26,7 @@ class Task(NamedTuple):
     Dask measures durations by `kind`. A key must never be used for two different tasks, so `spread` names the
     attempt, how often its work was submitted anew, and the number of blocks. In a ``push``, which is one map for a
     parameter server, `round` is the number of the push and `block` the partition; in ``pushes``, which are several
-    maps of one block, they are those of the first. In ``data``, `round` is the number of the split.
+    maps of one block, they are those of the first. In ``data``, `round` is the job's `draw`.
     """
 
     kind: str
@@ -43,12 +42,12 @@ class Task(NamedTuple):
     def attempt(self) -> str:
         return self.spread.split("-")[0]
 
-    def partitions(self, plan: RoundPlan) -> range:
+    def partitions(self, job: Job) -> Sequence[int]:
         """The partitions that the task works on. Its key has the number of blocks that the plan had then."""
         if self.kind == "push":
             return range(self.block, self.block + 1)
-        plan = replace(plan, blocks=int(self.spread.rpartition("-")[2]))
-        return plan.span(plan.block_of(self.block) if self.kind == "pushes" else self.block)
+        plan = replace(job, blocks=int(self.spread.rpartition("-")[2])).plan_of(self.round)
+        return plan.members(plan.block_of(self.block) if self.kind == "pushes" else self.block)
 
 
 PUSHES = ("push", "pushes")
@@ -87,7 +86,7 @@ class WorkerPool:
         if workers != self.workers:
             self.forget()
             self.workers = workers
-        partitions = job.plan.partitions
+        partitions = job.work.partitions.taking_part
         blocks = partitions if one_by_one else min(partitions, max(1, len(workers) // ranks))
         return replace(job, blocks=blocks, one_by_one=one_by_one)
 
@@ -110,11 +109,11 @@ class WorkerPool:
         return self._hold(self.key(job, f"job-{job.attempt.executor}", 0), _itself, job)
 
     def data(self, job: Job, round: int, load: Callable[..., Any]) -> list[Future[Any]]:
-        """Futures of each block's examples in a round, made by `load(job, split, block)`.
+        """Futures of each block's examples in a round, made by `load(job, round, block)`.
 
-        Workers hold the examples of the present split and of the one before.
+        Workers hold the examples of the present split, or cohort, and of the one before.
         """
-        shared, number = self.shared(job), job.split(round)
+        shared, number = self.shared(job), job.draw(round)
         keys = [self.key(job, "data", number, block) for block in range(job.blocks)]
         held = {Task(*key): future for key, future in self._held.items()}
         self._held = {
@@ -122,7 +121,7 @@ class WorkerPool:
             for task, future in held.items()
             if task.spread == Task(*keys[0]).spread and (task.kind != "data" or task.round >= number - 1)
         }
-        return [self._hold(key, load, shared, number, block) for block, key in enumerate(keys)]
+        return [self._hold(key, load, shared, round, block) for block, key in enumerate(keys)]
 
     def _hold(self, key: Key, function: Any, *arguments: Any) -> Future[Any]:
         """The future of a call, which is kept beyond its window of rounds and made only once for a key."""
@@ -165,14 +164,14 @@ class WorkerPool:
 def _parts(job: Job | None, keys: Iterable[Any], kinds: tuple[str, ...]) -> list[tuple[int, int]]:
     """What Dask keys of a job's attempt are about, as (number, partition), for the tasks of some kinds.
 
-    The number is a round; for a ``push`` its own, and for ``data`` that of the split.
+    The number is a round; for a ``push`` its own, and for ``data`` the job's `draw`.
     """
     if job is None:
         return []
     # Other programs on the cluster may have keys of any shape.
     tasks = [Task(*key) for key in keys if isinstance(key, tuple) and len(key) == 4 and key[0] in kinds]
     ours = [task for task in tasks if task.attempt == job.attempt.token]
-    return [(task.round, partition) for task in ours for partition in task.partitions(job.plan)]
+    return [(task.round, partition) for task in ours for partition in task.partitions(job)]
 
 
 def _lost_line(lost: Lost, numbers: Sequence[int], partitions: Iterable[int], of: str = "round") -> str:

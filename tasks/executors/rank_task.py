@@ -8,7 +8,7 @@ from dataclasses import replace
 from distributed import get_worker
 
 from tasks.compute.communicator import Alone
-from tasks.data.partitions import Partition
+from tasks.data.partitions import BlockExamples
 from tasks.engine import BlockData, Committer, Engine
 from tasks.numerics.pinning import generators_kept
 from tasks.persistence.committing import WholeNetwork
@@ -29,10 +29,10 @@ async def halt(topic: str) -> None:
     _halted.add(topic)
 
 
-def take_part(job: Job, split: int, data: list[Partition], meeting: Rendezvous, topic: str) -> int | None:
+def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, topic: str) -> int | None:
     """Compute all rounds after the last committed one, as the rank that `meeting` says.
 
-    `data` are the examples of the rank's block under the split with number `split`. Returns the last round that
+    `data` are the examples of the rank's block for the job's `draw`. Returns the last round that
     this rank knows to be committed, or None if another rank is lost. Ends early if it is halted, or if the client
     no longer waits for it.
     """
@@ -43,7 +43,7 @@ def take_part(job: Job, split: int, data: list[Partition], meeting: Rendezvous, 
         worker.log_event(topic, ("port", meeting.port))
     try:
         with join_group(meeting, forgotten, opened) as group, generators_kept():
-            examples = BlockData(group.rank // job.ranks, split, data)
+            examples = BlockData(group.rank // job.ranks, draw, data)
             return _run(job, group, examples, forgotten, lambda round: worker.log_event(topic, ("round", round)))
     except Broken:
         return None

@@ -202,7 +202,7 @@ class RunningRanks:
         self._events: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self._idleness = Idleness(pool.client)
         self._broken: float | None = None
-        self._split = job.split(round + 1)
+        self._draw = job.draw(round + 1)
         self._data = pool.data(job, round + 1, load_and_persist)
         pool.client.subscribe_topic(self._topic, self._listen)
         self._ranks = {0: self._submit(0, port=0)}
@@ -252,7 +252,7 @@ class RunningRanks:
             run_step,
             take_part,
             shared,
-            self._split,
+            self._draw,
             self._data[rank // self.job.ranks],
             meeting,
             self._topic,

@@ -54,10 +54,9 @@ class Scaffold(LocalSgd):
     """Local SGD with control variates (Karimireddy et al. 2020, Algorithm 1, option II).
 
     Each of the K steps uses g - c_i + c in place of the gradient g. A partition carries c_i, which becomes its
-    mean gradient in the round, c_i - c + (start - arrived) / (K lr), and sends it as the extra ``control``; K lr
-    is the sum of the steps' learning rates. The server's c, stored by `KeepExtras`, is the mean of all that were
-    sent. That equals the paper's c + mean(change of c_i) if all partitions take part; if one is refused, there is
-    no lasting error, as a sum of changes would have.
+    mean gradient in the round, c_i - c + (start - arrived) / (K lr), and sends the change as the extra
+    ``control``; K lr is the sum of the steps' learning rates. To the server's c, `KeepExtras` adds |S| / N times
+    the mean change of the S partitions of N that took part and were not refused, so c stays the mean of all c_i.
 
     >>> Scaffold(local_epochs=1).carry
     ('control',)
@@ -77,11 +76,12 @@ class Scaffold(LocalSgd):
         terms = views(objective.layout.params, correction)
         update, _ = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
         walked = math.fsum(self.rates(state, self.count(len(examples))))
-        control = {
-            name: (vector.to(accumulator(name)) / walked - correction[name]).to(vector.dtype)
+        changes = {
+            name: (vector.to(accumulator(name)) / walked - server[name]).to(vector.dtype)
             for name, vector in update.direction.items()
         }
-        return replace(update, carry={"control": control}, extras={"control": control})
+        control = {name: own[name] + change for name, change in changes.items()}
+        return replace(update, carry={"control": control}, extras={"control": changes})
 
 
 FORCE = 0.9

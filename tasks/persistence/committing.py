@@ -24,7 +24,7 @@ from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
 from storage.values.state import Update
 from storage.values.tensors import Vectors
-from tasks.data.partitions import Partition, Partitions
+from tasks.data.partitions import BlockExamples, Partition, Partitions
 from tasks.numerics.fingerprints import check_fingerprint, check_source, fingerprint, source_digest
 from tasks.numerics.pinning import generators_kept
 from tasks.persistence.recomputing import recomputed
@@ -49,20 +49,28 @@ def read_outcome(job: Job, round: int) -> Outcome:
     return recomputed(job.work, job.attempt.open(), round)
 
 
-def load_and_persist(job: Job, number: int, block: int) -> list[Partition]:
-    """Load the examples of a block's partitions under split `number`, and store the split.
+def load_and_persist(job: Job, round: int, block: int) -> BlockExamples:
+    """Load the examples of a block's partitions that take part in a round, and store the split.
 
     Block 0 stores which example is in which partition, unless the data came in partitions.
     """
     partitions = job.work.partitions
     if block == 0 and not partitions.source.partitioned:
-        job.attempt.open().splits.write(number, partitions.assignment)
-    return load_block(job, number, block)
+        job.attempt.open().splits.write(job.split(round), partitions.assignment)
+    return load_block(job, round, block)
 
 
-def load_block(job: Job, number: int, block: int) -> list[Partition]:
-    """Load the examples of a block's partitions under split `number`, and store nothing."""
-    return [job.work.partitions.load(number, partition) for partition in job.plan.span(block)]
+def load_block(job: Job, round: int, block: int) -> BlockExamples:
+    """Load the examples of a block's partitions that take part in a round, and store nothing.
+
+    Those that take part share the held-out examples of a whole data set.
+    """
+    plan, number, load = job.plan_of(round), job.split(round), job.work.partitions.load
+    scorers = len(plan.taking_part)
+    return {
+        p: load(number, p, place, scorers)
+        for place, p in zip(plan.places(block), plan.members(block), strict=True)
+    }
 
 
 Again = Callable[[Callable[[], Mapped]], Mapped]
@@ -145,7 +153,7 @@ class WholeNetwork:
 
 
 def map_and_persist(
-    job: Job, before: Outcome, data: Sequence[Partition], block: int, again: Again = here
+    job: Job, before: Outcome, data: BlockExamples, block: int, again: Again = here
 ) -> BlockResult:
     """Map a block with the whole network, store its updates, and fold them.
 
@@ -154,28 +162,28 @@ def map_and_persist(
     return map_persist_fold(WholeNetwork(job, again), before, data, block)
 
 
-def map_persist_fold(rank: Rank, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
+def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: int) -> BlockResult:
     """Map a block's partitions, store their updates, refuse those that are unsound, and fold the others.
 
-    `data` are the examples of the block's partitions. Updates are stored where the job keeps them; then refused
-    ones of the right shape are, too.
+    `data` are the examples of the partitions that take part. Updates are stored where the job keeps them; then
+    refused ones of the right shape are, too.
     """
     job = rank.job
     check_machine(job)
-    round, span = before.state.round + 1, job.plan.span(block)
-    carries = (rank.read_carry(before.carry_from.get(partition), partition) for partition in span)
+    round = before.state.round + 1
+    carries = (rank.read_carry(before.carry_from.get(partition), partition) for partition in data)
     updates: dict[int, Update | None] = {}
     records: dict[int, Callable[[], UpdateRecord]] = {}
     began = time.perf_counter()
     with generators_kept(), rank.persisting() as persist:
-        for group in map_groups(job.work, before.state, zip(span, data, carries, strict=True)):
+        for group in map_groups(job.work, before.state, zip(data, data.values(), carries, strict=True)):
             seconds = (time.perf_counter() - began) / len(group)
             for each in group:
-                mapped = rank.settled(before, each, data[each.partition - span.start])
+                mapped = rank.settled(before, each, data[each.partition])
                 records[mapped.partition] = persist(round, mapped, seconds)
                 updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()
-        nodes = fold_block(job.work, round, job.plan.nodes(block), updates)
+        nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
     return BlockResult(nodes, {partition: record() for partition, record in records.items()}, job.work.code)
 
 
@@ -234,7 +242,7 @@ def _is_number(value: Any) -> bool:
 
 def fold_round(job: Job, round: int, blocks: Sequence[BlockResult]) -> BlockResult:
     """Fold the results of neighbouring blocks into one result, as if they were one block."""
-    return fold_results(job.work, round, job.plan.partitions, blocks)
+    return fold_results(job.work, round, blocks)
 
 
 def reduce_round(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
@@ -242,7 +250,7 @@ def reduce_round(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Ou
     return reduce_apply(job.work, before, blocks)
 
 
-def score_outcome(job: Job, after: Outcome, data: Sequence[Partition]) -> list[Tally]:
+def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
     """Score the state after a round on the held-out examples of a block; `commit_round` stores the score."""
     return score_block(job.work, after.state, data)
 
@@ -277,15 +285,16 @@ def commit_round(
             persist(_persist_state, attempt, store, after, stored)
         before = store.log.link_before(state.round)
         described = store.describe(state, attempt.token, attempt.epoch, digests)
-    judged = judge_round(job.work, state.round, [tally for block in tallies for tally in block])
+    scored, own = judge_round(job.work, state.round, [tally for block in tallies for tally in block])
+    records = {p: replace(r, metrics={**r.metrics, **own.get(p, {})}) for p, r in after.records.items()}
     now = time.time()
     commit = replace(
         described,
-        updates=after.records,
+        updates=records,
         carry_from=after.carry_from,
         server=after.server,
         split=_split(job.work.partitions, job.split(state.round)),
-        score=judged,
+        score=scored,
         updates_stored=attempt.keep.writes_updates(state.round),
         stored=stored,
         executor=attempt.executor,

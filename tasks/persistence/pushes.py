@@ -9,7 +9,7 @@ from typing import Any
 from storage.rounds.commits import Commit, InFlight
 from storage.values.state import Update
 from tasks.asynchronous.steps import Pushed, carried, map_version, serve
-from tasks.data.partitions import Partition
+from tasks.data.partitions import BlockExamples
 from tasks.persistence.committing import (
     Again,
     check_machine,
@@ -37,7 +37,7 @@ The carry is in its push before; or it is read from the store, from the update o
 """
 
 
-def make_pushes(job: Job, data: Sequence[Partition], dues: Sequence[Due], again: Again) -> list[Pushed]:
+def make_pushes(job: Job, data: BlockExamples, dues: Sequence[Due], again: Again) -> list[Pushed]:
     """Map partitions of one block, one after the other, and return their pushes.
 
     `data` are the examples of all partitions of the block. If a map raises, `again` runs it once more. The updates
@@ -48,19 +48,18 @@ def make_pushes(job: Job, data: Sequence[Partition], dues: Sequence[Due], again:
 
 def _make_push(
     job: Job,
-    data: Sequence[Partition],
+    data: BlockExamples,
     partition: int,
     in_flight: InFlight,
     fetched: Version,
     before: Ref | int | None,
     again: Again,
 ) -> Pushed:
-    examples = data[partition - job.plan.span(job.plan.block_of(partition)).start]
     carry = read_carry(job, before, partition) if before is None or isinstance(before, int) else at(before).carry
 
     def map_it() -> Mapped:
         check_machine(job)
-        return map_version(job.work, fetched[-1].state, in_flight, partition, examples, carry)
+        return map_version(job.work, fetched[-1].state, in_flight, partition, data[partition], carry)
 
     started = time.perf_counter()
     mapped = map_it()
@@ -101,7 +100,7 @@ def read_version(job: Job, round: int) -> Version:
     return [read_outcome(job, round)]
 
 
-def score_version(job: Job, version: Version, data: Sequence[Partition]) -> Sequence[Tally]:
+def score_version(job: Job, version: Version, data: BlockExamples) -> Sequence[Tally]:
     """The tallies of a block's partitions for a version."""
     return score_outcome(job, version[-1], data)
 

@@ -108,7 +108,7 @@ def reduce_again(
     `before` is the outcome of the round before. The updates' `records` may differ from those of the commit.
     """
     if commit.server is None:
-        nodes = fold_block(work, before.state.round + 1, [(0, len(records))], updates)
+        nodes = fold_block(work, before.state.round + 1, [(0, work.partitions.split.partitions)], updates)
         return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
     taken_in = recorded_round(standing(before.server, len(commit.server.in_flight)), commit)
     pushed = [recorded_push(work, p, records[p], updates[p] or NOTHING) for p in taken_in.partitions]

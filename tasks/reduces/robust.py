@@ -38,10 +38,10 @@ class Robust(Gather):
         return 1
 
     def bound(self, objective: Any, partitions: Any) -> Self:
-        """This reduce; raises `UsageError` if there are fewer partitions than the updates that it needs."""
-        if partitions.split.partitions < self.needs:
+        """This reduce; raises `UsageError` if fewer partitions take part than the updates that it needs."""
+        if partitions.taking_part < self.needs:
             raise UsageError(
-                f"{self} needs {self.needs} updates, and there are {partitions.split.partitions} partitions; "
+                f"{self} needs {self.needs} updates, and {partitions.taking_part} partitions are in a round; "
                 "use more partitions, or another reduce"
             )
         return self

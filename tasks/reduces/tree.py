@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage.values.state import State, Update
 from tasks.algebra import Node, Reduce
@@ -37,9 +38,12 @@ def fold(reduce: Reduce, node: tuple[int, int], known: Callable[[int, int], Node
 
 
 def fold_updates(reduce: Reduce, node: tuple[int, int], updates: Mapping[int, Node | None]) -> Node | None:
-    """Compute a node of the tree from the updates of its partitions; None stands for absent ones."""
+    """Compute a node of the tree from the updates of its partitions; None, or no entry, stands for absent ones."""
+    present = sorted(updates)
 
     def leaf(first: int, last: int) -> Node | None:
+        if bisect_left(present, first) == bisect_left(present, last):
+            return None
         if last - first > 1:
             raise KeyError(first, last)
         return updates[first]
@@ -67,7 +71,8 @@ def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Updat
         >>> rw.reduce_all(rw.Mean(), state, updates).direction["float64"]
         tensor([1., 0.], dtype=torch.float64)
     """
-    return reduce.finish(state, fold_updates(reduce, (0, len(updates)), dict(enumerate(updates))))
+    reduced = reduce.finish(state, fold_updates(reduce, (0, len(updates)), dict(enumerate(updates))))
+    return replace(reduced, count=len(updates))
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,10 @@ class Work(WithCode):
         """The number of the split that a round uses, from 0."""
         return self.partitions.split.number(self.before + round)
 
+    def cohort(self, round: int) -> tuple[int, ...] | None:
+        """The partitions that take part in a round, ascending; None: all."""
+        return self.partitions.cohort_of(self.before + round)
+
     def counted(self, state: State) -> State:
         """A state whose round counts the rounds of the earlier run, too, as the algorithm sees it."""
         return replace(state, round=self.before + state.round)
@@ -131,8 +135,16 @@ class Job:
 
     @property
     def plan(self) -> RoundPlan:
-        """How the partitions are divided into blocks."""
+        """How the partitions are divided into blocks, if all take part."""
         return RoundPlan(self.work.partitions.split.partitions, self.blocks)
+
+    def plan_of(self, round: int) -> RoundPlan:
+        """How the partitions that take part in a round are divided into blocks."""
+        return replace(self.plan, cohort=self.work.cohort(round))
+
+    def draw(self, round: int) -> int:
+        """The number of what blocks hold: that of the split, or of the round if each has a cohort of its own."""
+        return self.work.split(round) if self.work.cohort(round) is None else round
 
     @property
     def ranks(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,10 +12,14 @@ from tasks.reduces.tree import cover
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """How partitions are divided into blocks of neighbours; one task maps a block. It does not change bits."""
+    """How partitions are divided into blocks of neighbours; one task maps a block. It does not change bits.
+
+    `cohort` are the partitions that take part, ascending; None: all. Blocks have equally many of them.
+    """
 
     partitions: int
     blocks: int = 1
+    cohort: tuple[int, ...] | None = None
 
     @property
     def root(self) -> tuple[int, int]:
@@ -22,11 +27,28 @@ class RoundPlan:
         return 0, self.partitions
 
     def span(self, block: int) -> range:
-        """The partitions of a block."""
-        return range(
-            -(-block * self.partitions // self.blocks),
-            -(-(block + 1) * self.partitions // self.blocks),
-        )
+        """The partitions of a block, also those that take no part."""
+        return range(self._start(block), self._start(block + 1))
+
+    def _start(self, block: int) -> int:
+        if self.cohort is None or block in (0, self.blocks):
+            return -(-block * self.partitions // self.blocks)
+        return self.cohort[-(-block * len(self.cohort) // self.blocks)]
+
+    @property
+    def taking_part(self) -> Sequence[int]:
+        """The partitions that take part, ascending."""
+        return range(self.partitions) if self.cohort is None else self.cohort
+
+    def places(self, block: int) -> range:
+        """The places, among all that take part, of the partitions of a block that do."""
+        span, all = self.span(block), self.taking_part
+        return range(bisect_left(all, span.start), bisect_left(all, span.stop))
+
+    def members(self, block: int) -> Sequence[int]:
+        """The partitions of a block that take part, ascending."""
+        places = self.places(block)
+        return self.taking_part[places.start : places.stop]
 
     def block_of(self, partition: int) -> int:
         """The block in which a partition is."""

@@ -7,8 +7,9 @@ bits.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -31,22 +32,28 @@ class Tally:
 
     `sums` has, for each score that is a mean (``loss`` is one), the sum and the number of its items. `metrics` has
     the states of torchmetrics' metrics. `gathered` are the outputs and targets, if some score is a function of
-    those of all examples.
+    those of all examples. `partition` is None, unless they are a partition's own examples, for a score of its own.
     """
 
     examples: int
     sums: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     metrics: Mapping[str, Kept] = field(default_factory=dict)
     gathered: Examples | None = None
+    partition: int | None = None
 
 
-def tally(objective: Objective, network: torch.nn.Module, held_out: AnyExamples) -> list[Tally]:
-    """The tally of each batch of held-out examples, in order; their inputs and targets are (examples, *)."""
+def tally(
+    objective: Objective, network: torch.nn.Module, held_out: AnyExamples, partition: int | None = None
+) -> list[Tally]:
+    """The tally of each batch of held-out examples, in order; their inputs and targets are (examples, *).
+
+    They are a `partition`'s own, or if that is None, those of all.
+    """
     tallies, device = [], next(network.parameters()).device
     for batch in held_out.slices(SCORE_BATCH):
         there = batch.on(lambda tensor: tensor.to(device))
         with objective.casting(device.type):
-            tallies.append(_tally(objective, network, there))
+            tallies.append(replace(_tally(objective, network, there), partition=partition))
     return tallies
 
 
@@ -93,6 +100,35 @@ def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score
     known = {name: values[name] for name in objective.judges if math.isfinite(values[name])}
     loss = known.pop("loss", None)
     return None if loss is None else Score(loss, known, sum(tally.examples for tally in tallies))
+
+
+WORST = 0.1
+"""The share of partitions whose scores are the worst ones: those with the highest losses."""
+
+
+def scores_of_partitions(
+    objective: Objective, tallies: Sequence[Tally], threads: int
+) -> tuple[dict[int, Mapping[str, float]], dict[str, float]]:
+    """The scores of partitions on their own examples, and what these say of all of them.
+
+    That is of the loss and of each score: the mean over partitions, the mean over the worst tenth, and the
+    standard deviation, by which Li et al. 2020 (q-FFL), section 4, measure fairness.
+    """
+    own: dict[int, list[Tally]] = {}
+    for each in tallies:
+        if each.partition is not None:
+            own.setdefault(each.partition, []).append(each)
+    scored = {partition: score(objective, of, threads) for partition, of in sorted(own.items())}
+    rows = {p: {"loss": s.loss, **s.values} for p, s in scored.items() if s is not None}
+    ordered = sorted(rows.values(), key=lambda row: -row["loss"])
+    worst = ordered[: math.ceil(WORST * len(ordered))]
+    summary: dict[str, float] = {}
+    for name in dict.fromkeys(name for row in ordered for name in row):
+        values, worst_values = ([row[name] for row in of if name in row] for of in (ordered, worst))
+        summary[f"own_{name}"] = statistics.fmean(values)
+        summary |= {f"worst_{name}": statistics.fmean(worst_values)} if worst_values else {}
+        summary[f"spread_{name}"] = statistics.pstdev(values)
+    return {p: {f"own_{name}": value for name, value in row.items()} for p, row in rows.items()}, summary
 
 
 def _has_loss(tally: Tally) -> bool:

@@ -21,13 +21,13 @@ from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Node
 from tasks.data.ahead import ReadingFailed
-from tasks.data.partitions import Partition
+from tasks.data.partitions import BlockExamples, Partition
 from tasks.networks.objective import Objective
 from tasks.numerics.pinning import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
 from tasks.rounds.guard import NOTHING, checked_update, misshapen, non_finite
 from tasks.rounds.job import Work
-from tasks.rounds.scoring import Tally, score, tally
+from tasks.rounds.scoring import Tally, score, scores_of_partitions, tally
 from tasks.rounds.timing import mapping
 from tasks.user_code import Code, WithCode
 
@@ -174,19 +174,21 @@ def fold_block(
         return {node: fold_updates(work.algorithm.reduce, node, updates) for node in nodes}
 
 
-def fold_results(work: Work, round: int, partitions: int, blocks: Sequence[BlockResult]) -> BlockResult:
-    """Fold the results of neighbouring blocks into one, with the fewest nodes that cover their partitions.
-
-    `partitions` is the number of all partitions of the round.
-    """
+def fold_results(work: Work, round: int, blocks: Sequence[BlockResult]) -> BlockResult:
+    """Fold the results of neighbouring blocks into one, with the fewest nodes that cover their partitions."""
     records = {partition: record for block in blocks for partition, record in block.records.items()}
     given = {node: value for block in blocks for node, value in block.nodes.items()}
     with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
         nodes = {
             node: fold(work.algorithm.reduce, node, lambda first, last: given[first, last])
-            for node in cover(0, partitions, min(records), max(records) + 1)
+            for node in cover(0, work.partitions.split.partitions, *_ends(given))
         }
     return BlockResult(nodes, records, work.code)
+
+
+def _ends(nodes: Nodes) -> tuple[int, int]:
+    """The first partition below some nodes of the tree, and the one after the last."""
+    return min(first for first, _ in nodes), max(end for _, end in nodes)
 
 
 def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
@@ -209,9 +211,10 @@ def reduce_blocks(work: Work, before: State, blocks: Sequence[BlockResult]) -> U
 
 
 def _root_update(work: Work, before: State, blocks: Sequence[BlockResult]) -> Update:
-    reduce, root = work.algorithm.reduce, (0, sum(len(block.records) for block in blocks))
+    reduce, root = work.algorithm.reduce, (0, work.partitions.split.partitions)
     nodes = {node: value for block in blocks for node, value in block.nodes.items()}
-    return reduce.finish(work.counted(before), fold(reduce, root, lambda first, last: nodes[first, last]))
+    update = reduce.finish(work.counted(before), fold(reduce, root, lambda first, last: nodes[first, last]))
+    return replace(update, count=sum(each.refused is None for each in _records(blocks).values()))
 
 
 def _records(blocks: Sequence[BlockResult]) -> dict[int, UpdateRecord]:
@@ -279,18 +282,30 @@ def check_state(layout: Layout, state: State, before: State) -> None:
         )
 
 
-def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tally]:
-    """Tally the network of a state on the held-out examples of some partitions, batch by batch."""
+def score_block(work: Work, state: State, data: BlockExamples) -> list[Tally]:
+    """Tally the network of a state on the held-out examples of some partitions, batch by batch.
+
+    The tallies of examples that are a partition's own come last.
+    """
 
     def scored(objective: Objective, state: State) -> list[Tally]:
         network = objective.network(state).eval()
-        return [each for part in data for each in tally(objective, network, part.held_out)]
+        own = [(part.own, number) for number, part in data.items() if part.own is not None]
+        parts = [*((part.held_out, None) for part in data.values()), *own]
+        return [each for held_out, number in parts for each in tally(objective, network, held_out, number)]
 
     with own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
         return work.mapper.scored(work.objective, state, scored)
 
 
-def judge_round(work: Work, round: int, tallies: Sequence[Tally]) -> Score | None:
-    """The score of a round, from the tallies of all batches of held-out examples in order; None without a loss."""
+def judge_round(
+    work: Work, round: int, tallies: Sequence[Tally]
+) -> tuple[Score | None, Mapping[int, Mapping[str, float]]]:
+    """The score of a round, and those of partitions on their own examples, from all batches' tallies in order.
+
+    Without a loss there is no score.
+    """
     with own_code(round, "scoring"):
-        return score(work.objective, tallies, work.threads)
+        scored = score(work.objective, [each for each in tallies if each.partition is None], work.threads)
+        own, summary = scores_of_partitions(work.objective, tallies, work.threads)
+        return scored and replace(scored, values={**scored.values, **summary}), own

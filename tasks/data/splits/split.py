@@ -86,11 +86,11 @@ class Split:
             raise ColumnMissing(f"split {self.kind}: the data has no column {self.deal.column!r}; it has {known}")
 
 
-def deal_held_out(held: Rows, partitions: int) -> list[Rows]:
-    """The held-out rows that each partition scores; the batches do not depend on the number of partitions."""
-    batches = np.array_split(np.arange(-(-len(held) // SCORE_BATCH)), partitions)
-    ends = [SCORE_BATCH * sum(map(len, batches[: last + 1])) for last in range(partitions - 1)]
-    return np.split(held, ends)
+def held_out_rows(held: Rows, place: int, scorers: int) -> Rows:
+    """The held-out rows at a place among so many scorers; the batches do not depend on the number of scorers."""
+    each, more = divmod(-(-len(held) // SCORE_BATCH), scorers)
+    first, end = (SCORE_BATCH * (p * each + min(p, more)) for p in (place, place + 1))
+    return held[first:end]
 
 
 def hold_out(targets: np.ndarray, fraction: float, seed: int) -> tuple[Rows, Rows]:

@@ -15,7 +15,7 @@ from storage.rounds.commits import InFlight
 from tasks.asynchronous.ledger import standing
 from tasks.asynchronous.orders import Seeded
 from tasks.asynchronous.steps import rules
-from tasks.data.partitions import Partition
+from tasks.data.partitions import BlockExamples
 from tasks.persistence.committing import Again, here
 from tasks.persistence.pushes import Ref, make_pushes, newest, read_version, score_version, serve_rounds
 from tasks.rounds.job import Job
@@ -147,8 +147,8 @@ class OrderedServer:
         """The last round that it has computed."""
         return self._server.round
 
-    def rounds(self, data: Sequence[Partition], last: int) -> Iterator[Served]:
-        """Yield each round up to `last`. `data` are the examples of all partitions, in order."""
+    def rounds(self, data: BlockExamples, last: int) -> Iterator[Served]:
+        """Yield each round up to `last`. `data` are the examples of all partitions."""
         self._server.data = [data]
         for taken_in in islice(self._rounds, last - self.round):
             for partition in taken_in.partitions:
