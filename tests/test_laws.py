@@ -65,7 +65,10 @@ STACKED = {
 CARRIED = DROPOUT | {"optimizer": "AdamW", "lr": 0.01, "optimizer_state": "carried"}
 """The same with optimizers that partitions carry."""
 
-KINDS = {"dropout": DROPOUT, "stacked": STACKED, "carried": CARRIED}
+COHORT = CARRIED | {"cohort": 4}
+"""The same where four of the ten take part in a round."""
+
+KINDS = {"dropout": DROPOUT, "stacked": STACKED, "cohort": COHORT}
 
 
 def vector(*numbers: float) -> dict[str, torch.Tensor]:

@@ -17,6 +17,9 @@ from storage.values.state import State, Update
 from tasks.applies.memory import KeepExtras
 from tasks.applies.optimizers import Adagrad, Adam, Adaptive, Sgd, Yogi
 from tasks.applies.schedules import SCHEDULES, Schedule, with_rounds
+from tasks.data.partitions import Partitions
+from tasks.data.sources.images import Digits
+from tasks.data.splits.split import Split
 
 
 def directions(steps: int) -> list[torch.Tensor]:
@@ -98,16 +101,17 @@ def test_the_memory_has_the_type_of_the_parameters(dtype) -> None:
 PARAMS = {"float32": torch.ones(2)}
 
 
-def test_the_extras_are_kept_beside_the_memory_of_the_apply() -> None:
+def test_the_extras_are_added_up_beside_the_memory_of_the_apply() -> None:
+    """3, then 3 + 4."""
     plain, keeping = Sgd(0.5, 0.9), KeepExtras(Sgd(0.5, 0.9), ("control",))
     one, two = State(PARAMS, memory=plain.init(PARAMS)), State(PARAMS, memory=keeping.init(PARAMS))
     assert two.memory["control"]["float32"].tolist() == [0, 0]
-    for number in (3.0, 4.0):
+    for number, sum_of_all in ((3.0, 3.0), (4.0, 7.0)):
         extras = {"control": {"float32": torch.full((2,), number)}}
         one, two = plain(one, Update(PARAMS)), keeping(two, Update(PARAMS, extras=extras))
         assert torch.equal(one.params["float32"], two.params["float32"])
         assert torch.equal(one.memory["velocity"]["float32"], two.memory["velocity"]["float32"])
-        assert two.memory["control"]["float32"].tolist() == [number] * 2
+        assert two.memory["control"]["float32"].tolist() == [sum_of_all] * 2
         assert one.round == two.round
 
 
@@ -115,12 +119,21 @@ def test_the_extras_are_kept_beside_the_memory_of_the_apply() -> None:
 class Told(Sgd):
     told: str = ""
 
-    def bound(self, objective: str, partitions: str) -> Told:
-        return replace(self, told=objective + partitions)
+    def bound(self, objective: str, partitions: Partitions) -> Told:
+        return replace(self, told=f"{objective}{partitions.split.partitions}")
 
 
 def test_the_apply_inside_is_told_what_it_works_for() -> None:
-    assert KeepExtras(Told(), ()).bound("a", "b") == KeepExtras(Told(told="ab"), ())
+    partitions = Partitions(Digits(), Split(3))
+    assert KeepExtras(Told(), ()).bound("a", partitions) == KeepExtras(Told(told="a3"), (), 3)
+
+
+def test_of_ten_partitions_two_move_the_mean_by_a_fifth_of_their_own() -> None:
+    """Karimireddy et al. 2020, Algorithm 1, line 17: c + |S| / N times the mean change, 1 + 2 / 10 * 5."""
+    keeping = KeepExtras(Sgd(), ("control",), 10)
+    state = State(PARAMS, memory={"control": {"float32": torch.ones(2)}})
+    reduced = Update(PARAMS, extras={"control": {"float32": torch.full((2,), 5.0)}}, count=2)
+    assert keeping(state, reduced).memory["control"]["float32"].tolist() == [2.0, 2.0]
 
 
 THREE = [Adam, Yogi, Adagrad]

@@ -59,8 +59,8 @@ def test_what_a_partition_carries_is_what_it_brought_back_when_it_was_last_accep
 
 def test_there_are_no_more_blocks_than_workers_or_partitions(client) -> None:
     def blocks(partitions: int, **options: object) -> int:
-        work = SimpleNamespace(partitions=SimpleNamespace(split=SimpleNamespace(partitions=partitions)))
-        return WorkerPool(client, 60, print).spread(Job(work, None), **options).plan.blocks
+        work = SimpleNamespace(partitions=SimpleNamespace(taking_part=partitions))
+        return WorkerPool(client, 60, print).spread(Job(work, None), **options).blocks
 
     assert (blocks(5), blocks(1), blocks(5, ranks=2), blocks(5, one_by_one=True)) == (2, 1, 1, 5)
 

@@ -83,22 +83,24 @@ def test_two_rounds_of_two_partitions_by_hand(square: Objective) -> None:
     assert second.memory["control"]["float64"].item() == (1.3125 - 1.03125) / 2
 
 
-def paper(parts: list[tuple[float, float]], lr: float, steps: int, count: int, outer: float) -> float:
-    """Algorithm 1 with option II, word by word, on curvature (w - target)^2 / 2; all take part."""
+def paper(
+    parts: list[tuple[float, float]], lr: float, steps: int, cohorts: list[list[int]], outer: float
+) -> float:
+    """Algorithm 1 with option II, word by word, on curvature (w - target)^2 / 2, for the cohort of each round."""
     x, c = 2.0, 0.0
     own = [0.0] * len(parts)
-    for _ in range(count):
+    for cohort in cohorts:
         arrived, changes = [], []
-        for i, (target, curvature) in enumerate(parts):
-            y = x
+        for i in cohort:
+            (target, curvature), y = parts[i], x
             for _ in range(steps):
                 y -= lr * (curvature * (y - target) - own[i] + c)
             plus = own[i] - c + (x - y) / (steps * lr)
             arrived.append(y - x)
             changes.append(plus - own[i])
             own[i] = plus
-        x += outer * sum(arrived) / len(parts)
-        c += sum(changes) / len(parts)
+        x += outer * sum(arrived) / len(cohort)
+        c += len(cohort) / len(parts) * (sum(changes) / len(cohort))
     return x
 
 
@@ -107,7 +109,30 @@ def test_it_is_the_papers_loop(square: Objective, outer: float) -> None:
     algorithm = build_algorithm("scaffold", {"local_steps": 3, "batch_size": None, "lr": 0.1, "outer_lr": outer})
     parts = [(0.0, 1.0), (2.5, 1.0), (5.0, 2.0)]
     found = rounds(algorithm, square, [towards(target) for target, _ in parts], 8)[-1].params["float64"].item()
-    assert found == pytest.approx(paper(parts, 0.1, 3, 8, outer), rel=1e-12)
+    assert found == pytest.approx(paper(parts, 0.1, 3, [[0, 1, 2]] * 8, outer), rel=1e-12)
+
+
+def test_of_a_cohort_it_is_the_papers_loop(own, train) -> None:
+    """A run over ten partitions, four of which take part in a round; w begins at the network's own weight."""
+    fields = {"algorithm": "scaffold", "local_steps": 3, "batch_size": None, "lr": 0.1, "outer_lr": 0.5}
+    source = """
+import torch
+def data(partition, partitions):
+    return torch.ones(2, 1, dtype=torch.float64), torch.full((2, 1), float(partition), dtype=torch.float64)
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor([[2.0]], dtype=torch.float64))
+    def forward(self, x):
+        return x @ self.w
+"""
+    where = {"data": f"{own(source)}:data", "model": f"{own(source)}:Network", "loss": "mse", "dtype": "float64"}
+    run = train(**where, **fields, partitions=10, cohort=4, rounds=9, held_out=0)
+    cohorts = [[*run.round(number).commit.updates] for number in range(1, 10)]
+    assert len({*map(tuple, cohorts)}) > 1
+    # The squared error of a target has curvature 2.
+    wanted = paper([(float(p), 2.0) for p in range(10)], 0.1, 3, cohorts, 0.5)
+    assert run.round(9).state.params["float64"].item() == pytest.approx(wanted, rel=1e-12)
 
 
 def test_it_arrives_where_averaging_stays_away(square: Objective) -> None:
@@ -144,7 +169,7 @@ def test_the_variate_is_the_mean_gradient_on_the_way_at_any_rate() -> None:
     found = update.carry["control"]["float64"]
     wanted = torch.cat([torch.stack(gradients[n::2]).mean(0) for n in range(2)])
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
-    assert torch.equal(found, update.extras["control"]["float64"])
+    assert torch.equal(found, update.extras["control"]["float64"])  # they begin at 0, so this is the change
 
 
 def test_a_refused_partition_leaves_no_error_in_the_servers_variate(square: Objective) -> None:

@@ -23,6 +23,20 @@ def test_blocks_are_neighbours_that_make_up_all_partitions_evenly(sizes: tuple[i
     assert max(map(len, spans)) - min(map(len, spans)) <= 1
 
 
+@given(SIZES, st.data())
+def test_blocks_have_equally_many_of_a_cohort(sizes: tuple[int, int], data) -> None:
+    cohort = tuple(sorted(data.draw(st.sets(st.integers(0, sizes[0] - 1), min_size=1))))
+    plan = RoundPlan(sizes[0], min(sizes[1], len(cohort)), cohort)
+    blocks = range(plan.blocks)
+    assert [p for block in blocks for p in plan.span(block)] == list(range(plan.partitions))
+    assert [p for block in blocks for p in plan.members(block)] == list(cohort)
+    assert [place for block in blocks for place in plan.places(block)] == list(range(len(cohort)))
+    counts = [len(plan.members(block)) for block in blocks]
+    assert max(counts) - min(counts) <= 1
+    for block in blocks:
+        assert set(plan.members(block)) == set(cohort) & set(plan.span(block))
+
+
 @given(SIZES)
 def test_the_nodes_of_a_block_are_its_partitions(sizes: tuple[int, int]) -> None:
     partitions, blocks = sizes

@@ -1,0 +1,115 @@
+"""Who takes part in a round: drawn from seed and round, without replacement; nobody else's data are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from storage.errors import DataError, RoundFailed, UsageError
+from tasks.clusters.connecting import connect
+from tasks.data.splits.cohort import Cohort
+from tasks.executors.graph import GraphExecutor
+
+SOURCE = """
+from pathlib import Path
+import torch
+
+def data(partition, partitions):
+    with Path(__file__).with_name("read").open("a") as log:
+        log.write(f"{partition}\\n")
+    inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(partition))
+    if partition in BAD:
+        inputs[:] = float("nan")
+    return inputs, (inputs[:, 1] > 0).long()
+"""
+
+
+@given(st.integers(1, 200), st.data())
+def test_a_cohort_is_drawn_without_replacement_in_order(partitions: int, data) -> None:
+    size = data.draw(st.integers(1, partitions))
+    drawn = Cohort(size).draw(data.draw(st.integers(0, 9)), data.draw(st.integers(1, 99)), range(partitions))
+    assert len({*drawn}) == size
+    assert [*drawn] == sorted(drawn)
+    assert 0 <= drawn[0] <= drawn[-1] < partitions
+
+
+def test_seed_and_round_decide_and_all_are_drawn_equally_often() -> None:
+    def draw(seed: int, round: int) -> tuple[int, ...]:
+        return Cohort(3).draw(seed, round, range(10))
+
+    assert draw(1, 2) == draw(1, 2)
+    assert len({draw(seed, round) for seed in range(5) for round in range(5)}) > 20
+    counts = Counter(p for round in range(3000) for p in draw(0, round))
+    assert max(abs(counts[p] - 900) for p in range(10)) < 125  # five standard deviations
+
+
+def test_by_size_a_partition_is_drawn_as_often_as_it_has_examples() -> None:
+    counts = Counter(p for round in range(3000) for p in Cohort(1, by_size=True).draw(0, round, [1, 3, 0, 6]))
+    assert [round(counts[p] / 300) for p in range(4)] == [1, 3, 0, 6]
+    with pytest.raises(DataError, match="a cohort of 4 by size: only 3 partitions have examples"):
+        Cohort(4, by_size=True).draw(0, 1, [1, 3, 0, 6])
+
+
+def fields(own, bad: set[int] = frozenset()) -> dict[str, object]:  # type: ignore[assignment]
+    path = own(SOURCE.replace("BAD", repr({*bad} or ())))
+    where = {"data": f"{path}:data", "model": "linear", "loss": "mse", "held_out": 0.2}
+    return where | {"partitions": 12, "cohort": 3, "rounds": 3, "local_steps": 1}
+
+
+def test_the_data_of_others_are_not_read_in_a_round(train, own, tmp_path) -> None:
+    """Before round 1 all are described, and what was opened then may still be held."""
+    read = tmp_path / "read"
+
+    def note(commit) -> None:
+        found = {int(line) for line in read.read_text().split()} if read.exists() else set()
+        assert commit.round == 1 or found <= {*commit.updates}
+        assert len(commit.updates) == 3
+        read.unlink(missing_ok=True)
+
+    train(**fields(own) | {"rounds": 6, "data_memory": "1KB"}, on_commit=note)
+
+
+def test_the_quorum_counts_those_that_take_part(train, own) -> None:
+    everyone = fields(own) | {"quorum": 3}
+    cohorts = [{*train(**everyone, name="sound").round(number).commit.updates} for number in (1, 2, 3)]
+    bad = min(cohorts[1] - cohorts[0])
+    with pytest.raises(RoundFailed, match=f"round 2: 2 of 3 updates are sound, 3 needed; partition {bad}"):
+        train(**fields(own, {bad}) | {"quorum": 3}, name="failing")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"cohort": 11}, "a cohort of 11 is more than the 10 partitions"),
+        ({"cohort": 0}, "cohort = 0: it takes how many partitions take part in a round"),
+        ({"cohort": "1.5"}, "it takes how many partitions take part in a round, such as 10, or a share"),
+        ({"cohort": 3, "quorum": 4}, "quorum 4 is more than the 3 partitions of a round"),
+        ({"cohort_by_size": True}, "cohort_by_size says how a cohort is drawn; give a cohort, too"),
+        ({"cohort": 3, "algorithm": "auto"}, "auto decides how many partitions there are"),
+        ({"cohort": 3, "algorithm": "fed_buff"}, "a cohort needs rounds in which partitions begin together"),
+        ({"cohort": 3, "recombined": {"reduce": "krum:1"}}, "needs 5 updates, and 3 partitions are in a round"),
+    ],
+)
+def test_what_cannot_be_a_cohort_is_one_line(given: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        resolve(TrainConfig(**{"partitions": 10} | given))
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [("4", 4), ("0.25", 3), (0.001, 1), (1, 1), ("1.0", None), (12, None), (None, None)]
+)
+def test_a_cohort_is_a_number_or_a_share(given: object, size: int | None) -> None:
+    drawn = TrainConfig(partitions=12, cohort=given).drawn
+    assert (drawn and drawn.size) == size
+
+
+def test_more_workers_than_a_cohort_has_partitions_give_the_same_bits(train) -> None:
+    few = {"partitions": 8, "cohort": 1, "rounds": 4, "local_steps": 2}
+    alone = train(**few, name="alone")
+    with connect(None, 2) as client:
+        assert train(GraphExecutor(client), 2, **few, name="there").digest == alone.digest
