@@ -131,7 +131,10 @@ class Partitions:
             raise DataError(f"{other} since the run began; restore them")
         train, own = self._train_rows(partition, number)
         place, scorers = (partition, self.split.partitions) if place is None else (place, scorers or 1)
-        held_out = (_known_part if self.cohort else Partitions.held_out_part)(self, partition, place, scorers)
+        if self.cohort and not self.source.partitioned:
+            held_out = _known_part(self, place, scorers)
+        else:
+            held_out = self.held_out_part(partition, place, scorers)
         loaded = Partition(self._part(partition, train, False), held_out)
         if not self.own_held_out:
             return loaded
@@ -312,10 +315,10 @@ def _known_cohort(partitions: Partitions, round: int) -> tuple[int, ...]:
     return cohort.draw(partitions.split.seed, round, sizes)
 
 
-@functools.lru_cache(maxsize=64)
-def _known_part(partitions: Partitions, partition: int, place: int, scorers: int) -> AnyExamples:
-    """What `held_out_part` gives, kept for the rounds in which another partition has this place."""
-    return partitions.held_out_part(partition, place, scorers)
+@functools.lru_cache(maxsize=1024)
+def _known_part(partitions: Partitions, place: int, scorers: int) -> AnyExamples:
+    """What `held_out_part` gives of a whole data set, kept for rounds in which another partition has the place."""
+    return partitions.held_out_part(0, place, scorers)
 
 
 def forget_examples() -> None:

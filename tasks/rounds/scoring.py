@@ -109,10 +109,10 @@ WORST = 0.1
 def scores_of_partitions(
     objective: Objective, tallies: Sequence[Tally], threads: int
 ) -> tuple[dict[int, Mapping[str, float]], dict[str, float]]:
-    """The scores of partitions on their own examples, and what these say of all of them.
+    """The scores of partitions on their own examples, and how unequal they are.
 
-    That is of the loss and of each score: the mean over partitions, the mean over the worst tenth, and the
-    standard deviation, by which Li et al. 2020 (q-FFL), section 4, measure fairness.
+    That is of the loss and of each score: the mean over the worst tenth of the partitions, and the standard
+    deviation over all, by which Li et al. 2020 (q-FFL), section 4, measure fairness.
     """
     own: dict[int, list[Tally]] = {}
     for each in tallies:
@@ -125,7 +125,6 @@ def scores_of_partitions(
     summary: dict[str, float] = {}
     for name in dict.fromkeys(name for row in ordered for name in row):
         values, worst_values = ([row[name] for row in of if name in row] for of in (ordered, worst))
-        summary[f"own_{name}"] = statistics.fmean(values)
         summary |= {f"worst_{name}": statistics.fmean(worst_values)} if worst_values else {}
         summary[f"spread_{name}"] = statistics.pstdev(values)
     return {p: {f"own_{name}": value for name, value in row.items()} for p, row in rows.items()}, summary

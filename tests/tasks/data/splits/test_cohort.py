@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,8 @@ from storage.errors import DataError, RoundFailed, UsageError
 from tasks.clusters.connecting import connect
 from tasks.data.splits.cohort import Cohort
 from tasks.executors.graph import GraphExecutor
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.rounds.scoring import Tally, scores_of_partitions
 
 SOURCE = """
 from pathlib import Path
@@ -113,3 +117,64 @@ def test_more_workers_than_a_cohort_has_partitions_give_the_same_bits(train) -> 
     alone = train(**few, name="alone")
     with connect(None, 2) as client:
         assert train(GraphExecutor(client), 2, **few, name="there").digest == alone.digest
+
+
+# Scores of the partitions themselves.
+
+
+def test_a_partition_trains_on_none_of_its_own_held_out_examples(train) -> None:
+    kept = {"data": "digits", "partitions": 3, "split": "dirichlet:0.3", "held_out": 0.1}
+    partitions = resolve(TrainConfig(**kept, score_partitions=0.2)).partitions
+    whole = resolve(TrainConfig(**kept)).partitions
+    for number in range(3):
+        part, before = partitions.load(0, number), whole.load(0, number)
+        assert len(part.own) == pytest.approx(0.2 * len(before.train), abs=5)  # a half of an example of each class
+        rows = [tuple(row.flatten().tolist()) for row in (*part.train.inputs, *part.own.inputs)]
+        assert sorted(rows) == sorted(tuple(row.flatten().tolist()) for row in before.train.inputs)
+        assert torch.equal(part.held_out.inputs, before.held_out.inputs)
+        assert partitions.sizes(0)[number] == len(part.train)
+    assert before.own is None
+
+
+def test_each_partitions_score_is_that_of_the_new_state_on_its_own_examples(train) -> None:
+    fields = {"data": "digits", "model": "linear", "loss": "cross_entropy", "partitions": 6, "cohort": 3}
+    run = train(**fields, split="dirichlet:0.3", score_partitions=0.3, rounds=2, held_out=0.2)
+    partitions = resolve(
+        TrainConfig(**fields, split="dirichlet:0.3", score_partitions=0.3, held_out=0.2)
+    ).partitions
+    found = run.round(2)
+    own = {p: partitions.load(0, p).own for p in found.commit.updates}
+    network = found.network().eval()
+    for p, record in found.commit.updates.items():
+        outputs = network(own[p].inputs)
+        loss = torch.nn.functional.cross_entropy(outputs, own[p].targets).item()
+        assert record.metrics["own_loss"] == pytest.approx(loss, rel=1e-5)
+        right = (outputs.argmax(1) == own[p].targets).double().mean().item()
+        assert record.metrics["own_accuracy"] == pytest.approx(right)
+    scores = [record.metrics["own_accuracy"] for record in found.commit.updates.values()]
+    assert found.commit.score.values["spread_accuracy"] == pytest.approx(statistics.pstdev(scores))
+    weights = [record.weight for record in found.commit.updates.values()]
+    assert run.history()["own_accuracy"][2] == pytest.approx(statistics.fmean(scores, weights))
+
+
+def test_what_the_scores_of_twenty_partitions_say_by_hand() -> None:
+    """Losses 1 to 20, each of two examples; the worst tenth are those of 19 and 20."""
+    objective = Objective(ModelSpec("linear", (1,), 1, "float32", 0), "mse", ("mae",))
+    tallies = [
+        Tally(1, {"loss": (float(p), 1), "mae": (each / p, 1)}, partition=p)
+        for p in range(1, 21)
+        for each in (1.0, 3.0)
+    ]
+    rows, summary = scores_of_partitions(objective, tallies, threads=1)
+    assert rows[4] == {"own_loss": 4.0, "own_mae": 0.5}
+    assert summary["worst_loss"] == 19.5
+    assert summary["worst_mae"] == pytest.approx((2 / 19 + 2 / 20) / 2)
+    assert summary["spread_loss"] == pytest.approx((399 / 12) ** 0.5)  # of the numbers 1 to n: (n^2 - 1) / 12
+
+
+def test_what_partitions_bring_to_hold_out_is_their_own(train, own) -> None:
+    run = train(**fields(own), score_partitions=0.2, name="run")
+    commit = run.round(1).commit
+    assert all("own_loss" in record.metrics for record in commit.updates.values())
+    plain = train(**fields(own), name="plain").round(1).commit
+    assert (commit.state, commit.score.loss) == (plain.state, plain.score.loss)
