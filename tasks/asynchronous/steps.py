@@ -147,9 +147,8 @@ def _applied(work: Work, before: State, accepted: Mapping[int, Update]) -> tuple
     partitions = work.partitions.split.partitions
     with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
         start = work.counted(before)
-        updates = {partition: accepted.get(partition) for partition in range(partitions)}
-        reduced = rules.reduce.finish(start, fold_updates(rules.reduce, (0, partitions), updates))
-        state = work.numbered(rules.apply(start, reduced))
+        reduced = rules.reduce.finish(start, fold_updates(rules.reduce, (0, partitions), accepted))
+        state = work.numbered(rules.apply(start, replace(reduced, count=len(accepted))))
         return replace(state, round=round), dict(zip(sorted(accepted), reduced.matches, strict=False))
 
 
