@@ -43,6 +43,13 @@ CLIENTS = Recipe((64, 32, 10), partitions=100, batch=8, rounds=24)
 STACKED = replace(CLIENTS, rounds=200)
 """The same where rounds are short: enough for several windows of them."""
 
+FEDERATED = {
+    "all": Recipe((784, 32, 10), partitions=100, batch=20, rounds=40),
+    "cohort": Recipe((784, 32, 10), partitions=10_000, batch=6, rounds=100),
+}
+"""One local epoch a round, and a look at the held-out examples; of the second this many clients take part:"""
+
+COHORT = 50
 SPLIT = Recipe((784, 4096, 10), partitions=1, batch=64, rounds=6)
 """Of 3,256,330 parameters; so many local steps a round:"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -44,8 +45,13 @@ def accuracy(params: Any, inputs: jax.Array, targets: jax.Array) -> jax.Array:
     return (outputs(params, inputs).argmax(1) == targets).mean()
 
 
-def rounds(params: Any, gradient: Any, parts: Sequence[Arrays], recipe: Recipe, **passes: int) -> Iterator[Any]:
-    """The parameters after each round, without end; `passes` says num_epochs or num_steps."""
+def rounds(
+    params: Any, gradient: Any, parts: Sequence[Arrays], recipe: Recipe, cohort: int | None = None, **passes: int
+) -> Iterator[Any]:
+    """The parameters after each round of all clients or of a cohort, without end.
+
+    `passes` says num_epochs or num_steps.
+    """
     batching = fedjax.ShuffleRepeatBatchHParams(batch_size=recipe.batch, **passes)
     descent = fedjax.optimizers.sgd
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
@@ -55,7 +61,8 @@ def rounds(params: Any, gradient: Any, parts: Sequence[Arrays], recipe: Recipe, 
     state, key = algorithm.init(params), jax.random.PRNGKey(1)
     while True:
         key, own = jax.random.split(key)
-        keys = jax.random.split(own, len(datasets))
-        clients = [(str(number).encode(), data, keys[number]) for number, data in enumerate(datasets)]
+        drawn = random.sample(range(len(datasets)), cohort or len(datasets))
+        keys = jax.random.split(own, len(drawn))
+        clients = [(str(number).encode(), datasets[number], key) for number, key in zip(drawn, keys, strict=True)]
         state, _ = algorithm.apply(state, clients)
         yield jax.block_until_ready(state.params)

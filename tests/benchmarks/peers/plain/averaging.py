@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator, Sequence
 
@@ -13,17 +14,20 @@ from tests.benchmarks.peers.recipes import Recipe
 from tests.benchmarks.peers.torch_training import Pair, train
 
 
-def rounds(recipe: Recipe, parts: Sequence[Pair], steps: int | None = None) -> Iterator[torch.nn.Module]:
-    """The network after each round, without end; partitions are of one size."""
+def rounds(
+    recipe: Recipe, parts: Sequence[Pair], steps: int | None = None, cohort: int | None = None
+) -> Iterator[torch.nn.Module]:
+    """The network after each round of all partitions or of a cohort, without end; partitions are of one size."""
     network = mlp(recipe.sizes)
     start = parameters_to_vector(network.parameters()).detach()
     while True:
         total = torch.zeros_like(start)
-        for part in parts:
+        drawn = random.sample(parts, cohort or len(parts))
+        for part in drawn:
             vector_to_parameters(start.clone(), network.parameters())
             train(network, part, recipe, steps)
             total += parameters_to_vector(network.parameters()).detach()
-        start = total / len(parts)
+        start = total / len(drawn)
         vector_to_parameters(start.clone(), network.parameters())
         yield network
 

@@ -24,6 +24,13 @@ def mnist(data: str | None, file: Path) -> None:
     np.savez(file, **arrays)
 
 
+def few(data: str | None, file: Path) -> None:
+    """The first 10,000 training examples of MNIST, and all of its test examples."""
+    mnist(data, file)
+    arrays = dict(np.load(file))
+    np.savez(file, **{name: array[:10_000] for name, array in arrays.items()})
+
+
 def clients(data: str | None, file: Path) -> None:
     """Noise for many small clients."""
     random, count = np.random.default_rng(0), CLIENTS.partitions * EXAMPLES_OF_CLIENT

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from tests.benchmarks.speed.server import write_examples
 from tests.benchmarks.table.rows.base import PEERS, SCRIPTS, Contender, Row, ours
-from tests.benchmarks.table.rows.examples import clients, none
+from tests.benchmarks.table.rows.examples import clients, few, mnist, none
 
 PARTITIONS = ("2", "10", "100")
 SERVERS = ("torch RPC", "Dask actor beside a worker", "Dask actor, a process of its own")
@@ -38,6 +41,28 @@ CLIENTS_STACKED = Row(
     ours("rounds", "clients-stacked"),
     clients,
     {"torch loop": 0.2},
+)
+FEDJAX = "FedJAX"
+
+
+def federated(name: str, title: str, examples: Callable[[str | None, Path], None], target: float) -> Row:
+    """Federated averaging on MNIST, 784-32-10, scored in each round; all rounds of ours are stored."""
+    stacked = (
+        Contender(f"{each.name}, stacked", each.module, (f"{name}-stacked", each.name)) for each in ours("rounds")
+    )
+    peers = (
+        Contender("torch loop", f"{PEERS}.plain.federated", (name,)),
+        Contender(FEDJAX, f"{PEERS}.fedjax.federated", (name,), environment="fedjax"),
+    )
+    mine = (*ours("rounds", name), *stacked)
+    return Row(f"federated-{name}", title, {"round": "ms a round"}, peers, mine, examples, {FEDJAX: target})
+
+
+FEDERATED_ALL = federated(
+    "all", "100 clients of 100 examples of MNIST, all take part, 784-32-10, B = 20", few, 1.0
+)
+FEDERATED_COHORT = federated(
+    "cohort", "50 of 10,000 clients of 6 examples of MNIST, 784-32-10, B = 6", mnist, 1.36
 )
 SERVER = Row(
     "server",

@@ -12,6 +12,8 @@ ALL = (
     overhead.NOOP,
     overhead.CLIENTS,
     overhead.CLIENTS_STACKED,
+    overhead.FEDERATED_ALL,
+    overhead.FEDERATED_COHORT,
     overhead.SERVER,
     training.ACCURACY,  # last: it deletes many files, after which new ones are slow for minutes
 )

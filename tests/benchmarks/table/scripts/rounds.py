@@ -23,8 +23,10 @@ from tasks.executors.choice import open_executor
 from tests.benchmarks.peers import networks
 from tests.benchmarks.peers.recipes import (
     CLIENTS,
+    COHORT,
     ELEMENTS,
     EMPTY_ROUNDS,
+    FEDERATED,
     SPLIT,
     SPLIT_STEPS,
     STACKED,
@@ -65,10 +67,14 @@ def empty(partitions: int) -> dict[str, Any]:
     }
 
 
+FEDERATING = {"algorithm": "fed_avg", "local_epochs": 1, "evaluate_every": 1}
+
 RECIPES = {
     "step": trained(STEP, algorithm="sync_sgd"),
     "split": trained(SPLIT, algorithm="fed_avg", local_steps=SPLIT_STEPS, ranks=WORKERS),
     "clients": trained(CLIENTS, algorithm="fed_avg", local_steps=10),
+    **{name: trained(recipe, **FEDERATING) for name, recipe in FEDERATED.items()},
+    **{f"{name}-stacked": trained(recipe, **FEDERATING, stacked=50) for name, recipe in FEDERATED.items()},
     "clients-stacked": trained(STACKED, algorithm="fed_avg", local_steps=10, stacked=56),
 }
 
@@ -100,7 +106,8 @@ def main(file: str, recipe: str, executor: str) -> None:
             fields = {**RECIPES[recipe], "data": f"npz:{file}"}
             tell(step=measured(fields) / SPLIT_STEPS)
         elif recipe in RECIPES:
-            tell(round=measured({**RECIPES[recipe], "data": f"npz:{file}"}))
+            cohort = {"cohort": COHORT} if recipe.startswith("cohort") else {}
+            tell(round=measured({**RECIPES[recipe], **cohort, "data": f"npz:{file}"}))
         else:
             tell(**{number: measured(empty(int(number))) for number in recipe.split(",")})
 

@@ -1,0 +1,91 @@
+"""Rounds to 97 % by the share of clients in a round: McMahan et al. 2017, table 1, for the 2NN.
+
+    python tests/benchmarks/quality/cohorts.py mnist:DIR [--batch 10] [--split iid] [--cohort 0.1]
+
+100 clients of 600 examples each train a network of 784-200-200-10 with rectified units for one local epoch; it is
+scored on the 10,000 test examples. The paper chooses the learning rate anew for each cell; here there is one for
+each batch size. A cell ends at one and a half times the paper's rounds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.preparing.job import prepared
+from tasks.executors.inline import InlineExecutor
+from tests.benchmarks.peers import networks
+
+TARGET = 0.97
+SIZES = [784, 200, 200, 10]
+RATES = {10: 0.1, 600: 0.5}
+"""Learning rates by the size of a batch; 600 are all examples of a client."""
+
+PAPER = {
+    ("iid", 10): {0.0: 316, 0.1: 87, 0.2: 77, 0.5: 75, 1.0: 70},
+    ("iid", 600): {0.0: 1455, 0.1: 1474, 0.2: 1658},
+    ("shards:2", 10): {0.0: 3275, 0.1: 664, 0.2: 619, 0.5: 443, 1.0: 380},
+    ("shards:2", 600): {0.0: 4278, 0.1: 1796, 0.2: 1528},
+}
+"""The paper's rounds by split and batch, then by C; at C = 0 one client takes part."""
+
+
+def rounds_needed(data: str, split: str, batch: int, share: float, most: int) -> tuple[int, float]:
+    """The rounds until the target is reached, or `most`, and the accuracy of the last one."""
+    with tempfile.TemporaryDirectory() as root:
+        config = TrainConfig(
+            data=data,
+            model=f"{networks.__file__}:mlp",
+            model_options={"sizes": SIZES},
+            partitions=100,
+            split=split,
+            cohort=share or 1,
+            local_epochs=1,
+            batch_size=batch,
+            lr=RATES[batch],
+            rounds=most,
+            target_accuracy=TARGET,
+            keep="last:1",
+            root=Path(root),
+        )
+        executor = InlineExecutor()
+        with prepared(resolve(config), executor) as ready:
+            first = 1
+            while first <= most:
+                for commit in executor.run(ready.job, first, min(first + 49, most)):
+                    newest = commit
+                ready.let_go(newest)
+                if newest.stop:
+                    break
+                first += 50
+        assert newest.score is not None
+        return newest.round, newest.score.values["accuracy"]
+
+
+def main(
+    data: str,
+    batch: Annotated[list[int] | None, typer.Option()] = None,
+    split: Annotated[list[str] | None, typer.Option()] = None,
+    cohort: Annotated[list[float] | None, typer.Option()] = None,
+) -> None:
+    """Print the table, a cell after the other; those of the options alone, if any are given."""
+    table = Table("split", "B", "C", "rounds", "the paper's", "accuracy")
+    for (dealt, size), cells in PAPER.items():
+        for share, paper in cells.items():
+            if size in (batch or [size]) and dealt in (split or [dealt]) and share in (cohort or [share]):
+                rounds, accuracy = rounds_needed(data, dealt, size, share, round(1.5 * paper))
+                reached = f"{rounds}" if accuracy >= TARGET else f"> {rounds}"
+                table.add_row(dealt, f"{size}", f"{share}", reached, f"{paper}", f"{accuracy:.4f}")
+                print(dealt, size, share, reached, paper, f"{accuracy:.4f}", flush=True)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
