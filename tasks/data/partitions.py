@@ -109,6 +109,9 @@ class Partitions:
                 f"split {self.split.kind} needs all examples, and the data give each partition its own"
             )
 
+    def __hash__(self) -> int:
+        return hash((self.source, self.split))  # digests and files may be many, and caches ask for each partition
+
     @property
     def taking_part(self) -> int:
         """How many partitions take part in a round."""
