@@ -80,14 +80,14 @@ class WorkerPool:
         """The job for the workers that are there now: a block for each `ranks` of them, but none is empty.
 
         If workers came or went since the last call, their data is forgotten and will be loaded again. With
-        `one_by_one` each partition is a block, and blocks are mapped one after the other.
+        `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other.
         """
         workers = usable_workers(self.client)
         if workers != self.workers:
             self.forget()
             self.workers = workers
-        partitions = job.work.partitions.taking_part
-        blocks = partitions if one_by_one else min(partitions, max(1, len(workers) // ranks))
+        most = min(job.work.partitions.taking_part, len(job.plan.shards))
+        blocks = most if one_by_one else min(most, max(1, len(workers) // ranks))
         return replace(job, blocks=blocks, one_by_one=one_by_one)
 
     def forget(self) -> None:

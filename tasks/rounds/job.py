@@ -124,7 +124,8 @@ class Job:
     """What an executor is given: the work and the attempt.
 
     `order` is the order in which pushes arrive at a parameter server; None leaves it to the executor. A round maps
-    the partitions in so many `blocks`, `one_by_one` or all at once.
+    the partitions in so many `blocks`, `one_by_one` or all at once. The updates of `shard` neighbouring partitions
+    are stored in one file.
     """
 
     work: Work
@@ -132,11 +133,12 @@ class Job:
     order: Order | None = None
     blocks: int = 1
     one_by_one: bool = False
+    shard: int = 1
 
     @property
     def plan(self) -> RoundPlan:
         """How the partitions are divided into blocks, if all take part."""
-        return RoundPlan(self.work.partitions.split.partitions, self.blocks)
+        return RoundPlan(self.work.partitions.split.partitions, self.blocks, self.shard)
 
     def plan_of(self, round: int) -> RoundPlan:
         """How the partitions that take part in a round are divided into blocks."""

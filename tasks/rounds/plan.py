@@ -14,11 +14,13 @@ from tasks.reduces.tree import cover
 class RoundPlan:
     """How partitions are divided into blocks of neighbours; one task maps a block. It does not change bits.
 
-    `cohort` are the partitions that take part, ascending; None: all. Blocks have equally many of them.
+    `cohort` are the partitions that take part, ascending; None: all. The updates of `shard` neighbours are stored in
+    one file. They are in one block, so that one process writes it. Blocks have equally many shards with updates.
     """
 
     partitions: int
     blocks: int = 1
+    shard: int = 1
     cohort: tuple[int, ...] | None = None
 
     @property
@@ -26,14 +28,22 @@ class RoundPlan:
         """The root of the tree over partitions: the first, and one after the last."""
         return 0, self.partitions
 
+    @property
+    def shards(self) -> Sequence[int]:
+        """The numbers of the shards with partitions that take part. There is work for as many blocks."""
+        if self.cohort is None:
+            return range(-(-self.partitions // self.shard))
+        return tuple(dict.fromkeys(partition // self.shard for partition in self.cohort))
+
     def span(self, block: int) -> range:
         """The partitions of a block, also those that take no part."""
         return range(self._start(block), self._start(block + 1))
 
     def _start(self, block: int) -> int:
-        if self.cohort is None or block in (0, self.blocks):
-            return -(-block * self.partitions // self.blocks)
-        return self.cohort[-(-block * len(self.cohort) // self.blocks)]
+        at = -(-block * len(self.shards) // self.blocks)
+        if at == len(self.shards):
+            return self.partitions
+        return self.shards[at] * self.shard if at else 0
 
     @property
     def taking_part(self) -> Sequence[int]:
@@ -52,7 +62,7 @@ class RoundPlan:
 
     def block_of(self, partition: int) -> int:
         """The block in which a partition is."""
-        return partition * self.blocks // self.partitions
+        return partition // self.shard * self.blocks // len(self.shards)
 
     def nodes(self, block: int) -> list[tuple[int, int]]:
         """The nodes of the tree over partitions that a block computes: the fewest that cover it."""

@@ -181,7 +181,7 @@ def fold_results(work: Work, round: int, blocks: Sequence[BlockResult]) -> Block
     with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
         nodes = {
             node: fold(work.algorithm.reduce, node, lambda first, last: given[first, last])
-            for node in cover(0, work.partitions.split.partitions, *_ends(given))
+            for node in (cover(0, work.partitions.split.partitions, *_ends(given)) if given else ())
         }
     return BlockResult(nodes, records, work.code)
 

@@ -82,7 +82,7 @@ def test_folds_change_no_bit_and_lose_no_record(reduce, sizes, fan_in, refused, 
 def test_who_takes_no_part_is_an_identity_leaf(partitions: int, data) -> None:
     """Of any cohort, in any blocks, the bits are those of the tree over all, in which the others are refused."""
     cohort = tuple(sorted(data.draw(st.sets(st.integers(0, partitions - 1), min_size=1))))
-    plan = RoundPlan(partitions, data.draw(st.integers(1, len(cohort))), cohort)
+    plan = RoundPlan(partitions, data.draw(st.integers(1, len(cohort))), data.draw(st.integers(1, 9)), cohort)
     updates = updates_of(partitions, set(), 0)
     wanted = fold_updates(Mean(), plan.root, {p: u if p in cohort else None for p, u in updates.items()})
     mine = {p: updates[p] for p in cohort}

@@ -23,16 +23,17 @@ def test_blocks_are_neighbours_that_make_up_all_partitions_evenly(sizes: tuple[i
     assert max(map(len, spans)) - min(map(len, spans)) <= 1
 
 
-@given(SIZES, st.data())
-def test_blocks_have_equally_many_of_a_cohort(sizes: tuple[int, int], data) -> None:
+@given(SIZES, st.integers(1, 9), st.data())
+def test_blocks_share_a_cohort_by_whole_shards_evenly(sizes: tuple[int, int], shard: int, data) -> None:
     cohort = tuple(sorted(data.draw(st.sets(st.integers(0, sizes[0] - 1), min_size=1))))
-    plan = RoundPlan(sizes[0], min(sizes[1], len(cohort)), cohort)
+    plan = RoundPlan(sizes[0], min(sizes[1], len(cohort)), shard, cohort)
     blocks = range(plan.blocks)
     assert [p for block in blocks for p in plan.span(block)] == list(range(plan.partitions))
     assert [p for block in blocks for p in plan.members(block)] == list(cohort)
     assert [place for block in blocks for place in plan.places(block)] == list(range(len(cohort)))
-    counts = [len(plan.members(block)) for block in blocks]
-    assert max(counts) - min(counts) <= 1
+    owned = [{p // shard for p in plan.members(block)} for block in blocks]
+    assert sum(map(len, owned)) == len({p // shard for p in cohort})
+    assert max(map(len, owned)) - min(map(len, owned)) <= 1
     for block in blocks:
         assert set(plan.members(block)) == set(cohort) & set(plan.span(block))
 
@@ -44,6 +45,22 @@ def test_the_nodes_of_a_block_are_its_partitions(sizes: tuple[int, int]) -> None
     assert plan.root == (0, partitions)
     for block in range(blocks):
         assert [p for a, b in plan.nodes(block) for p in range(a, b)] == list(plan.span(block))
+
+
+@given(SIZES, st.integers(1, 9))
+def test_a_shard_is_in_one_block_and_no_block_is_empty(sizes: tuple[int, int], shard: int) -> None:
+    partitions, blocks = sizes
+    plan = RoundPlan(partitions, min(blocks, len(RoundPlan(partitions, shard=shard).shards)), shard)
+    spans = [plan.span(block) for block in range(plan.blocks)]
+    assert [partition for span in spans for partition in span] == list(range(partitions))
+    assert all(spans) and all(span.start % shard == 0 for span in spans)
+    assert [plan.block_of(p) for p in range(partitions)] == [b for b, span in enumerate(spans) for _ in span]
+
+
+def test_blocks_of_shards_by_hand() -> None:
+    """Ten partitions in shards of four are 0-3, 4-7 and 8-9; two blocks take two of them and one."""
+    plan = RoundPlan(10, 2, 4)
+    assert (len(plan.shards), plan.span(0), plan.span(1)) == (3, range(8), range(8, 10))
 
 
 def test_folds_by_hand() -> None:
