@@ -17,6 +17,7 @@ from tasks.data.partitions import Description
 from tasks.numerics.fingerprints import versions
 from tasks.reduces.matched import Matched
 from tasks.rounds.job import Work
+from tasks.when import Asynchronous
 
 
 def create_run(
@@ -26,14 +27,15 @@ def create_run(
     description: Description,
     initial: State,
     carried: Mapping[int, Update] = MappingProxyType({}),
+    processes: int = 1,
     **attributes: Any,
 ) -> RoundStore:
     """Create a run at an address and commit its initial state as round 0.
 
     Of the memory of `initial`, the vectors of the outer optimizer, only the slots that the run's apply keeps are
     taken. `carried` has the updates with which partitions bring a carry from another run (see
-    `RoundStore.create`). `attributes` are recorded besides those of every run, such as ``parent``. Raises
-    `ExperimentDiffers` where something lies at the address already.
+    `RoundStore.create`), and `processes` is how many will map. `attributes` are recorded besides those of every
+    run, such as ``parent``. Raises `ExperimentDiffers` where something lies at the address already.
     """
     algorithm, model = work.algorithm, work.objective.model
     initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)
@@ -46,14 +48,18 @@ def create_run(
         **provenance(),
         **attributes,
     }
-    schema = schema_of(work, initial.memory)
+    schema = schema_of(work, initial.memory, processes)
     return RoundStore.create(address, schema, config.rounds, recorded, initial, config.fsync, carried)
 
 
-def schema_of(work: Work, memory: Iterable[str]) -> Schema:
-    """What a run of some work stores; `memory` are the slots of its apply."""
+def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
+    """What a run of some work stores; `memory` are the slots of its apply.
+
+    Updates of neighbouring partitions share files, of which there are enough for so many `processes` that map. If
+    each update is written alone, as by a parameter server or by ranks that share a network, none share a file.
+    """
     algorithm = work.algorithm
-    return Schema(
+    schema = Schema(
         layout=work.objective.layout,
         partitions=work.partitions.split.partitions,
         memory=tuple(memory),
@@ -61,6 +67,8 @@ def schema_of(work: Work, memory: Iterable[str]) -> Schema:
         extras=algorithm.map.extras,
         matches=algorithm.reduce.matches if isinstance(algorithm.reduce, Matched) else (),
     )
+    alone = isinstance(algorithm.when, Asynchronous) or work.compute.ranks > 1
+    return schema if alone else schema.sharded(processes)
 
 
 def provenance() -> dict[str, Any]:

@@ -179,8 +179,8 @@ def _saved(
     carried = plan.run.carried(number - 1)
     chain = plan.run.round(number).chain
     parent = {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
-    recorded = {"parent": parent, "fingerprint": _fingerprint(plan.run, executor)}
-    create_run(address, config, subject.work, description, before.state, carried, **recorded)
+    known = _fingerprint(plan.run, executor)
+    create_run(address, config, subject.work, description, before.state, carried, parent=parent, fingerprint=known)
     executor.gather(partial(persist_recombined, subject, address, result.rounds[0].score), range(1))
     return replace(result, saved=address)
 

@@ -118,7 +118,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
         given = config.model_dump(include={"rounds", "evaluate_every", "target_accuracy", "patience", "fsync"})
         where = full_address(store.address)
         attempt = Attempt(where, token, lease.epoch, **given, keep=keep)
-        job = Job(work, attempt, order)
+        job = Job(work, attempt, order, shard=store.schema.shard)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, config.window, syncing)
             run.let_go(syncing.written)
@@ -168,7 +168,7 @@ def _open_or_create(
         needs.check_memory(executor)
         executor.gather(work.partitions.check_again, range(1))
         try:
-            return _create(config, where, work, description)
+            return _create(config, where, work, description, len(executor.each(source_digest)))
         except ExperimentDiffers:
             # Another process may have created the same run meanwhile; then it is opened below.
             if not is_run(where):
@@ -180,8 +180,10 @@ def _open_or_create(
     return store
 
 
-def _create(config: TrainConfig, where: str, work: Work, description: Description) -> RoundStore:
+def _create(config: TrainConfig, where: str, work: Work, description: Description, processes: int) -> RoundStore:
     """Create a run that begins with initial weights, a checkpoint, or a round of another run.
+
+    So many `processes` will map its partitions.
 
     Of another run it takes the state and the outer optimizer's memory, and also the partitions' carry if the
     partitions hold the same examples.
@@ -189,7 +191,7 @@ def _create(config: TrainConfig, where: str, work: Work, description: Descriptio
     start = config.start_from
     if not isinstance(start, Fork):
         initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
-        return create_run(where, config, work, description, initial)
+        return create_run(where, config, work, description, initial, processes=processes)
     initial, carried = start.state(work.objective), _carried(start, config, work, description)
     if not carried:
         # Extras in the state, such as a control variate, belong to the partitions' carry and are dropped with it.
@@ -197,7 +199,7 @@ def _create(config: TrainConfig, where: str, work: Work, description: Descriptio
         initial = replace(initial, memory={name: initial.memory[name] for name in names})
     if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
         notice(f"{run_name(where)} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
-    return create_run(where, config, work, description, initial, carried, parent=start.parent)
+    return create_run(where, config, work, description, initial, carried, processes, parent=start.parent)
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:

@@ -33,6 +33,11 @@ def write_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], array: np
     `array` has the shape `spec.chunks`, or that without leading axes of length 1. Raises `ShapeMismatch` for
     another shape or dtype, and for an index outside of the array.
     """
+    place.write(chunk_key(spec, index), *encoded_chunk(spec, array))
+
+
+def encoded_chunk(spec: ArraySpec, array: np.ndarray) -> tuple[memoryview, bytes]:
+    """The stored bytes of a chunk, and their checksum; `array` and errors are as in `write_chunk`."""
     shape = tuple(array.shape)
     if (
         shape != spec.chunks[-len(shape) :] * bool(shape)
@@ -41,8 +46,13 @@ def write_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], array: np
     ):
         raise ShapeMismatch(f"{spec.path}: a chunk is {spec.chunks} {spec.stored}, not {shape} {array.dtype}")
     data = little_bytes(array)
-    checksum = google_crc32c.value(data).to_bytes(CHECKSUM, "little")
-    place.write(chunk_key(spec, index), data.data, checksum)
+    return data.data, checksum_of(data)
+
+
+def checksum_of(data: np.ndarray) -> bytes:
+    """The crc32c checksum of bytes, (byte,), as it is stored after them."""
+    checksum: int = google_crc32c.value(data)
+    return checksum.to_bytes(CHECKSUM, "little")
 
 
 def stream_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], parts: Iterable[np.ndarray]) -> None:
@@ -73,11 +83,12 @@ def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndar
     """
     key = chunk_key(spec, index)
     content = place.read(key, most=chunk_bytes(spec))
-    if content is None:
-        return None
-    stored = checked_chunk(content, chunk_bytes(spec), f"{place}/{key}").view(
-        np.dtype(spec.stored).newbyteorder("<")
-    )
+    return None if content is None else decoded_chunk(spec, content, f"{place}/{key}")
+
+
+def decoded_chunk(spec: ArraySpec, content: memoryview, where: str) -> np.ndarray:
+    """A chunk from its stored bytes, of shape `spec.chunks`; raises `StoreDamaged` as `checked_chunk` does."""
+    stored = checked_chunk(content, chunk_bytes(spec), where).view(np.dtype(spec.stored).newbyteorder("<"))
     return stored.astype(spec.stored, copy=False).reshape(spec.chunks)
 
 
@@ -96,12 +107,13 @@ def read_parts(place: Place, spec: ArraySpec, index: tuple[int, ...], elements: 
             yield part.view(dtype).astype(spec.stored, copy=False)
     stored = place.read_part(key, end, CHECKSUM + 1)
     if stored is None or bytes(stored) != checksum.to_bytes(CHECKSUM, "little"):
-        raise _damaged(f"{place}/{key}")
+        raise damaged(f"{place}/{key}")
 
 
 def missing_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], whose: str) -> StoreDamaged:
     """The error for a missing chunk that should be there according to a record; `whose` says what lacks it."""
-    return StoreDamaged(f"{place}: {whose}, {chunk_key(spec, index)} is missing; restore the file from a copy")
+    missing = "is missing" if spec.shard == 1 else "is missing or lacks it"
+    return StoreDamaged(f"{place}: {whose}, {chunk_key(spec, index)} {missing}; restore the file from a copy")
 
 
 def checked_chunk(content: memoryview, size: int, where: str) -> np.ndarray:
@@ -111,11 +123,12 @@ def checked_chunk(content: memoryview, size: int, where: str) -> np.ndarray:
     """
     data, checksum = np.asarray(content)[:-CHECKSUM], content[-CHECKSUM:]
     if len(content) != size or google_crc32c.value(data) != int.from_bytes(checksum, "little"):
-        raise _damaged(where)
+        raise damaged(where)
     return data
 
 
-def _damaged(where: str) -> StoreDamaged:
+def damaged(where: str) -> StoreDamaged:
+    """The error for a file, named by `where`, whose bytes are not those that were written."""
     return StoreDamaged(f"{where}: the stored bytes are not those that were written; restore the file from a copy")
 
 
@@ -134,11 +147,13 @@ def _size(spec: ArraySpec) -> int:
 
 
 def chunk_key(spec: ArraySpec, index: tuple[int, ...]) -> str:
-    """The key of a chunk. Zeros at the end of its index may be left out.
+    """The key of the file that a chunk is in. Zeros at the end of the chunk's index may be left out.
 
     Raises `ShapeMismatch` for an index outside of the array.
     """
     if any(not 0 <= i * n < max(size, 1) for i, n, size in zip(index, spec.chunks, spec.shape, strict=False)):
         raise ShapeMismatch(f"{spec.path}: chunk {index} lies outside {spec.shape}")
     numbers = (*index, *(0,) * (len(spec.chunks) - len(index)))
+    if spec.shard > 1:
+        numbers = (numbers[0], numbers[1] // spec.shard, *numbers[2:])
     return "/".join((spec.path, "c", *map(str, numbers)))

@@ -49,19 +49,34 @@ MOST_SLOTS = 1_000
 """The most slots of one kind (memory, carry, extras). An optimizer has a few; each is as large as the network."""
 
 
+MOST_SHARDS, SHARDS_OF_PROCESS = 32, 8
+"""Into how many files the updates of a round go, if that is enough for each process to write so many.
+
+With fewer files for each process, some processes would have many more partitions to map than others.
+"""
+
+
+SHARD_BYTES = 1 << 26
+"""The most bytes of a file with the updates of several partitions. They are in memory until it is written."""
+
+
 CODECS: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 """The codecs of every chunk: plain little-endian bytes and a checksum."""
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array: its path, logical dtype, shape, shape of its chunks, and names of its dimensions."""
+    """One array: its path, logical dtype, shape, shape of its chunks, and names of its dimensions.
+
+    In an array by partition, the chunks of `shard` neighbouring partitions lie in one file.
+    """
 
     path: str
     dtype: str
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     dims: tuple[str, ...]
+    shard: int = 1
 
     @property
     def over_rounds(self) -> bool:
@@ -72,6 +87,21 @@ class ArraySpec:
     def by_partition(self) -> bool:
         """Whether the array has one chunk for each (round, partition)."""
         return self.over_rounds and self.dims[1:2] == ("partition",)
+
+    @property
+    def file(self) -> tuple[int, ...]:
+        """The shape of what one file holds: a chunk, or the chunks of a shard's partitions."""
+        return self.chunks if self.shard == 1 else (1, self.shard, *self.chunks[2:])
+
+    def held(self, numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The indices of the chunks in a file of an array over rounds, (round,) or (round, partition).
+
+        `numbers` are those in the file's key.
+        """
+        if not self.by_partition or len(numbers) == 1:
+            return [numbers[:1]]
+        first = numbers[1] * self.shard
+        return [(numbers[0], partition) for partition in range(first, min(first + self.shard, self.shape[1]))]
 
     @property
     def stored(self) -> str:
@@ -88,15 +118,17 @@ class ArraySpec:
 
     def metadata(self) -> dict[str, Any]:
         """The content of the array's ``zarr.json`` document, as a JSON object."""
+        inner = {"chunk_shape": list(self.chunks), "codecs": CODECS, "index_codecs": CODECS}
+        sharding = {"name": "sharding_indexed", "configuration": {**inner, "index_location": "start"}}
         return {
             "zarr_format": 3,
             "node_type": "array",
             "shape": list(self.shape),
             "data_type": self.stored,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunks)}},
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.file)}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "fill_value": self.fill,
-            "codecs": CODECS,
+            "codecs": CODECS if self.shard == 1 else [sharding],
             "dimension_names": list(self.dims),
             "attributes": {"logical_dtype": self.dtype},
         }
@@ -111,7 +143,7 @@ class Schema:
 
     `memory`, `carry` and `extras` are names of slots; each slot has the shapes of the parameters. `matches` has
     one spec for each unit group that a reduce matches: the name of the group, and dtype and shape of its
-    permutation.
+    permutation. The updates of `shard` neighbouring partitions lie in one file; so do their carries and matches.
     """
 
     __pydantic_config__ = EXACTLY
@@ -122,6 +154,17 @@ class Schema:
     carry: Slots = ()
     extras: Slots = ()
     matches: Rows = ()
+    shard: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)] = 1
+
+    def sharded(self, processes: int = 1) -> Schema:
+        """The same schema with as few files as are good for so many processes that write them."""
+        fewest = -(-self.partitions // max(MOST_SHARDS, SHARDS_OF_PROCESS * processes))
+        return replace(self, shard=min(fewest, self.largest_shard))
+
+    @property
+    def largest_shard(self) -> int:
+        """The most partitions whose updates and matches fit a file of `SHARD_BYTES`; at least one."""
+        return max(1, SHARD_BYTES // max(1, self.update_bytes + 2 * specs_bytes(self.matches)))
 
     def state(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of the state by path, with `rows` rows. Frozen parameters are stored once, without rows."""
@@ -139,14 +182,14 @@ class Schema:
         return groups | {f"carry/{slot}": self.layout.params for slot in self.carry}
 
     def vectors(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of updates and carries by path, (round, partition, element), a chunk for each partition."""
+        """The arrays of updates and carries by path, (round, partition, element); a chunk for each partition."""
         lead = {"round": rows, "partition": self.partitions}
         arrays = {}
         for group, specs in self.sent().items():
             for dtype, size in vector_sizes(specs).items():
                 path = f"{group}/{dtype}"
                 shape, dims = (*lead.values(), size), (*lead, f"{path}.element")
-                arrays[path] = ArraySpec(path, dtype, shape, (1, 1, size), dims)
+                arrays[path] = ArraySpec(path, dtype, shape, (1, 1, size), dims, self.shard)
         return arrays
 
     def matching(self, rows: int) -> dict[str, ArraySpec]:
@@ -161,7 +204,7 @@ class Schema:
             similarity = TensorSpec(spec.name, "float32", spec.shape[: 1 if spec.dtype == "float32" else None])
             for kind, stored in (("permutations", spec), ("similarities", similarity)):
                 path = f"{kind}/{spec.name}"
-                arrays[path] = _array(path, replace(stored, name=path), lead)
+                arrays[path] = replace(_array(path, replace(stored, name=path), lead), shard=self.shard)
         return arrays
 
     def numbers(self, rows: int) -> dict[str, ArraySpec]:
@@ -208,7 +251,8 @@ class Schema:
         """A JSON object from which `from_json` rebuilds the schema."""
         slots = {"memory": list(self.memory), "carry": list(self.carry), "extras": list(self.extras)}
         matches = [[s.name, s.dtype, list(s.shape)] for s in self.matches]
-        return {"layout": self.layout.to_json(), "partitions": self.partitions, **slots, "matches": matches}
+        value = {"layout": self.layout.to_json(), "partitions": self.partitions, **slots, "matches": matches}
+        return value | ({"shard": self.shard} if self.shard > 1 else {})
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Schema:

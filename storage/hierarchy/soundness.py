@@ -39,6 +39,8 @@ def checked_schema(value: Any) -> Schema:
             raise ValueError(f"{_quoted(spec.name)} has the type {_quoted(spec.dtype)}, which is none of numbers")
         if len(spec.shape) > AXES or min(spec.shape, default=0) < 0 or math.prod(spec.shape) > MOST:
             raise ValueError(f"{_quoted(spec.name)} has the shape {_quoted(spec.shape)}, which no tensor has")
+    if schema.shard > schema.largest_shard:
+        raise ValueError(f"{schema.shard} partitions share a file, which would be too large")
     _check_paths(schema)
     names = {spec.name for spec in (*layout.params, *layout.buffers, *layout.frozen)}
     for _, name in layout.aliases:

@@ -109,7 +109,8 @@ class LocalPlace:
             if file is None:
                 return None
             file.seek(first)
-            return np.fromfile(file, np.uint8, size).data
+            # numpy allocates what is asked for, whatever is there.
+            return np.fromfile(file, np.uint8, min(size, max(0, os.fstat(file.fileno()).st_size - first))).data
 
     @_reading
     def sizes(self) -> dict[str, int]:

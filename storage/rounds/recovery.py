@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from storage.errors import RoundMissing, StoreDamaged
-from storage.hierarchy.chunks import CHUNK, chunk_bytes
+from storage.hierarchy.shards import array_of, is_cut
 from storage.parsing import numbered
 from storage.rounds.pruned import Pruned, base_of, forget_pruned, known_pruned
 from storage.rounds.store import RoundStore
@@ -42,12 +42,10 @@ def cut_short(store: RoundStore) -> dict[str, int]:
     # Where it is unknown what was pruned, everything that it listed counts as lost.
     known, cut = known_pruned(store.log) or Pruned(), dict[str, int]()
     for key, size in store.place.sizes().items():
-        parts = CHUNK.fullmatch(key)
-        spec = store.tensors.arrays.get(parts[1]) if parts else None
-        if parts and spec and spec.over_rounds and size < chunk_bytes(spec):
-            index = (int(parts[2]), *map(int, parts[3].split("/")[1:]))
-            if known.has_chunk(spec, index):
-                cut[key] = index[0]
+        if found := array_of(store.tensors.arrays, key):
+            spec, numbers = found
+            if is_cut(spec, size) and any(known.has_chunk(spec, index) for index in spec.held(numbers)):
+                cut[key] = numbers[0]
         elif not size and (records := numbered([key.removeprefix("commits/")])):
             cut[key] = records[0]
     return {key: round for key, round in cut.items() if round > 0}

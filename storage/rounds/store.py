@@ -103,8 +103,7 @@ class RoundStore:
                 store = cls(aside, rounds=rounds)
                 store.tensors.describe()
                 store.tensors.write_state(initial)
-                for partition, update in carried.items():
-                    store.tensors.write_update(0, partition, update)
+                store.tensors.write_updates(0, carried)
                 records = {p: UpdateRecord(update_digest(update), update.weight) for p, update in carried.items()}
                 commit = store.describe(initial, "initial", 0)
                 commit = replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0))

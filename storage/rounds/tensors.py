@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import prod
@@ -11,9 +12,10 @@ import numpy as np
 import torch
 
 from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
-from storage.hierarchy.chunks import chunk_key, missing_chunk, read_chunk, read_parts, stream_chunk, write_chunk
+from storage.hierarchy.chunks import chunk_key, missing_chunk, read_parts, stream_chunk, write_chunk
 from storage.hierarchy.documents import replace_documents
 from storage.hierarchy.schema import ArraySpec
+from storage.hierarchy.shards import read_stored, write_shard
 from storage.places.base import together
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.log import CommitLog
@@ -26,7 +28,7 @@ from storage.values.digests import (
     state_digest,
     tensor_digest,
     update_digest,
-    update_groups,
+    update_vectors,
 )
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
@@ -146,11 +148,9 @@ class StoredTensors:
                 f"{self.place}: {path} of round {commit.round} is not what was committed; restore it from a copy"
             )
 
-    def write_update(self, round: int, partition: int, update: Update) -> None:
-        """Write the update of one partition in a round, vectors (element,)."""
-        groups = update_groups(update).items()
-        vectors = {f"{group}/{dtype}": vector for group, each in groups for dtype, vector in each.items()}
-        self._write_vectors(round, partition, vectors)
+    def write_updates(self, round: int, updates: Mapping[int, Update]) -> None:
+        """Write updates of a round by partition, vectors (element,), as all that is in their files."""
+        self._write_files(round, {partition: update_vectors(update) for partition, update in updates.items()})
 
     def read_update(self, at: int | Commit, partition: int) -> Update:
         """The update of one partition in a committed round, vectors (element,).
@@ -194,9 +194,12 @@ class StoredTensors:
                 vectors[spec.dtype] = from_numpy(array.reshape(-1), spec.dtype)
         return vectors
 
-    def write_match(self, round: int, partition: int, match: Match) -> None:
-        """Write how the units of one partition were matched in a round: (unit,) or (unit, unit) by unit group."""
-        self._write_vectors(round, partition, match_tensors(match))
+    def write_matches(self, round: int, matches: Mapping[int, Match]) -> None:
+        """Write how units were matched in a round, by partition, as all that is in the files of these matches.
+
+        They are (unit,) or (unit, unit) by unit group.
+        """
+        self._write_files(round, {partition: match_tensors(match) for partition, match in matches.items()})
 
     def read_match(self, at: int | Commit, partition: int) -> Match:
         """How the units of one partition were matched in a round: (unit,) or (unit, unit) by unit group.
@@ -235,7 +238,7 @@ class StoredTensors:
 
         Raises `RoundPruned` where it was pruned, and `StoreDamaged` where it is missing or its checksum is wrong.
         """
-        array = read_chunk(self.place, spec, index)
+        array = read_stored(self.place, spec, index)
         if array is None:
             self._check_pruned(spec, index)
             raise missing_chunk(self.place, spec, index, whose)
@@ -287,8 +290,10 @@ class StoredTensors:
         others = f"the nearest are those of rounds {listed(sorted(nearest))}"
         return RoundPruned(f"the state of round {round} of {self.place} {why}; {others}")
 
-    def _write_vectors(self, round: int, partition: int, vectors: Mapping[str, torch.Tensor]) -> None:
-        def write(path: str) -> None:
-            write_chunk(self.place, self.arrays[path], (round, partition), to_numpy(vectors[path]))
-
-        together(self.place, write, vectors)
+    def _write_files(self, round: int, given: Mapping[int, Mapping[str, torch.Tensor]]) -> None:
+        """Write tensors by partition and path."""
+        files: dict[tuple[str, int], dict[int, np.ndarray]] = defaultdict(dict)
+        for partition, tensors in given.items():
+            for path, tensor in tensors.items():
+                files[path, partition // self.schema.shard][partition] = to_numpy(tensor)
+        together(self.place, lambda file: write_shard(self.place, self.arrays[file[0]], round, files[file]), files)

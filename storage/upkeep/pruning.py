@@ -15,6 +15,7 @@ from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import chunk_bytes
 from storage.hierarchy.documents import NAME
 from storage.hierarchy.schema import ArraySpec
+from storage.hierarchy.shards import array_of, index_bytes, keep_chunks
 from storage.places.base import Place
 from storage.rounds.commits import Commit
 from storage.rounds.lease import check_at_rest, hold_lease, read_lease
@@ -93,23 +94,15 @@ def _goes(store: RoundStore, keep: Keep, newest: Commit) -> LetGo:
 
 
 def _going(store: RoundStore, pruned: Pruned) -> Iterator[tuple[int, int]]:
-    """The round and the bytes of each stored chunk that is pruned."""
-    for spec in store.tensors.arrays.values():
-        if spec.over_rounds:
-            for index in _chunks(store, spec):
-                if not pruned.has_chunk(spec, index):
-                    yield index[0], chunk_bytes(spec)
-
-
-def _chunks(store: RoundStore, spec: ArraySpec) -> Iterator[tuple[int, ...]]:
-    """The indices of the stored chunks of an array: (round,) or (round, partition)."""
-    top = f"{spec.path}/c"
-    for round in filter(str.isdecimal, store.place.names(top)):
-        if spec.by_partition:
-            partitions = filter(str.isdecimal, store.place.names(f"{top}/{round}"))
-            yield from ((int(round), int(partition)) for partition in partitions)
-        else:
-            yield (int(round),)
+    """The round of each file that is pruned, as a whole or in part, and how many bytes less there will be."""
+    for key, size in store.place.sizes().items():
+        if found := array_of(store.tensors.arrays, key):
+            spec, numbers = found
+            held = spec.held(numbers)
+            staying = sum(pruned.has_chunk(spec, index) for index in held)
+            less = size - (index_bytes(spec) + staying * chunk_bytes(spec) if staying else 0)
+            if staying < len(held) and less > 0:
+                yield numbers[0], less
 
 
 def _delete(store: RoundStore, spec: ArraySpec, pruned: Pruned) -> None:
@@ -122,9 +115,13 @@ def _delete(store: RoundStore, spec: ArraySpec, pruned: Pruned) -> None:
         if not spec.by_partition or int(name) not in carried:
             store.place.delete(f"{top}/{name}")
             continue
-        for partition in store.place.names(f"{top}/{name}"):
-            if not (partition.isdecimal() and pruned.has_chunk(spec, (int(name), int(partition)))):
-                store.place.delete(f"{top}/{name}/{partition}")
+        for shard in store.place.names(f"{top}/{name}"):
+            held = spec.held((int(name), int(shard))) if shard.isdecimal() else []
+            staying = [index[1] for index in held if pruned.has_chunk(spec, index)]
+            if not staying:
+                store.place.delete(f"{top}/{name}/{shard}")
+            elif spec.shard > 1:
+                keep_chunks(store.place, spec, int(name), staying)
 
 
 def remove_run(place: Place) -> None:

@@ -106,6 +106,12 @@ def update_groups(update: Update) -> dict[str, Vectors]:
     }
 
 
+def update_vectors(update: Update) -> dict[str, torch.Tensor]:
+    """The vectors of an update, (element,) each, by their path in the store."""
+    groups = update_groups(update).items()
+    return {f"{group}/{dtype}": vector for group, vectors in groups for dtype, vector in vectors.items()}
+
+
 def update_digest(update: Update) -> str:
     """The digest of all vectors of an update. Its weight and metrics are not covered."""
     return vectors_digest(update_groups(update))

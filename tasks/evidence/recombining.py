@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from storage.rounds.commits import Commit, InFlight, Score, ServerRecord
@@ -101,11 +102,10 @@ def persist_recombined(subject: Recombining, place: str, scored: Score | None, n
     source, target, round = RoundStore(subject.store), RoundStore(place), subject.rounds[number]
     commit, partitions = source.log.read(round), subject.work.partitions
     after = _recombine(subject, source, commit)
-    for partition, record in commit.updates.items():
-        if record.digest != NOTHING_KEPT:
-            target.tensors.write_update(1, partition, source.tensors.read_update(commit, partition))
-    for partition, match in after.matches.items():
-        target.tensors.write_match(1, partition, match)
+    stored = sorted(p for p, record in commit.updates.items() if record.digest != NOTHING_KEPT)
+    for _, shard in groupby(stored, lambda partition: partition // target.schema.shard):
+        target.tensors.write_updates(1, {p: source.tensors.read_update(commit, p) for p in shard})
+    target.tensors.write_matches(1, after.matches)
     if not partitions.source.partitioned:
         target.splits.write(subject.work.split(round), partitions.assignment)
     # In the new run all partitions have just fetched round 1: what was in flight began in the other run.

@@ -69,8 +69,8 @@ def _filled(specs: Specs, tensors: Tensors) -> Vectors:
 
 
 def _persisted(store: RoundStore, number: int, update: Update, match: Match) -> UpdateRecord:
-    store.tensors.write_update(1, number, update)
-    store.tensors.write_match(1, number, match)
+    store.tensors.write_updates(1, {number: update})
+    store.tensors.write_matches(1, {number: match})
     return UpdateRecord(update_digest(update), 1, match=match_digest(match))
 
 

@@ -10,7 +10,9 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -85,7 +87,8 @@ def here(map_again: Callable[[], Mapped]) -> Mapped:
 Persist = Callable[[int, Mapped, float], Callable[[], UpdateRecord]]
 """Stores an update: called with the round, the update, and the seconds that its map took.
 
-It returns a function that waits until the update is written, and gives its record.
+It returns a function that waits until the update is written, and gives its record. Updates of neighbouring
+partitions may be stored together, once the last of them is given.
 """
 
 
@@ -109,8 +112,11 @@ class Rank(Protocol):
         """The final result of a map: mapped once more if it raised, and refused if it is on any rank."""
         ...
 
-    def persisting(self) -> AbstractContextManager[Persist]:
-        """A context that gives the function to store updates with. When it ends, all are written."""
+    def persisting(self, partitions: Iterable[int]) -> AbstractContextManager[Persist]:
+        """A context that gives the function to store the updates of these partitions with.
+
+        When it ends, all are written.
+        """
         ...
 
     def persist_state(self, after: Outcome) -> Mapping[str, str] | None:
@@ -142,11 +148,26 @@ class WholeNetwork:
         )
 
     @contextmanager
-    def persisting(self) -> Iterator[Persist]:
-        """A context in which updates are stored; if they are large or the store is far, during the next maps."""
+    def persisting(self, partitions: Iterable[int]) -> Iterator[Persist]:
+        """A context in which updates are stored, each shard once it is complete.
+
+        If they are large or the store is far, they are stored during the next maps.
+        """
         store = self.job.attempt.open()
-        with beside(store.place, store.schema.state_bytes) as persist:
-            yield lambda round, mapped, seconds: persist(_persist, self.job, store, round, mapped, seconds).result
+        shard = store.schema.shard
+        wanted = Counter(partition // shard for partition in partitions)
+        shards: dict[int, list[tuple[Mapped, float]]] = defaultdict(list)
+        written: dict[int, Future[dict[int, UpdateRecord]]] = {}
+        with beside(store.place, store.schema.state_bytes * shard) as call:
+
+            def persist(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
+                number = mapped.partition // shard
+                shards[number].append((mapped, seconds))
+                if len(shards[number]) == wanted[number]:
+                    written[number] = call(_persist, self.job, store, round, shards.pop(number))
+                return lambda: written[number].result()[mapped.partition]
+
+            yield persist
 
     def persist_state(self, after: Outcome) -> None:
         return None
@@ -175,7 +196,7 @@ def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: in
     updates: dict[int, Update | None] = {}
     records: dict[int, Callable[[], UpdateRecord]] = {}
     began = time.perf_counter()
-    with generators_kept(), rank.persisting() as persist:
+    with generators_kept(), rank.persisting(data) as persist:
         for group in map_groups(job.work, before.state, zip(data, data.values(), carries, strict=True)):
             seconds = (time.perf_counter() - began) / len(group)
             for each in group:
@@ -208,11 +229,16 @@ def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vec
     return {} if source is None else job.attempt.open().tensors.read_carry(source, partition)
 
 
-def _persist(job: Job, store: RoundStore, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
-    """Write an update if it is to be stored, and return its record for the commit."""
-    if job.stores_update(round, mapped.refused):
-        store.tensors.write_update(round, mapped.partition, mapped.update)
-    return record_of(mapped, seconds)
+def _persist(
+    job: Job, store: RoundStore, round: int, shard: Sequence[tuple[Mapped, float]]
+) -> dict[int, UpdateRecord]:
+    """Write those updates of a shard that are to be stored, and return the records of all, by partition.
+
+    Each update comes with the seconds that its map took.
+    """
+    stored = {each.partition: each.update for each, _ in shard if job.stores_update(round, each.refused)}
+    store.tensors.write_updates(round, stored)
+    return {mapped.partition: record_of(mapped, seconds) for mapped, seconds in shard}
 
 
 def record_of(mapped: Mapped, seconds: float, digest: str | None = None) -> UpdateRecord:
@@ -280,7 +306,7 @@ def commit_round(
     with beside(store.place, store.schema.state_bytes) as persist:
         for partition, update in updates.items():
             if _stores_update(attempt, after, partition):
-                persist(store.tensors.write_update, state.round, partition, update)
+                persist(store.tensors.write_updates, state.round, {partition: update})
         if digests is None:
             persist(_persist_state, attempt, store, after, stored)
         before = store.log.link_before(state.round)
@@ -318,9 +344,8 @@ def _persist_state(attempt: Attempt, store: RoundStore, after: Outcome, stored: 
     if not store.log.has(round):
         if stored:
             store.tensors.write_state(after.state)
-        for partition, match in after.matches.items():
-            if _stores_update(attempt, after, partition):
-                store.tensors.write_match(round, partition, match)
+        kept = {p: match for p, match in after.matches.items() if _stores_update(attempt, after, p)}
+        store.tensors.write_matches(round, kept)
 
 
 @functools.lru_cache(maxsize=2)

@@ -6,7 +6,7 @@ All ranks must call each function together. Rank 0 writes whole tensors from the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -113,7 +113,7 @@ class InShares:
         return self.shares.slots(read_carry(self.job, source, partition), self.group.rank)
 
     @contextmanager
-    def persisting(self) -> Iterator[Persist]:
+    def persisting(self, partitions: Iterable[int]) -> Iterator[Persist]:
         """A context in which updates are written at once. Only on rank 0 do the records have digests."""
 
         def persist(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:

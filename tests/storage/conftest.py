@@ -82,7 +82,7 @@ class Tiny:
         records = {}
         for partition in range(2):
             update = self.update(round, partition)
-            store.tensors.write_update(round, partition, update)
+            store.tensors.write_updates(round, {partition: update})
             reason = "not sound" if partition in refused else None
             records[partition] = UpdateRecord(
                 update_digest(update), update.weight, reason, update.metrics, seconds=0.5 + partition

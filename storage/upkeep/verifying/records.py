@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from storage.errors import StoreDamaged, spans
-from storage.hierarchy.chunks import CHUNK
 from storage.hierarchy.documents import LARGEST, NAME, described_rows, documents, root_document
 from storage.hierarchy.schema import REPORTED, ArraySpec, split_array
+from storage.hierarchy.shards import array_of
 from storage.parsing import numbered
 from storage.rounds import log, numbers, pruned
 from storage.rounds.commits import Commit, numbers_of
@@ -146,23 +146,25 @@ def _left(audit: Audit, key: str) -> str | None:
         return "no committed round uses this split yet" if int(parts[1] or 0) > max(used, default=-1) else None
     if key.partition("/")[0] in REPORTED and set(audit.rounds) - audit.commits.keys():
         return "it may be of a round whose record is damaged"
-    parts = CHUNK.fullmatch(key)
-    array = audit.store.tensors.arrays.get(parts[1]) if parts else None
-    if parts is None or array is None or "round" not in array.dims:
+    found = array_of(audit.store.tensors.arrays, key)
+    if found is None:
         return None
-    index = (int(parts[2]), *map(int, parts[3].split("/")[1:]))
-    # On all axes after those of rounds and partitions there is a single chunk.
-    counts = [size if chunk == 1 else 1 for size, chunk in zip(array.shape, array.chunks, strict=True)]
+    array, index = found
+    counts = [-(-size // max(1, length)) for size, length in zip(array.shape, array.file, strict=True)]
     inside = len(index) == len(counts) and all(i < max(count, 1) for i, count in zip(index, counts, strict=True))
     return _of_round(audit, array, index) if inside else None
 
 
 def _of_round(audit: Audit, array: ArraySpec, index: tuple[int, ...]) -> str | None:
-    """Why a chunk that no record needs may be there; None for one that no writer leaves."""
-    if not audit.keeps(array, index):
+    """Why a file that no record needs may be there; None for one that no writer leaves.
+
+    `index` are the numbers in its key.
+    """
+    held = array.held(index)
+    if not any(audit.keeps(array, each) for each in held):
         return f"it is of round {index[0]}, which was pruned, and goes with the next pruning"
     if commit := audit.commits.get(index[0]):
-        stored = commit.has_update(index[1]) if array.by_partition else commit.stored
+        stored = any(commit.has_update(p) for _, p in held) if array.by_partition else commit.stored
         what = "an update" if array.by_partition else "the state"
         return None if stored else f"it is of {what} of round {index[0]}, which is not stored, and may go"
     state = "not committed" if index[0] > audit.newest else "lost"

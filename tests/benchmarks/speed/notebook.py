@@ -44,7 +44,7 @@ def written(folder: Path, rounds: int, partitions: int) -> Path:
         state = State(vectors, round=round)
         store.tensors.write_state(state)
         for partition in range(partitions):
-            store.tensors.write_update(round, partition, update)
+            store.tensors.write_updates(round, {partition: update})
         fields = {
             "updates": dict.fromkeys(range(partitions), record),
             "score": Score(1 / round, {"accuracy": 0.5}, 9),

@@ -49,7 +49,7 @@ def stored(folder: Path, shapes: dict[str, tuple[int, ...]], partitions: int, ro
         store.tensors.write_state(after)
         for partition in range(partitions):
             update = Update({"float32": torch.rand(size)}, weight=600, metrics={"train_loss": 1.0})
-            store.tensors.write_update(round, partition, update)
+            store.tensors.write_updates(round, {partition: update})
             records[partition] = UpdateRecord(update_digest(update), update.weight, metrics=update.metrics)
         commit = replace(
             store.describe(after, "benchmark", 0), updates=records, score=Score(1.0, {"accuracy": 0.5})

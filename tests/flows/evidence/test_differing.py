@@ -42,9 +42,9 @@ def copy(run: Run, name: str, **changed: object) -> Run:
     for number in run.committed[1:]:
         commit = run.round(number).commit
         for partition in commit.updates:
-            new.tensors.write_update(number, partition, store.tensors.read_update(commit, partition))
+            new.tensors.write_updates(number, {partition: store.tensors.read_update(commit, partition)})
             if commit.updates[partition].match:
-                new.tensors.write_match(number, partition, store.tensors.read_match(commit, partition))
+                new.tensors.write_matches(number, {partition: store.tensors.read_match(commit, partition)})
         new.tensors.write_state(store.tensors.read_state(commit))
         new.commit(replace(commit, **changed) if number == 2 else commit)
     return Run(path)

@@ -246,7 +246,7 @@ def with_other_update(run: rw.Run) -> rw.Run:
     vectors = {name: vector.clone() for name, vector in update.direction.items()}
     rw.views(run._store.schema.layout.params, vectors)["fc2.bias"][2] = 0.0
     other = replace(update, direction=vectors)
-    run._store.tensors.write_update(2, 1, other)
+    run._store.tensors.write_updates(2, {1: other})
 
     def change(commit):
         records = dict(commit.updates)

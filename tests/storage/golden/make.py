@@ -45,7 +45,7 @@ def fed_avg(folder: Path) -> RoundStore:
         records = {}
         for partition, weight in enumerate(WEIGHTS):
             update = Update({"float32": torch.full((8,), (partition + 1) * round / 8)}, weight=weight)
-            store.tensors.write_update(round, partition, update)
+            store.tensors.write_updates(round, {partition: update})
             metrics = {"train_loss": 2.0 - partition}
             records[partition] = UpdateRecord(update_digest(update), weight, metrics=metrics, seconds=0.25)
         state = State({"float32": state.params["float32"] - 7 * round / 32}, round=round)
@@ -67,7 +67,7 @@ def everything(folder: Path) -> RoundStore:
     for round, refused, carry_from in ((1, (), {0: 1, 1: 1}), (2, (1,), {0: 2, 1: 1})):
         commit = tiny.write(store, round, refused=refused, carry_from=carry_from)
         match = matched(round)
-        store.tensors.write_match(round, 0, match)
+        store.tensors.write_matches(round, {0: match})
         updates = {**commit.updates, 0: replace(commit.updates[0], match=match_digest(match))}
         store.commit(replace(commit, updates=updates))
     store.numbers.catch_up()

@@ -58,7 +58,7 @@ def matched(tiny, specs: tuple[TensorSpec, ...], rounds: int = 2, without: tuple
             digest = None
             if partition not in without:
                 found = match(specs, 10 * round + partition)
-                store.tensors.write_match(round, partition, found)
+                store.tensors.write_matches(round, {partition: found})
                 digest = match_digest(found)
             records[partition] = UpdateRecord(update_digest(tiny.update(round, partition)), 1, match=digest)
         store.commit(replace(commit, updates=records))
@@ -213,7 +213,7 @@ def test_extending_makes_room_for_matches(tiny, same) -> None:
     assert longer.tensors.arrays["permutations/inner:2"].shape == (4, 2, 2, 4)
     assert alike(longer.tensors.read_match(1, 0), match(HARD, 10), same)
     found = match(HARD, 99)
-    longer.tensors.write_match(3, 1, found)
+    longer.tensors.write_matches(3, {1: found})
     with pytest.raises(RoundMissing):
         longer.tensors.read_match(3, 1)
 

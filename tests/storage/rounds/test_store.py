@@ -115,7 +115,7 @@ def test_a_row_past_the_end_is_refused(tiny) -> None:
     with pytest.raises(ShapeMismatch, match="lies outside"):
         store.tensors.write_state(tiny.state(2))
     with pytest.raises(ShapeMismatch, match="lies outside"):
-        store.tensors.write_update(1, 2, tiny.update(1, 0))
+        store.tensors.write_updates(1, {2: tiny.update(1, 0)})
 
 
 # More rounds.

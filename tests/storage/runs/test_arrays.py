@@ -95,7 +95,7 @@ def test_what_is_read_is_verified(run, flip, name) -> None:
 def test_an_update_of_other_bits_is_not_shown(run, tiny) -> None:
     tree = run.tree
     store = RoundStore(run.path)
-    store.tensors.write_update(1, 0, tiny.update(1, 1))
+    store.tensors.write_updates(1, {0: tiny.update(1, 1)})
     with pytest.raises(StoreDamaged, match="partition 0 in round 1 is another one"):
         tree["updates/scale"].load()
     assert tree["updates/scale"].sel(round=2, partition=1).load() == run.round(2).updates["scale"].sel(partition=1)

@@ -45,7 +45,7 @@ def run(tmp_path) -> StoredRun:
         for partition, (w, b, weight, accepted) in updates.items():
             vectors = {"float32": torch.tensor(w), "float64": torch.tensor([b], dtype=torch.float64)}
             update = Update(vectors, weight=weight)
-            store.tensors.write_update(round, partition, update)
+            store.tensors.write_updates(round, {partition: update})
             records[partition] = UpdateRecord(update_digest(update), weight, None if accepted else "too far")
         store.tensors.write_state(state(round))
         store.commit(replace(store.describe(state(round), "writer", 1), updates=records))

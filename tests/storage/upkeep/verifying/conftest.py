@@ -56,7 +56,7 @@ def every(tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
             commit = super().write(store, round, refused, **fields)
             matches = {partition: self.match(round, partition) for partition in commit.accepted}
             for partition, match in matches.items():
-                store.tensors.write_match(round, partition, match)
+                store.tensors.write_matches(round, {partition: match})
             digests = {p: replace(commit.updates[p], match=match_digest(match)) for p, match in matches.items()}
             number = (round - 1) // 2
             store.splits.write(number, self.owners)
