@@ -79,10 +79,9 @@ class Tiny:
     def write(self, store: RoundStore, round: int, refused: tuple[int, ...] = (), **fields: object) -> Commit:
         """Write a round's tensors; gives the commit that would make it exist."""
         store.tensors.write_state(self.state(round))
-        records = {}
-        for partition in range(2):
-            update = self.update(round, partition)
-            store.tensors.write_updates(round, {partition: update})
+        records, updates = {}, {partition: self.update(round, partition) for partition in range(2)}
+        store.tensors.write_updates(round, updates)
+        for partition, update in updates.items():
             reason = "not sound" if partition in refused else None
             records[partition] = UpdateRecord(
                 update_digest(update), update.weight, reason, update.metrics, seconds=0.5 + partition

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from storage.errors import PlaceError, RoundweaveError, StoreDamaged
 from storage.hierarchy.chunks import chunk_key
 from storage.hierarchy.schema import ArraySpec, Schema
+from storage.hierarchy.shards import partitions_in
 from storage.places.base import Place
 from storage.rounds.commits import Commit
 from storage.rounds.log import Link
@@ -80,7 +81,13 @@ class Audit:
         """
         if not spec.over_rounds:
             return True
-        return chunk_key(spec, index) in self.sizes if self.pruned is None else self.pruned.has_chunk(spec, index)
+        if self.pruned is not None:
+            return self.pruned.has_chunk(spec, index)
+        there = chunk_key(spec, index) in self.sizes
+        if there and spec.shard > 1:
+            with suppress(StoreDamaged):  # which is found when the chunk is read
+                return index[1] in partitions_in(self.place, spec, index)
+        return there
 
     def find(self, key: str, what: str) -> None:
         """Report that something is wrong with a file."""

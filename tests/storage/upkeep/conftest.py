@@ -13,12 +13,13 @@ from storage.values.state import State, Update
 from storage.values.tensors import TensorSpec
 
 
-@pytest.fixture(scope="session")
-def small_in(tiny_in: Callable[[Path], object]) -> type:
-    """The maker of such a run in a folder of the test's own: one parameter, and a carry."""
+@pytest.fixture(scope="session", params=[1, 2], ids=["alone", "shards"])
+def small_in(request: pytest.FixtureRequest, tiny_in: Callable[[Path], object]) -> type:
+    """The maker of such a run in a folder of the test's own: one parameter and a carry."""
 
     class Small(tiny_in):  # type: ignore[misc, valid-type]
-        schema = Schema(Layout((TensorSpec("w", "float32", (3,)),), (), (), ()), partitions=2, carry=("variate",))
+        layout = Layout((TensorSpec("w", "float32", (3,)),), (), (), ())
+        schema = Schema(layout, partitions=2, carry=("variate",), shard=request.param)
 
         def state(self, round: int) -> State:
             return State({"float32": super().state(round).params["float32"][:3]}, {}, {}, {}, round)

@@ -24,15 +24,20 @@ from storage.values.tensors import TensorSpec
 from tests.storage.conftest import lengthened
 
 
-@pytest.fixture
-def every(tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
-    """Makes runs with every kind of file: also matches of both kinds, splits, claims and a record quarantined."""
+@pytest.fixture(params=[1, 2], ids=["alone", "shards"])
+def every(request: pytest.FixtureRequest, tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
+    """Makes runs with every kind of file: also matches of both kinds, splits, claims and a record quarantined.
+
+    Their two partitions have a file each, or one together.
+    """
     tiny = tiny_in(tmp_path / "runs")
 
     @dataclass(frozen=True)
     class Every(type(tiny)):  # type: ignore[misc]
         schema = replace(
-            tiny.schema, matches=(TensorSpec("fc", "int64", (3,)), TensorSpec("mix", "float32", (2, 2)))
+            tiny.schema,
+            matches=(TensorSpec("fc", "int64", (3,)), TensorSpec("mix", "float32", (2, 2))),
+            shard=request.param,
         )
 
         def create(self, name: str = "every", rounds: int = 3, created: float = 1.0) -> RoundStore:
@@ -55,8 +60,7 @@ def every(tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
         def write(self, store: RoundStore, round: int, refused: tuple[int, ...] = (), **fields: object) -> Commit:
             commit = super().write(store, round, refused, **fields)
             matches = {partition: self.match(round, partition) for partition in commit.accepted}
-            for partition, match in matches.items():
-                store.tensors.write_matches(round, {partition: match})
+            store.tensors.write_matches(round, matches)
             digests = {p: replace(commit.updates[p], match=match_digest(match)) for p, match in matches.items()}
             number = (round - 1) // 2
             store.splits.write(number, self.owners)

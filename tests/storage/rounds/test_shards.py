@@ -1,0 +1,193 @@
+"""Runs whose partitions share files are read, verified, pruned, copied and gone on with as any others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from storage.errors import NotARun, RoundPruned, StoreDamaged, UsageError
+from storage.hierarchy.schema import Schema
+from storage.places.local import LocalPlace
+from storage.rounds.commits import UpdateRecord
+from storage.rounds.recovery import recover
+from storage.rounds.store import RoundStore
+from storage.runs.run import StoredRun
+from storage.upkeep.copying import copy_run
+from storage.upkeep.keeping import Keep
+from storage.upkeep.pruning import prune_run
+from storage.upkeep.verifying.verify import verify
+from storage.values.digests import update_digest, update_vectors
+from storage.values.layout import Layout
+from storage.values.tensors import TensorSpec, to_numpy
+
+PARTITIONS = 5
+
+
+@pytest.fixture
+def many(tiny):
+    """Makes runs of five partitions, three to a file, which carry something and are all in each round."""
+
+    class Many(type(tiny)):
+        schema = replace(tiny.schema, partitions=PARTITIONS, shard=3)
+
+        def write(self, store, round, present=tuple(range(PARTITIONS)), **fields):
+            store.tensors.write_state(self.state(round))
+            updates = {partition: self.update(round, partition) for partition in present}
+            for shard in ((0, 1, 2), (3, 4)):
+                store.tensors.write_updates(round, {p: updates[p] for p in shard if p in updates})
+            records = {p: UpdateRecord(update_digest(update), update.weight) for p, update in updates.items()}
+            return replace(store.describe(self.state(round), "writer", 0), updates=records, **fields)
+
+        def trained(self, rounds=3, carry_from=lambda round: {}, **fields) -> RoundStore:
+            store = self.create(rounds=rounds + 1)
+            for round in range(1, rounds + 1):
+                store.commit(self.write(store, round, carry_from=carry_from(round), **fields))
+            store.numbers.catch_up()
+            return store
+
+    return Many(tiny.folder)
+
+
+def keys(store: RoundStore, round: int) -> list[str]:
+    return [key for key in store.place.sizes() if key.startswith(("updates", "carry")) and f"/c/{round}/" in key]
+
+
+def named(path: Path) -> set[str]:
+    return {finding.path for finding in verify(path).findings}
+
+
+def test_zarr_and_xarray_read_what_was_written(many, same) -> None:
+    store = many.trained()
+    assert len(keys(store, 1)) == 2 * len(store.schema.vectors(1))
+    tree = xr.open_datatree(store.path, engine="zarr", consolidated=False, chunks=None, mask_and_scale=False)
+    for round in (1, 3):
+        for partition in range(PARTITIONS):
+            update = many.update(round, partition)
+            assert same(store.tensors.read_update(round, partition).direction, update.direction)
+            for path, vector in update_vectors(update).items():
+                found = zarr.open_array(store.path / path, mode="r")[round, partition]
+                assert np.array_equal(tree[path].values[round, partition], found, equal_nan=True)
+                assert found.tobytes() == to_numpy(vector).tobytes()
+
+
+def test_every_flipped_bit_of_a_round_is_found_and_named(many) -> None:
+    store = many.trained(rounds=1)
+    for key in keys(store, 1):
+        sound = bytearray((store.path / key).read_bytes())
+        for bit in range(0, 8 * len(sound), 151):
+            sound[bit // 8] ^= 1 << bit % 8
+            (store.path / key).write_bytes(sound)
+            assert named(store.path) == {key}, (key, bit)
+            sound[bit // 8] ^= 1 << bit % 8
+        (store.path / key).write_bytes(sound + b"\0")
+        assert named(store.path) == {key}
+        (store.path / key).write_bytes(sound)
+    assert verify(store.path).sound
+
+
+def test_a_file_that_lacks_an_update_is_named(many) -> None:
+    store = many.trained(rounds=1)
+    store.tensors.write_updates(1, {0: many.update(1, 0), 2: many.update(1, 2)})
+    assert named(store.path) == set(keys(store, 1)[::2])
+    with pytest.raises(StoreDamaged, match=r"round 1 has no updates/float32 of partition 1, .* or lacks it"):
+        store.tensors.read_update(1, 1)
+    assert store.tensors.read_update(1, 2).weight == 12
+
+
+def test_updates_that_are_carried_stay_and_the_others_of_their_file_go(many, same) -> None:
+    store = many.trained(carry_from=lambda round: {1: 1, 4: round})
+    before, whole = store.place.sizes(), {key: (store.path / key).read_bytes() for key in keys(store, 1)}
+    goes = prune_run(store, Keep.of("states"), dry=True)
+    assert store.place.sizes() == before
+    assert prune_run(store, Keep.of("states")) == goes
+    after = store.place.sizes()
+    counted = [key for key in before if "/c/" in key and key.startswith(("updates", "carry"))]
+    assert goes.bytes == sum(before[key] - after.get(key, 0) for key in counted)
+    assert keys(store, 2) == []
+    assert {key.split("/c/")[1] for key in keys(store, 1) + keys(store, 3)} == {"1/0/0", "3/1/0"}
+    assert same(store.tensors.read_update(1, 1).carry, many.update(1, 1).carry)
+    with pytest.raises(RoundPruned):
+        store.tensors.read_update(1, 0)
+    assert verify(store.path).sound and verify(store.path).notes == ()
+    assert prune_run(store, Keep.of("states")).bytes == 0
+    for key in keys(store, 1):  # a pruning that was killed before it wrote this file anew
+        (store.path / key).write_bytes(whole[key])
+    assert verify(store.path).sound
+    prune_run(store, Keep.of("states"))
+    assert {key: store.place.sizes()[key] for key in counted if key in after} == {
+        key: after[key] for key in counted if key in after
+    }
+    assert recover(store) == (3, [])
+
+
+def test_a_round_of_which_some_partitions_take_part_is_whole(many, same) -> None:
+    store = many.trained(present=(1, 3))
+    assert verify(store.path).sound
+    assert same(store.tensors.read_update(2, 3).carry, many.update(2, 3).carry)
+    assert StoredRun(store.path).round(2).updates["scale"].values.shape == (2,)
+    shown = StoredRun(store.path).tree["updates/scale"].values
+    assert np.isnan(shown[2]).tolist() == [True, False, True, False, True]
+    copy_run(store, LocalPlace(store.path.parent / "copy.zarr"))
+    assert verify(store.path.parent / "copy.zarr").sound
+
+
+@pytest.mark.parametrize("kept", [0, 1, 51, 52, 60, -1])
+def test_a_file_that_was_cut_short_ends_the_run_before_its_round(many, kept) -> None:
+    store = many.trained()
+    path = store.path / keys(store, 2)[0]
+    path.write_bytes(path.read_bytes()[:kept])
+    assert named(store.path) == {keys(store, 2)[0]}
+    assert recover(store) == (1, [2, 3])
+
+
+def test_a_damaged_file_is_not_copied(many) -> None:
+    store, copy = many.trained(), many.folder / "copy.zarr"
+    path = store.path / keys(store, 2)[0]
+    content = bytearray(path.read_bytes())
+    content[60] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreDamaged, match=f"{keys(store, 2)[0]}: "):
+        copy_run(store, LocalPlace(copy))
+    assert not copy.exists()
+
+
+@pytest.mark.parametrize(
+    ("partitions", "size", "processes", "shard"),
+    [
+        *((32, 1, 1, 1), (33, 1, 1, 2), (40, 1, 1, 2), (100, 1, 1, 4), (1000, 1, 1, 32), (10_000, 1, 2, 313)),
+        *(
+            (1000, 1, 8, 16),
+            (1000, 1, 200, 1),
+            (1000, 1 << 20, 1, 16),
+            (1000, 1 << 24, 1, 1),
+            (100, 1 << 26, 1, 1),
+        ),
+    ],
+)
+def test_so_many_partitions_share_a_file(partitions: int, size: int, processes: int, shard: int) -> None:
+    """At most 32 files, or 8 for each process, but none of more than 64 MiB; by hand."""
+    layout = Layout((TensorSpec("w", "float32", (size,)),), (), (), ())
+    schema = Schema(layout, partitions).sharded(processes)
+    assert schema.shard == shard
+    assert Schema.from_json(schema.to_json()) == schema
+    assert ("shard" in schema.to_json()) == (shard > 1)
+
+
+@pytest.mark.parametrize("shard", [1 << 20, 2**40, 0, -1, 1.5, "2", None, True])
+def test_a_store_whose_files_would_be_too_large_is_none(many, shard) -> None:
+    store = many.trained(rounds=1)
+    path = store.path / "zarr.json"
+    path.write_text(path.read_text().replace('"shard": 3', f'"shard": {shard!r}'.replace("'", '"')))
+    with pytest.raises(NotARun):
+        RoundStore(store.path)
+
+
+def test_such_a_store_is_not_made_either(many) -> None:
+    schema = replace(many.schema, shard=1 << 20)
+    with pytest.raises(UsageError, match="1048576 partitions share a file, which would be too large"):
+        RoundStore.create(many.folder / "large.zarr", schema, 1, {}, many.state(0))
