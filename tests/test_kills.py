@@ -28,7 +28,6 @@ from tasks.executors.inline import InlineExecutor
 FIELDS = {
     "model": "logistic",
     "algorithm": "scaffold",
-    "partitions": 2,
     "local_steps": 1,
     "rounds": 2,
     "name": "run",
@@ -99,7 +98,9 @@ def train_until(where: Callable[[Killed], None], at: int, root: Path, data: str)
 
 def trained(root: Path, data: str) -> Run:
     """The run under a root, new or gone on with, at its end."""
-    config, executor = TrainConfig(**FIELDS, data=data, root=root), InlineExecutor()
+    partitions = int(Path(data).stem.removeprefix("data"))
+    config = TrainConfig(**FIELDS, partitions=partitions, data=data, root=root)
+    executor = InlineExecutor()
     with prepared(resolve(config), executor) as ready:
         if ready.done < config.rounds:
             list(executor.run(ready.job, ready.done + 1, config.rounds))
@@ -149,11 +150,13 @@ def train_in_a_fork(processes) -> Iterator[Callable[..., int]]:
     server.join()
 
 
-@pytest.fixture
-def data(tmp_path) -> str:
-    numbers = np.random.default_rng(0)
-    np.savez(tmp_path / "data.npz", x=numbers.normal(size=(20, 3)).astype("f4"), y=numbers.integers(2, size=20))
-    return f"npz:{tmp_path}/data.npz"
+@pytest.fixture(params=[2, 40], ids=["a file each", "two a file"])
+def data(request, tmp_path) -> str:
+    """Examples in a file whose name ends in the number of partitions for them."""
+    numbers, size = np.random.default_rng(0), max(20, 3 * request.param)
+    x, y = numbers.normal(size=(size, 3)).astype("f4"), numbers.integers(2, size=size)
+    np.savez(tmp_path / f"data{request.param}.npz", x=x, y=y)
+    return f"npz:{tmp_path}/data{request.param}.npz"
 
 
 def check_and_go_on(root: Path, data: str, digest: str) -> int:

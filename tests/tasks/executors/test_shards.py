@@ -1,0 +1,107 @@
+"""Runs of many partitions, whose updates share files, have the bits of runs with a file for each."""
+
+from __future__ import annotations
+
+import pytest
+from distributed import Client
+
+import roundweave as rw
+from flows.config.resolving import resolve
+from flows.preparing.job import prepared
+from flows.stored import Run, open_run
+from storage.errors import ClusterError
+from storage.hierarchy.schema import Schema
+from storage.rounds.store import RoundStore
+from storage.upkeep.keeping import Keep
+from storage.upkeep.pruning import prune_run
+from storage.upkeep.verifying.verify import verify
+from tasks.executors.graph import GraphExecutor
+from tasks.executors.inline import InlineExecutor
+from tasks.executors.ranks import RanksExecutor
+from tests.tasks.executors.deeds import KILL
+
+FIELDS = {"data": "digits", "model": "logistic", "algorithm": "scaffold", "local_steps": 1, "rounds": 3}
+
+
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on each partition has a file of its own."""
+    monkeypatch.setattr(Schema, "sharded", lambda schema, processes=1: schema)
+
+
+def said(run: Run) -> dict[int, object]:
+    """What a run's commits say of its rounds but for times and workers."""
+    commits = {number: run.round(number).commit for number in range(1, run.done + 1)}
+    return {
+        number: (commit.state, {p: update.digest for p, update in commit.updates.items()}, commit.carry_from)
+        for number, commit in commits.items()
+    }
+
+
+def files(run: Run, round: int) -> int:
+    return len(list(run.path.glob(f"updates/float32/c/{round}/*/0")))
+
+
+@pytest.mark.parametrize(("partitions", "shard"), [(40, 2), pytest.param(100, 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parts", [{}, {"algorithm": "fed_avg", "stacked": 7}], ids=["scaffold", "stacked"])
+def test_every_executor_gives_the_bits_of_a_file_for_each(
+    train, client: Client, monkeypatch, partitions, shard, parts
+) -> None:
+    fields = FIELDS | parts | {"partitions": partitions}
+    runs = [train(**fields, name="inline")]
+    runs += [train(GraphExecutor(client), window, **fields, name=f"graph{window}") for window in (1, 3)]
+    runs += [train(RanksExecutor(client), 3, **fields, name="ranks")]
+    alone(monkeypatch)
+    reference = train(**fields, name="reference")
+    assert (reference._store.schema.shard, files(reference, 2)) == (1, partitions)
+    for run in runs:
+        assert (run._store.schema.shard, files(run, 2)) == (shard, partitions // shard)
+        assert said(run) == said(reference)
+        assert verify(run.path).sound
+
+
+def test_a_run_resumed_by_others_goes_on_in_the_same_files(train, client: Client) -> None:
+    fields = FIELDS | {"partitions": 40}
+    reference = train(**fields, name="reference")
+    train(**fields | {"rounds": 1}, name="resumed")
+    train(GraphExecutor(client), **fields | {"rounds": 2}, name="resumed")
+    train(RanksExecutor(client), **fields, name="resumed")
+    resumed = open_run("resumed")
+    assert said(resumed) == said(reference)
+    assert verify(resumed.path).sound
+
+
+def test_rounds_are_replayed_reduced_again_forked_and_pruned(train) -> None:
+    run = train(**FIELDS, partitions=40, name="run", keep="updates:3")
+    assert run.replay("all").identical
+    again = run.recombine(2, save="again")
+    assert again.rounds[0].identical
+    saved = rw.open_run("again")
+    assert (files(saved, 1), verify(saved.path).sound) == (20, True)
+    assert said(saved)[1][1] == said(run)[2][1]
+    store = RoundStore(run.path)
+    prune_run(store, Keep.of("last:1"))
+    assert [files(run, round) for round in (1, 2, 3)] == [0, 0, 20]
+    assert verify(run.path).sound
+    config, executor = rw.fork("run@3", rounds=1, name="fork", executor="inline"), InlineExecutor()
+    with prepared(resolve(config), executor) as ready:
+        list(executor.run(ready.job, 1, 1))
+    fork = open_run("fork")
+    assert (files(fork, 0), fork.round(0).commit.carry_from) == (20, dict.fromkeys(range(40), 0))
+    assert verify(fork.path).sound
+
+
+@pytest.mark.parametrize("partition", [0, 39])
+def test_a_killed_worker_costs_no_bit(train, client: Client, fields, do, partition) -> None:
+    fields |= {"partitions": 40, "rounds": 3}
+    reference = train(**fields, name="reference")
+    do(KILL, partition, 1)
+    run = train(GraphExecutor(client), 3, **fields, name="there")
+    assert said(run) == said(reference)
+    assert verify(run.path).sound
+
+
+@pytest.mark.slow
+def test_of_a_deadly_partition_the_shard_is_named(train, client: Client, fields, do) -> None:
+    do(KILL, 13, 1, always=True)
+    with pytest.raises(ClusterError, match="workers died at partition 12 to 13"):
+        train(GraphExecutor(client), **fields | {"partitions": 40}, name="there")
