@@ -15,7 +15,7 @@ class RoundPlan:
     """How partitions are divided into blocks of neighbours; one task maps a block. It does not change bits.
 
     `cohort` are the partitions that take part, ascending; None: all. The updates of `shard` neighbours are stored
-    in one file. They are in one block, so that one process writes it. Blocks have equally many shards with updates.
+    in one file. They are in one block, so that one process writes it. Blocks have equally many files.
     """
 
     partitions: int
