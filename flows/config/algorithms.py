@@ -231,9 +231,13 @@ def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
     """Move values that are no `fields` into the algorithm's table, where they replace options of the same name.
 
     Values that no algorithm takes stay where they are, unless the algorithm is a user's function, which may take
-    any option.
+    any option. A topology without an algorithm takes that of topologies, which without one takes a ring.
     """
+    if values.get("topology") is not None:
+        values = {"algorithm": DECENTRALISED, **values}
     table = _table(values.get("algorithm", DEFAULT))
+    if table["name"] == DECENTRALISED and values.get("topology") is None:
+        values = {**values, "topology": "ring"}
     own = is_own_algorithm(table["name"])
     moved = {n: v for n, v in values.items() if n not in fields and (n in EVERY_OPTION or own)}
     rest = {name: value for name, value in values.items() if name not in moved}
@@ -262,6 +266,9 @@ def _with_checked_options(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 DEFAULT = Named(name="fed_avg")
+
+DECENTRALISED = "d_psgd"
+"""The algorithm of topologies."""
 
 
 class Parts(Config):

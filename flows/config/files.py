@@ -64,7 +64,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
             return _place(folder, value)
         case "root", str():
             return join_address(folder, value)
-        case "scheduler", str() if value.endswith((".json", ".toml")):
+        case "scheduler" | "topology", str() if value.endswith((".json", ".toml")):
             kind, _, file = value.rpartition(":")
             return f"{kind}:{folder / file}" if kind else str(folder / file)
     return value

@@ -32,6 +32,7 @@ from tasks.networks.scores import LOSS_NAMES, SCORES
 from tasks.networks.start import Fork, Start, find_start
 from tasks.rounds.job import Work
 from tasks.tables import unknown
+from tasks.topology import OWN, find_topology
 from tasks.user_code import Code, find_code, is_reference
 from tasks.when import Asynchronous, Order
 
@@ -63,6 +64,9 @@ def resolve(config: TrainConfig) -> Resolved:
     config = _complete(config).model_copy(update={"start_from": start or config.start_from})
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
+    topology = find_topology(config.topology, config.partitions)
+    if topology and (OWN not in algorithm.map.carry or isinstance(algorithm.when, Asynchronous)):
+        raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
     config = with_server(config, algorithm)
     partitions = replace(deal(config, config.dtype), cohort=config.drawn)
     if partitions.source.partitioned:
@@ -91,7 +95,8 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     algorithm = replace(resolved.algorithm, map=compute.scaled(resolved.algorithm.map))
     decided = (algorithm, resolved.partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
-    return Work(objective, *decided, code=config.code, before=before), description
+    topology = find_topology(config.topology, config.partitions)
+    return Work(objective, *decided, code=config.code, before=before, topology=topology), description
 
 
 def _described(resolved: Resolved, executor: Executor) -> Resolved:

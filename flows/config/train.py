@@ -31,6 +31,7 @@ from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start
 from tasks.tables import spelled
+from tasks.topology import TOPOLOGIES, read_edges
 from tasks.user_code import Code, find_code
 
 SEEDED, RECORDED = "seeded", "recorded:"
@@ -129,6 +130,10 @@ class Experiment(Dealing):
     )
     algorithm: Named = Field(
         default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
+    )
+    topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_edges)] = Field(
+        default=None,
+        description=f"{', '.join(spelled(TOPOLOGIES))}, FILE.json of edges: whose network is averaged with whose",
     )
     recombined: Recombined | None = Field(
         default=None,

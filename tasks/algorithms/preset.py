@@ -26,6 +26,7 @@ MAPS: Table = {
     "fed_prox": Entry("local training held near the round's start", "tasks.maps.corrected:FedProx"),
     "scaffold": Entry("local SGD with control variates", "tasks.maps.corrected:Scaffold"),
     "downpour": Entry("gradients added up on the way", "tasks.maps.gradient:Downpour"),
+    "own_network": Entry("local training of a network of its own", "tasks.maps.corrected:OwnNetwork"),
     "elastic": Entry("local training tied to the server by a force", "tasks.maps.corrected:Elastic"),
 }
 

@@ -14,7 +14,7 @@ from tasks import options as option
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import Preset, make_part, with_needs
 from tasks.applies.optimizers import Adagrad, Adam, Sgd, Yogi
-from tasks.maps.corrected import Elastic, FedProx, Scaffold
+from tasks.maps.corrected import Elastic, FedProx, OwnNetwork, Scaffold
 from tasks.maps.gradient import Downpour, Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.reduces.matched import Matched
@@ -37,6 +37,7 @@ ABOUT: Mapping[str, str] = {
     "downpour": "sums of gradients are pushed to a server with Adagrad (Dean et al. 2012, Algorithm 1)",
     "easgd": "elastic averaging: partitions and server draw each other (Zhang et al. 2015, Algorithm 1)",
     "fed_buff": "local training, and a server round for each buffer of updates (Nguyen et al. 2022, Algorithm 1)",
+    "d_psgd": "each partition has a network, averaged with its neighbours' (Lian et al. 2017; `topology`)",
     "auto": "what `roundweave plan` chooses by a race; a round stands for an epoch",
 }
 """What a configuration may name, and what each is: the algorithms, and the name of the one that is chosen."""
@@ -59,6 +60,7 @@ ALGORITHMS: Mapping[str, Preset] = {
     "fed_yogi": preset(LocalSteps, Mean, Yogi),
     "fed_prox": preset(FedProx, Mean, Sgd),
     "scaffold": preset(Scaffold, Mean, Sgd),
+    "d_psgd": preset(OwnNetwork, Mean(weighted=False), Sgd()),
     "async_sgd": preset(Gradient, Mean, Sgd, Fetching, lr=0.1, batch_size=32),
     "downpour": preset(Downpour, Mean, Adagrad, Pushing, lr=0.05, outer_lr=0.02, outer_tau=0.1),
     "easgd": preset(Elastic, Mean, Sgd, Asynchronous, local_steps=10),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -29,6 +30,7 @@ from tasks.asynchronous.steps import Pushed, map_version, recorded_push, rules, 
 from tasks.data.partitions import BlockExamples
 from tasks.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from tasks.persistence.committing import fold_round, read_outcome
+from tasks.persistence.exchanging import exchanged
 from tasks.rounds.guard import LEFT_OUT, NOTHING
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply
@@ -56,7 +58,7 @@ def replay_block(job: Job, round: int, data: BlockExamples, block: int) -> Repla
         records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in data}
         updates: dict[int, Update | None] = dict.fromkeys(records)
         mapping = [partition for partition in data if partition not in records]
-        carries = (_carry(job, before, partition) for partition in mapping)
+        carries = (exchanged(job.work, before, partition, partial(_carry, job)) for partition in mapping)
         examples = (data[partition] for partition in mapping)
         for mapped in map_block(job.work, before.state, mapping, examples, carries):
             partition, update = mapped.partition, mapped.update
@@ -88,7 +90,8 @@ def _pushed(job: Job, before: Outcome, stored: Commit, data: BlockExamples) -> t
             pushed.append(recorded_push(job.work, partition, stored.updates[partition], NOTHING))
             continue
         fetched = read_outcome(job, arrival.version).state
-        flight, carry = InFlight(arrival.push, arrival.version), _carry(job, before, partition)
+        flight = InFlight(arrival.push, arrival.version)
+        carry = _carry(job, before.carry_from.get(partition), partition)
         mapped = map_version(job.work, fetched, flight, partition, data[partition], carry)
         update = mapped.update
         record = UpdateRecord(update_digest(update), update.weight, mapped.refused)
@@ -152,9 +155,8 @@ def _raised(stored: Commit) -> tuple[int, ...]:
     return tuple(partition for partition, record in stored.updates.items() if record.raised)
 
 
-def _carry(job: Job, before: Outcome, partition: int) -> Mapping[str, Vectors]:
-    """What a partition carried into a round, vectors (element,) by slot, verified with the update that has it."""
-    source = before.carry_from.get(partition)
+def _carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vectors]:
+    """What a partition carried away from a round, (element,) by slot; the update that has it is verified."""
     return {} if source is None else job.attempt.open().tensors.read_update(source, partition).carry
 
 

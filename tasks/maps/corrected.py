@@ -1,4 +1,4 @@
-"""Local training that is corrected: held near the start, by control variates, or drawn to a parameter server."""
+"""Local training that is corrected, or of networks of the partitions' own, drawn to a server or to neighbours."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tasks.data.examples import Examples
 from tasks.maps.local_steps import LocalSgd, LocalSteps
 from tasks.networks.objective import Objective
 from tasks.numerics.dtypes import accumulator
+from tasks.topology import OWN
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,44 @@ FORCE = 0.9
 
 
 @dataclass(frozen=True)
-class Elastic(LocalSteps):
-    """Elastic averaging: each partition carries its own parameters x (Zhang et al. 2015, Algorithm 1).
+class OwnNetwork(LocalSteps):
+    """Local training of a network that the partition carries from round to round (D-PSGD, Lian et al. 2017).
+
+    With a topology it is averaged with its neighbours' before each round (Koloskova et al. 2020, Algorithm 1, with
+    local steps); without one each partition trains alone. The first round begins from the state. The direction is
+    the state minus where the network arrived: with a plain mean and steps of 1 the state is the mean of all
+    networks, from which no map trains. Buffers are those of the state. The metric ``consensus`` is the L2 distance
+    between that mean and the network that a round begins with.
+
+    >>> OwnNetwork(local_steps=10).carry
+    ('own',)
+    """
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The partition's own parameters, and what its optimizer keeps, each one vector (elements,) per dtype."""
+        return (OWN, *super().carry)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.init != "shared":
+            raise UsageError("networks of partitions' own begin from one network; leave init out")
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
+        own = carry.get(OWN, state.params)
+        update, arrived = self.walk(objective, replace(state, params=own), examples, seed, carry=carry)
+        direction = {name: mean - arrived[name] for name, mean in state.params.items()}
+        apart = (torch.dist(own[k].to(w := accumulator(k)), mean.to(w)).item() for k, mean in state.params.items())
+        metrics = {**update.metrics, "consensus": math.hypot(*apart)}
+        return replace(update, direction=direction, carry={OWN: arrived, **update.carry}, metrics=metrics)
+
+
+@dataclass(frozen=True)
+class Elastic(OwnNetwork):
+    """Elastic averaging: the server draws each partition's own parameters x (Zhang et al. 2015, Algorithm 1).
 
     In each map, x and the server's parameters move towards each other by `elasticity` times their difference, and
     x takes its local steps; the first uses the gradient at x before the move. The server's part of the move is
@@ -102,16 +139,6 @@ class Elastic(LocalSteps):
 
     elasticity: option.Elasticity = None
 
-    @property
-    def carry(self) -> tuple[str, ...]:
-        """The partition's own parameters, and what its optimizer keeps, each one vector (elements,) per dtype."""
-        return ("own", *super().carry)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.init != "shared":
-            raise UsageError("elastic averaging begins from one network; leave init out")
-
     def bound(self, objective: Any, partitions: Any) -> Self:
         """This map with the default elasticity for the number of partitions filled in."""
         bound = super().bound(objective, partitions)
@@ -122,10 +149,10 @@ class Elastic(LocalSteps):
     ) -> Update:
         """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
         assert self.elasticity is not None
-        own, moves = carry.get("own", state.params), dict[str, Any]()
+        own, moves = carry.get(OWN, state.params), dict[str, Any]()
         for name, server in state.params.items():
             wide = accumulator(name)
             moves[name] = ((own[name].to(wide) - server.to(wide)) * self.elasticity).to(server.dtype)
         update, arrived = self.walk(objective, replace(state, params=own), examples, seed, move=moves, carry=carry)
         direction = {name: -move for name, move in moves.items()}
-        return replace(update, direction=direction, carry={"own": arrived, **update.carry})
+        return replace(update, direction=direction, carry={OWN: arrived, **update.carry})

@@ -29,6 +29,7 @@ from storage.values.tensors import Vectors
 from tasks.data.partitions import BlockExamples, Partition, Partitions
 from tasks.numerics.fingerprints import check_fingerprint, check_source, fingerprint, source_digest
 from tasks.numerics.pinning import generators_kept
+from tasks.persistence.exchanging import exchanged
 from tasks.persistence.recomputing import recomputed
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally
@@ -192,7 +193,7 @@ def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: in
     job = rank.job
     check_machine(job)
     round = before.state.round + 1
-    carries = (rank.read_carry(before.carry_from.get(partition), partition) for partition in data)
+    carries = (exchanged(job.work, before, partition, rank.read_carry) for partition in data)
     updates: dict[int, Update | None] = {}
     records: dict[int, Callable[[], UpdateRecord]] = {}
     began = time.perf_counter()
@@ -211,7 +212,7 @@ def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: in
 def map_again(job: Job, before: Outcome, partition: int, examples: Partition) -> Mapped:
     """Map one partition of a round once more, in whichever process this is called."""
     check_machine(job)
-    carry = read_carry(job, before.carry_from.get(partition), partition)
+    carry = exchanged(job.work, before, partition, partial(read_carry, job))
     return map_partition(job.work, before.state, before.state.round + 1, partition, examples, carry)
 
 

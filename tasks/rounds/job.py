@@ -17,6 +17,7 @@ from tasks.networks.objective import Objective
 from tasks.numerics.fingerprints import Fingerprint
 from tasks.numerics.pinning import derive_seed
 from tasks.rounds.plan import RoundPlan
+from tasks.topology import Topology
 from tasks.user_code import Code, WithCode
 from tasks.when import Order
 
@@ -27,7 +28,8 @@ class Work(WithCode):
 
     A `fingerprint` of None accepts any machine, and an empty `source` any version of Roundweave. `code` is the
     user's code in the other fields. `before` is the number of rounds of an earlier run that this one goes on from:
-    randomness, splits and schedules count them. `quorum` is how many sound updates a round needs.
+    randomness, splits and schedules count them. `quorum` is how many sound updates a round needs. `topology` says
+    whose networks are averaged where each partition has its own.
     """
 
     objective: Objective
@@ -40,6 +42,7 @@ class Work(WithCode):
     code: tuple[Code, ...] = ()
     before: int = 0
     source: str = ""
+    topology: Topology | None = None
 
     @property
     def threads(self) -> int:

@@ -29,6 +29,7 @@ from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSSES, SCORES
 from tasks.reduces.table import REDUCES
 from tasks.tables import spelled, unknown
+from tasks.topology import TOPOLOGIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,6 +98,7 @@ def _tables() -> dict[str, list[dict[str, str]]]:
     entries = {
         "data": SOURCES,
         "splits": SPLITS,
+        "topologies": TOPOLOGIES,
         "maps": MAPS,
         "reduces": REDUCES,
         "applies": APPLIES,

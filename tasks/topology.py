@@ -1,0 +1,145 @@
+"""Topologies: which partitions average their networks with which, and by what weights.
+
+Each partition keeps a network of its own, and between two rounds there is an exchange. Exchanges are numbered by
+the round that they follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage.errors import UsageError, failing_as
+from storage.parsing import from_json
+from tasks.tables import Entry, Table, make
+
+OWN = "own"
+"""The slot of a carry that holds a partition's own network; only this one is averaged."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The neighbours of each partition; of two neighbours each is the other's."""
+
+    def around(self, partition: int, partitions: int, exchange: int) -> Collection[int]:
+        """A partition and its neighbours in an exchange, out of so many partitions."""
+        raise NotImplementedError
+
+    def check(self, partitions: int) -> None:
+        """Raise `UsageError` if the topology is not for so many partitions."""
+
+    def weights(self, partition: int, partitions: int, exchange: int) -> dict[int, float]:
+        """What the networks of a partition and of its neighbours count in its new one, in the order of partitions.
+
+        These are Metropolis weights: 1 / (1 + the larger number of neighbours) for a neighbour, and what is left
+        for the partition itself (Xiao, Boyd and Kim 2007, section 1). Their matrix is symmetric, and its rows and
+        columns have the sum 1, so that the mean of all networks stays as it is.
+        """
+        around = sorted(self.around(partition, partitions, exchange))
+        sizes = {each: len(self.around(each, partitions, exchange)) for each in around}
+        others = {each: 1 / max(sizes[each], len(around)) for each in around if each != partition}
+        return {each: others.get(each, 1 - math.fsum(others.values())) for each in around}
+
+
+class Ring(Topology):
+    """Each partition with the one before it and the one after it, and the last with the first."""
+
+    def around(self, partition: int, partitions: int, exchange: int) -> Collection[int]:
+        return {(partition + move) % partitions for move in (-1, 0, 1)}
+
+
+class Exponential(Topology):
+    """Each partition with those that are 1, 2, 4, … places before and after it (Ying et al. 2021, section 2)."""
+
+    def around(self, partition: int, partitions: int, exchange: int) -> Collection[int]:
+        moves = [2**power for power in range((partitions - 1).bit_length())]
+        return {partition, *((partition + way * move) % partitions for move in moves for way in (-1, 1))}
+
+
+class Star(Topology):
+    """Partition 0 with each other one, which has no other neighbour."""
+
+    def around(self, partition: int, partitions: int, exchange: int) -> Collection[int]:
+        return (0, partition) if partition else range(partitions)
+
+
+@dataclass(frozen=True)
+class Divided(Topology):
+    """The base class of topologies that divide the partitions into runs of `size`."""
+
+    size: int
+
+    def check(self, partitions: int) -> None:
+        if min(vars(self).values()) < 1 or partitions % self.size:
+            raise UsageError(
+                f"topology {self}: size must divide the {partitions} partitions, and numbers begin at 1"
+            )
+
+
+class Torus(Divided):
+    """A grid of `size` rows, filled column by column; the last row and column are beside the first."""
+
+    def around(self, partition: int, partitions: int, exchange: int) -> Collection[int]:
+        first = partition - partition % self.size
+        row = {first + (partition + move) % self.size for move in (-1, 0, 1)}
+        return row | {(partition + move) % partitions for move in (-self.size, self.size)}
+
+
+@dataclass(frozen=True)
+class TwoLevel(Divided):
+    """Sites of `size` partitions, all of which are neighbours; after each `every`-th round all of all sites are.
+
+    An exchange gives each partition the mean of its site, or of all.
+    """
+
+    every: int
+
+    def around(self, partition: int, partitions: int, exchange: int) -> Collection[int]:
+        first = partition - partition % self.size
+        return range(first, first + self.size) if exchange % self.every else range(partitions)
+
+
+@dataclass(frozen=True)
+class Edges(Topology):
+    """Neighbours by the edges between them, (edge, 2), which must join all partitions."""
+
+    edges: tuple[tuple[int, int], ...]
+
+    def around(self, partition: int, partitions: int, exchange: int) -> Collection[int]:
+        return {partition}.union(*(edge for edge in self.edges if partition in edge))
+
+    def check(self, partitions: int) -> None:
+        reached, before = {0}, set[int]()
+        while reached != before:
+            before, reached = reached, reached.union(*(edge for edge in self.edges if reached.intersection(edge)))
+        if wrong := (reached ^ {*range(partitions)}) | (before.union(*self.edges) - reached):
+            raise UsageError(f"topology: edges must join partitions 0 to {partitions - 1}; look at {min(wrong)}")
+
+
+TOPOLOGIES: Table = {
+    "ring": Entry("neighbours before and after", "tasks.topology:Ring"),
+    "torus": Entry("neighbours on four sides in a grid", "tasks.topology:Torus", "ROWS"),
+    "exponential": Entry("neighbours 1, 2, 4, … places away (Ying et al. 2021)", "tasks.topology:Exponential"),
+    "star": Entry("partition 0 with each other one", "tasks.topology:Star"),
+    "two_level": Entry("all of a site, after each K-th round all", "tasks.topology:TwoLevel", "SITE:K"),
+}
+
+
+def find_topology(named: str | tuple[tuple[int, int], ...] | None, partitions: int) -> Topology | None:
+    """The topology of a name or of edges, None for None; raises `UsageError` if it does not fit the partitions."""
+    if named is None:
+        return None
+    made: Topology = make("topology", named, TOPOLOGIES) if isinstance(named, str) else Edges(named)
+    made.check(partitions)
+    return made
+
+
+def read_edges(given: Any) -> Any:
+    """The value in a JSON file that is named; any other value unchanged. Raises `UsageError`."""
+    if isinstance(given, str) and given.endswith(".json"):
+        with failing_as(lambda error: UsageError(f"topology {given} cannot be read: {error}")):
+            return from_json(Path(given).read_text(encoding="utf-8"))
+    return given
