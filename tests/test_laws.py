@@ -68,7 +68,10 @@ CARRIED = DROPOUT | {"optimizer": "AdamW", "lr": 0.01, "optimizer_state": "carri
 COHORT = CARRIED | {"cohort": 4}
 """The same where four of the ten take part in a round."""
 
-KINDS = {"dropout": DROPOUT, "stacked": STACKED, "cohort": COHORT}
+DECENTRALISED = CARRIED | {"topology": "two_level:5:2"}
+"""The same with networks that partitions carry, and average with those of a site or of all."""
+
+KINDS = {"dropout": DROPOUT, "stacked": STACKED, "cohort": COHORT, "decentralised": DECENTRALISED}
 
 
 def vector(*numbers: float) -> dict[str, torch.Tensor]:
@@ -279,6 +282,7 @@ def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(tr
 QUICK_KILLS = [
     ("dropout", GraphExecutor, 1, 1),
     ("dropout", RanksExecutor, 2, 6),
+    ("decentralised", GraphExecutor, 1, 1),
 ]
 SLOW_KILLS = [
     pytest.param(*kill, marks=SLOW)

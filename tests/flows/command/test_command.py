@@ -237,7 +237,7 @@ def test_every_table_is_listed(capsys) -> None:
     assert code == 0
     assert set(tables) == {
         *("algorithms", "data", "splits", "models", "losses", "scores"),
-        *("maps", "reduces", "applies", "schedules"),
+        *("maps", "reduces", "applies", "schedules", "topologies"),
     }
     named = {row["name"]: row for row in tables["algorithms"]}
     assert "mu=0.1" in named["fed_prox"]["options"]

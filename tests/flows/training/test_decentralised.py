@@ -1,0 +1,272 @@
+"""Runs of networks that partitions average with their neighbours': D-PSGD against a loop in plain floats."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import roundweave as rw
+from flows.config.files import read_toml
+from flows.config.recorded import resumed_config
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.stored import Run
+from storage.errors import ExperimentDiffers, UsageError
+from tasks.topology import find_topology
+
+DATA = """
+import torch
+def data(partition, partitions):
+    generator = torch.Generator().manual_seed(partition)
+    inputs = torch.randn(4 + partition, 2, generator=generator, dtype=torch.float64)
+    return inputs, inputs @ torch.tensor([1.0, partition], dtype=torch.float64) + partition
+"""
+LINEAR = {"model": "linear", "dtype": "float64", "batch_size": None, "lr": 0.05, "held_out": 0}
+MOONS = {"model": "logistic", "partitions": 4, "local_steps": 3, "split": "shards:2", "topology": "ring"}
+
+
+@pytest.fixture
+def linear(own) -> dict[str, object]:
+    """Least squares of partitions that have 4, 5, … examples each, and targets of their own."""
+    return LINEAR | {"data": f"{own(DATA)}:data"}
+
+
+def networks(run: Run, round: int) -> torch.Tensor:
+    """What each partition carried away from a round, (partition, element)."""
+    carried = run.carried(round)
+    return torch.stack([carried[p].carry["own"][next(iter(carried[p].carry["own"]))] for p in sorted(carried)])
+
+
+def resumed(train, name: str, rounds: int) -> Run:
+    """A run that goes on, by its record alone."""
+    config = resumed_config(name, None, trust=False, changes={"rounds": rounds})
+    return train(**config.model_dump(exclude_unset=True, exclude={"executor", "window"}))
+
+
+def consensus(run: Run) -> np.ndarray:
+    """How far each partition's network was from the mean of all when a round began, (round, partition)."""
+    return run.ds["consensus"].values
+
+
+def matrix(topology: str, partitions: int, exchange: int) -> np.ndarray:
+    found = find_topology(topology, partitions)
+    assert found is not None
+    rows = [found.weights(each, partitions, exchange) for each in range(partitions)]
+    return np.array([[row.get(each, 0.0) for each in range(partitions)] for row in rows])
+
+
+def loop(run: Run, topology: str, steps: int, lr: float) -> list[list[list[float]]]:
+    """D-PSGD in plain floats: by round, the (w, w, b) of each partition as trained."""
+    partitions = run.config["partitions"]
+    start = [*run["1.weight"][0].values.ravel().tolist(), run["1.bias"][0].item()]
+    arrived, rounds = [start] * partitions, []
+    for round in range(run.done):
+        mixing = matrix(topology, partitions, round).tolist()
+        begun = [
+            [sum(mixing[i][j] * arrived[j][k] for j in range(partitions)) for k in range(3)]
+            for i in range(partitions)
+        ]
+        arrived = [descended(i, network, steps, lr) for i, network in enumerate(begun)]
+        rounds.append(arrived)
+    return rounds
+
+
+def descended(partition: int, network: list[float], steps: int, lr: float) -> list[float]:
+    """Some steps of the mean squared error of a partition's examples."""
+    generator = torch.Generator().manual_seed(partition)
+    rows = torch.randn(4 + partition, 2, generator=generator, dtype=torch.float64).tolist()
+    for _ in range(steps):
+        (v, w, b), gradient = network, [0.0, 0.0, 0.0]
+        for x, y in rows:
+            error = v * x + w * y + b - (x + partition * y + partition)
+            for k, slope in enumerate((x, y, 1.0)):
+                gradient[k] += 2 * error * slope / len(rows)
+        network = [p - lr * g for p, g in zip(network, gradient, strict=True)]
+    return network
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("topology", ["ring", "star", "two_level:3:2"])
+def test_it_is_the_papers_loop(train, linear, topology: str, steps: int) -> None:
+    run = train(**linear, topology=topology, partitions=6, local_steps=steps, rounds=7)
+    for number, wanted in enumerate(loop(run, topology, steps, 0.05), 1):
+        np.testing.assert_allclose(networks(run, number), wanted, rtol=1e-12, atol=1e-12)
+        state = run.round(number).state.params["float64"]
+        np.testing.assert_allclose(state, np.mean(wanted, 0), rtol=1e-12, atol=1e-12)
+    assert run.replay("all").identical
+
+
+def test_the_distance_to_consensus_is_that_of_the_averaged_networks(train, linear) -> None:
+    run = train(**linear, topology="ring", partitions=6, local_steps=2, rounds=4)
+    assert (consensus(run)[1] == 0).all()
+    for round in (2, 3, 4):
+        begun = matrix("ring", 6, round - 1) @ networks(run, round - 1).numpy()
+        wanted = np.linalg.norm(begun - networks(run, round - 1).numpy().mean(0), axis=1)
+        np.testing.assert_allclose(consensus(run)[round], wanted, rtol=1e-9)
+    weights = np.arange(4, 10) / 39  # a metric's mean is weighted by examples
+    assert run.history()["consensus"].iloc[4] == pytest.approx((weights * consensus(run)[4]).sum())
+
+
+@pytest.mark.parametrize("topology", ["ring", "torus:2", "exponential", "star"])
+def test_without_gradients_networks_approach_their_mean_as_fast_as_the_second_eigenvalue(
+    train, linear, topology: str
+) -> None:
+    """From the second round on the learning rate is 0 but for 300 places, so that only the averages move."""
+    run = train(**linear, topology=topology, partitions=8, local_steps=1, rounds=12, lr_schedule="step:1:1e-300")
+    second = sorted(abs(np.linalg.eigvalsh(matrix(topology, 8, 1))))[-2]
+    apart = np.linalg.norm(consensus(run)[2:], axis=1)
+    assert apart[0] > 0.1
+    assert (apart[1:] <= second * apart[:-1] + 1e-12).all()
+    for round in range(2, 13):
+        np.testing.assert_allclose(run["1.weight"][round], run["1.weight"][1], rtol=1e-12)
+
+
+def test_two_levels_that_meet_after_each_round_are_federated_averaging(train, linear) -> None:
+    fields = linear | {"partitions": 6, "local_steps": 3, "rounds": 6}
+    plain = train(**fields, algorithm="fed_avg", reduce="plain_mean", name="plain")
+    met = train(**fields, topology="two_level:2:1", name="met")
+    for round in range(7):
+        for name in ("1.weight", "1.bias"):
+            np.testing.assert_allclose(met[name][round], plain[name][round], rtol=1e-12, atol=1e-12)
+    assert consensus(met)[1:].max() < 1e-12
+
+
+def test_a_level_of_all_is_the_same_at_any_k_and_sites_that_never_meet_are_runs_of_their_own(
+    train, linear
+) -> None:
+    fields = linear | {"local_steps": 3, "rounds": 5, "partitions": 6}
+    assert (
+        train(**fields, topology="two_level:6:9", name="one").digest
+        == train(**fields, topology="two_level:2:1", name="other").digest
+    )
+    site = train(**fields | {"partitions": 3}, algorithm="fed_avg", reduce="plain_mean", name="site")
+    apart = train(**fields, topology="two_level:3:9", name="apart")
+    # Sites of their own begin each round with their means: partitions 0, 1, 2 have the same data in both runs.
+    for round in range(1, 6):
+        mean = networks(apart, round)[:3].mean(0)
+        np.testing.assert_allclose(mean, site.round(round).state.params["float64"], rtol=1e-12, atol=1e-12)
+
+
+def test_partitions_without_neighbours_to_learn_from_stay_apart_longer(train) -> None:
+    """Of sorted digits a better connected topology agrees sooner."""
+    apart = {
+        topology: consensus(train(**MOONS | {"partitions": 8, "topology": topology}, rounds=8, name=topology))[
+            8
+        ].mean()
+        for topology in ("ring", "exponential")
+    }
+    assert apart["exponential"] < apart["ring"]
+
+
+# Records, resumption, forks and recombinations.
+
+
+def test_edges_of_a_file_are_recorded_and_the_file_is_needed_no_more(train, tmp_path) -> None:
+    file = tmp_path / "edges.json"
+    file.write_text("[[0, 1], [1, 2], [2, 3]]")
+    run = train(**MOONS | {"topology": str(file)}, rounds=2, name="run")
+    assert run.config["topology"] == [[0, 1], [1, 2], [2, 3]]
+    whole = train(**MOONS | {"topology": [[0, 1], [1, 2], [2, 3]]}, rounds=4, name="whole")
+    other = [[0, 1], [1, 2], [2, 0], [0, 3]]
+    with pytest.raises(ExperimentDiffers, match=r"\(topology \(\(0, 1\), .* -> \(\(0, 1\)"):
+        train(**MOONS | {"topology": other}, rounds=4, name="run")
+    file.unlink()
+    assert resumed(train, "run", 4).digest == whole.digest
+    assert rw.open_run("run").replay("all").identical
+
+
+def test_a_topology_in_a_toml_file_lies_beside_it(tmp_path) -> None:
+    (tmp_path / "edges.json").write_text("[[0, 1]]")
+    (tmp_path / "train.toml").write_text('topology = "edges.json"\npartitions = 2')
+    assert TrainConfig(**read_toml(tmp_path / "train.toml")).topology == ((0, 1),)
+
+
+def test_a_fork_takes_the_networks_along(train) -> None:
+    parent = train(**MOONS, rounds=4, name="parent")
+    config = rw.fork("parent@2", rounds=2, name="fork")
+    fork = train(**config.model_dump(exclude_unset=True))
+    assert torch.equal(networks(fork, 0), networks(parent, 2))
+    begun = matrix("ring", 4, 0) @ networks(parent, 2).double().numpy()
+    mean = parent.round(2).state.params["float32"].double().numpy()
+    np.testing.assert_allclose(consensus(fork)[1], np.linalg.norm(begun - mean, axis=1), rtol=1e-5)
+    assert fork.replay("all").identical
+
+
+@pytest.mark.parametrize("keep", ["last:1", "states", "updates:2"])
+def test_neighbours_networks_stay_whatever_else_is_kept(train, keep: str) -> None:
+    whole = train(**MOONS, rounds=6, name="whole")
+    for rounds in (2, 3, 6):
+        assert train(**MOONS, rounds=rounds, keep=keep, name="run").digest == whole.round(rounds).commit.state
+
+
+def test_a_carried_optimizer_stays_with_its_partition(train) -> None:
+    adam = {"optimizer": "AdamW", "lr": 0.01, "optimizer_state": "carried"}
+    run = train(**MOONS, **adam, rounds=3)
+    assert set(run.carried(3)[0].carry) == {"own", "exp_avg", "exp_avg_sq", "step"}
+    assert run.carried(3)[0].carry["step"]["float32"].max() == 9
+    assert run.replay("all").identical
+
+
+def test_a_refused_partition_counts_with_the_state_until_it_has_a_network(train, own) -> None:
+    source = """
+import torch
+def data(partition, partitions):
+    inputs = torch.randn(30, 4, generator=torch.Generator().manual_seed(partition))
+    return inputs * (float("nan") if partition == 2 else 1.0), (inputs.sum(1) > 0).long()
+"""
+    run = train(data=f"{own(source)}:data", model="logistic", partitions=4, held_out=0, topology="ring", rounds=3)
+    assert [*run.carried(3)] == [0, 1, 3]
+    state, had = run.round(2).state.params["float32"], run.carried(2)
+    begun = (had[0].carry["own"]["float32"] + had[1].carry["own"]["float32"] + state) / 3
+    assert run.round(3).update(1).metrics["consensus"] == pytest.approx((begun - state).norm().item(), rel=1e-5)
+    assert run.replay("all").identical
+
+
+def test_stored_updates_are_reduced_in_another_way(train) -> None:
+    """With the same reduce a saved round goes on as its parent did, sites and all sites in turn."""
+    run = train(**MOONS | {"topology": "two_level:2:2"}, rounds=5, name="run")
+    run.recombine(2, reduce="plain_mean", save="saved")
+    saved = resumed(train, "saved", 4)
+    for number in (2, 3, 4):
+        assert torch.equal(networks(saved, number), networks(run, number + 1))
+
+
+# What is chosen, and what is refused.
+
+
+def test_a_topology_alone_takes_its_algorithm_and_the_algorithm_alone_a_ring() -> None:
+    alone = TrainConfig(topology="star", lr=0.3)
+    assert (alone.algorithm.name, alone.algorithm.options["lr"], alone.topology) == ("d_psgd", 0.3, "star")
+    for given in ({}, {"topology": None}):
+        assert TrainConfig(algorithm="d_psgd", **given).topology == "ring"
+    assert TrainConfig().topology is None
+    assert TrainConfig(**json.loads(alone.model_dump_json(exclude_unset=True))) == alone
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"algorithm": "fed_avg"}, "networks of their own; choose d_psgd"),
+        ({"algorithm": "scaffold"}, "networks of their own; choose d_psgd"),
+        ({"algorithm": "easgd"}, "topology needs rounds of partitions"),
+        ({"map": "local_steps"}, "networks of their own; choose d_psgd"),
+        ({"topology": "torus:3"}, "size must divide the 4 partitions"),
+        ({"topology": "rinq"}, "unknown topology 'rinq'"),
+        ({"topology": [[0, 1]]}, "edges must join partitions 0 to 3; look at 2"),
+        (
+            {"topology": [[0, 1, 2]]},
+            r"topology = \[\[0, 1, 2\]\]: it takes ring, torus:ROWS, .* FILE.json of edges",
+        ),
+        ({"topology": "none.json"}, "topology none.json cannot be read"),
+        ({"init": "per-partition"}, "begin from one network; leave init out"),
+        ({"stacked": 2}, "not for map OwnNetwork"),
+        ({"ranks": 2}, "map OwnNetwork is not for networks that ranks share"),
+        ({"outer_lr": 0.5}, "algorithm d_psgd takes no outer_lr"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve(TrainConfig(**{"topology": "ring"} | fields))
