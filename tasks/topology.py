@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from storage.errors import UsageError, failing_as
 from storage.parsing import from_json
@@ -39,9 +38,8 @@ class Topology:
         columns have the sum 1, so that the mean of all networks stays as it is.
         """
         around = sorted(self.around(partition, partitions, exchange))
-        sizes = {each: len(self.around(each, partitions, exchange)) for each in around}
-        others = {each: 1 / max(sizes[each], len(around)) for each in around if each != partition}
-        return {each: others.get(each, 1 - math.fsum(others.values())) for each in around}
+        weights = {each: 1 / max(len(around), len(self.around(each, partitions, exchange))) for each in around}
+        return weights | {partition: 1 - math.fsum(weights.values()) + weights[partition]}
 
 
 class Ring(Topology):
@@ -55,8 +53,8 @@ class Exponential(Topology):
     """Each partition with those that are 1, 2, 4, … places before and after it (Ying et al. 2021, section 2)."""
 
     def around(self, partition: int, partitions: int, exchange: int) -> Collection[int]:
-        moves = [2**power for power in range((partitions - 1).bit_length())]
-        return {partition, *((partition + way * move) % partitions for move in moves for way in (-1, 1))}
+        moves = {way << power for power in range(partitions.bit_length()) for way in (-1, 0, 1)}
+        return {(partition + move) % partitions for move in moves}
 
 
 class Star(Topology):
@@ -83,9 +81,8 @@ class Torus(Divided):
     """A grid of `size` rows, filled column by column; the last row and column are beside the first."""
 
     def around(self, partition: int, partitions: int, exchange: int) -> Collection[int]:
-        first = partition - partition % self.size
-        row = {first + (partition + move) % self.size for move in (-1, 0, 1)}
-        return row | {(partition + move) % partitions for move in (-self.size, self.size)}
+        column = {partition - partition % self.size + (partition + move) % self.size for move in (-1, 0, 1)}
+        return column | {(partition + move) % partitions for move in (-self.size, self.size)}
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ def find_topology(named: str | tuple[tuple[int, int], ...] | None, partitions: i
     return made
 
 
-def read_edges(given: Any) -> Any:
+def read_edges(given: object) -> object:
     """The value in a JSON file that is named; any other value unchanged. Raises `UsageError`."""
     if isinstance(given, str) and given.endswith(".json"):
         with failing_as(lambda error: UsageError(f"topology {given} cannot be read: {error}")):

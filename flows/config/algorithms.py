@@ -233,8 +233,7 @@ def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
     Values that no algorithm takes stay where they are, unless the algorithm is a user's function, which may take
     any option. A topology without an algorithm takes that of topologies, which without one takes a ring.
     """
-    if values.get("topology") is not None:
-        values = {"algorithm": DECENTRALISED, **values}
+    values = {"algorithm": DECENTRALISED, **values} if values.get("topology") else values
     table = _table(values.get("algorithm", DEFAULT))
     if table["name"] == DECENTRALISED and values.get("topology") is None:
         values = {**values, "topology": "ring"}
@@ -265,10 +264,8 @@ def _with_checked_options(table: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, **parts, **checked}
 
 
-DEFAULT = Named(name="fed_avg")
-
-DECENTRALISED = "d_psgd"
-"""The algorithm of topologies."""
+DEFAULT, DECENTRALISED = Named(name="fed_avg"), "d_psgd"
+"""The algorithms without and with a topology where none is named."""
 
 
 class Parts(Config):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
-
 from storage.values.tensors import Vectors
 from tasks.numerics.dtypes import accumulator
 from tasks.rounds.job import Work
@@ -28,10 +26,9 @@ def exchanged(work: Work, before: Outcome, partition: int, read: Read) -> Mappin
     if work.topology is None or not sources:
         return carry
     exchange, partitions = work.before + before.state.round, work.partitions.split.partitions
-    sums = dict[str, torch.Tensor]()
+    sums = {k: v.new_zeros(v.shape, dtype=accumulator(k)) for k, v in before.state.params.items()}
     for neighbour, weight in work.topology.weights(partition, partitions, exchange).items():
         other = carry if neighbour == partition else read(sources.get(neighbour), neighbour)
         for name, vector in other.get(OWN, before.state.params).items():
-            term = vector.to(accumulator(name)) * weight
-            sums[name] = sums[name].add_(term) if name in sums else term
+            sums[name] += vector.to(accumulator(name)) * weight
     return {**carry, OWN: {name: sums[name].to(vector.dtype) for name, vector in before.state.params.items()}}
