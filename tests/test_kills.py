@@ -27,7 +27,6 @@ from tasks.executors.inline import InlineExecutor
 
 FIELDS = {
     "model": "logistic",
-    "algorithm": "scaffold",
     "local_steps": 1,
     "rounds": 2,
     "name": "run",
@@ -89,17 +88,17 @@ def at_each_call_of_the_system(killed: Killed) -> None:
     local.os = System(killed)  # type: ignore[assignment]
 
 
-def train_until(where: Callable[[Killed], None], at: int, root: Path, data: str) -> None:
+def train_until(where: Callable[[Killed], None], at: int, root: Path, data: str, algorithm: str) -> None:
     """Train, and be killed at a call of this number; a process's whole work."""
     torch.set_num_threads(1)
     where(Killed(at))
-    trained(root, data)
+    trained(root, data, algorithm)
 
 
-def trained(root: Path, data: str) -> Run:
+def trained(root: Path, data: str, algorithm: str = "scaffold") -> Run:
     """The run under a root, new or gone on with, at its end."""
     partitions = int(Path(data).stem.removeprefix("data"))
-    config = TrainConfig(**FIELDS, partitions=partitions, data=data, root=root)
+    config = TrainConfig(**FIELDS, algorithm=algorithm, partitions=partitions, data=data, root=root)
     executor = InlineExecutor()
     with prepared(resolve(config), executor) as ready:
         if ready.done < config.rounds:
@@ -159,11 +158,11 @@ def data(request, tmp_path) -> str:
     return f"npz:{tmp_path}/data{request.param}.npz"
 
 
-def check_and_go_on(root: Path, data: str, digest: str) -> int:
+def check_and_go_on(root: Path, data: str, digest: str, algorithm: str = "scaffold") -> int:
     """How many rounds a killed run shows, in which nothing is wrong; it goes on to the same bits."""
     shown = len(committed(root / "run.zarr"))
     assert not shown or verify(root / "run.zarr").findings == ()
-    assert trained(root, data).digest == digest
+    assert trained(root, data, algorithm).digest == digest
     seen = verify(root / "run.zarr")
     assert (seen.findings, seen.notes) == ((), ())
     assert not [name for name in LocalPlace(root / "run.zarr").sizes() if name.endswith(local.PARTIAL)]
@@ -175,27 +174,28 @@ SAMPLE = 12
 """How many of the calls the quick test kills at, evenly spread."""
 
 
-def calls_of_a_run(root: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> int:
+def calls_of_a_run(root: Path, data: str, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> int:
     """How many calls of a place a whole run makes."""
     counter = Killed(NEVER)
     for name in CHANGES:
         monkeypatch.setattr(LocalPlace, name, counter.before(getattr(LocalPlace, name)))
-    trained(root, data)
+    trained(root, data, algorithm)
     monkeypatch.undo()
     return NEVER - counter.left
 
 
+@pytest.mark.parametrize("algorithm", ["scaffold", "d_psgd"])
 def test_a_run_killed_at_some_writes_goes_on_to_the_same_bits(
-    train_in_a_fork, data, tmp_path, monkeypatch
+    train_in_a_fork, data, tmp_path, monkeypatch, algorithm
 ) -> None:
-    digest = trained(tmp_path / "whole", data).digest
-    calls = calls_of_a_run(tmp_path / "counted", data, monkeypatch)
+    digest = trained(tmp_path / "whole", data, algorithm).digest
+    calls = calls_of_a_run(tmp_path / "counted", data, monkeypatch, algorithm)
     assert calls > 50
     shown = set()
     for kill in np.linspace(0, calls - 1, SAMPLE).round().astype(int):
         root = tmp_path / f"killed{kill}"
-        assert train_in_a_fork(at_each_call_of_a_place, kill, root, data) == -signal.SIGKILL
-        shown.add(check_and_go_on(root, data, digest))
+        assert train_in_a_fork(at_each_call_of_a_place, kill, root, data, algorithm) == -signal.SIGKILL
+        shown.add(check_and_go_on(root, data, digest, algorithm))
     assert shown == {0, 1, 2, 3}
 
 
@@ -206,7 +206,7 @@ def test_a_run_killed_at_each_write_goes_on_to_the_same_bits(train_in_a_fork, da
     digest, shown = trained(tmp_path / "whole", data).digest, set()
     for kills in itertools.count():
         root = tmp_path / f"killed{kills}"
-        exit_code = train_in_a_fork(where, kills, root, data)
+        exit_code = train_in_a_fork(where, kills, root, data, "scaffold")
         shown.add(check_and_go_on(root, data, digest))
         if not exit_code:
             break
@@ -224,7 +224,7 @@ def test_a_run_killed_at_random_instants_goes_on_to_the_same_bits(processes, dat
     for number in itertools.count():
         root, patience = tmp_path / f"killed{number}", 0.02
         while True:
-            process = processes(target=train_until, args=(at_each_call_of_a_place, NEVER, root, data))
+            process = processes(target=train_until, args=(at_each_call_of_a_place, NEVER, root, data, "scaffold"))
             process.start()
             process.join(draw.uniform(0, patience))
             process.kill()

@@ -89,9 +89,8 @@ def _pushed(job: Job, before: Outcome, stored: Commit, data: BlockExamples) -> t
         if partition in _raised(stored):
             pushed.append(recorded_push(job.work, partition, stored.updates[partition], NOTHING))
             continue
-        fetched = read_outcome(job, arrival.version).state
-        flight = InFlight(arrival.push, arrival.version)
-        carry = _carry(job, before.carry_from.get(partition), partition)
+        fetched, source = read_outcome(job, arrival.version).state, before.carry_from.get(partition)
+        flight, carry = InFlight(arrival.push, arrival.version), _carry(job, source, partition)
         mapped = map_version(job.work, fetched, flight, partition, data[partition], carry)
         update = mapped.update
         record = UpdateRecord(update_digest(update), update.weight, mapped.refused)

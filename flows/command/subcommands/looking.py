@@ -218,6 +218,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "algorithm": run.attributes["algorithm"],
         "data": f"{_reference(config['data'])}, {examples}",
         "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
+        "topology": named if isinstance(named := config.get("topology") or "", str) else f"{len(named)} edges",
         "classes": _classes(data.get("class_names", ())),
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
         "parent": _parent(run.attributes.get("parent")),

@@ -16,6 +16,7 @@ from flows.config.train import TrainConfig
 from flows.stored import Run
 from storage.errors import ExperimentDiffers, UsageError
 from tasks.topology import find_topology
+from tests.flows.command.in_process import run as command
 
 DATA = """
 import torch
@@ -232,6 +233,16 @@ def test_stored_updates_are_reduced_in_another_way(train) -> None:
     saved = resumed(train, "saved", 4)
     for number in (2, 3, 4):
         assert torch.equal(networks(saved, number), networks(run, number + 1))
+
+
+@pytest.mark.parametrize(("topology", "shown"), [("torus:2", "torus:2"), ([[0, 1], [1, 2], [2, 3]], "3 edges")])
+def test_what_is_shown_of_a_run_names_its_topology(train, capsys, topology, shown: str) -> None:
+    train(**MOONS | {"topology": topology}, rounds=1, name="run")
+    code, out, _ = command(capsys, "show", "run")
+    assert (code, [line.split(maxsplit=1)[1] for line in out.splitlines() if line.startswith("topology")]) == (
+        0,
+        [shown],
+    )
 
 
 # What is chosen, and what is refused.
