@@ -198,6 +198,8 @@ class Experiment(Dealing):
     def _fits(self) -> Experiment:
         if isinstance(self.cohort, int) and self.cohort > self.partitions:
             raise ValueError(f"a cohort of {self.cohort} is more than the {self.partitions} partitions")
+        if self.cohort is not None and self.topology is not None:
+            raise ValueError("with a topology each partition trains its network in each round; leave cohort out")
         if self.cohort_by_size and self.cohort is None:
             raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
         if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):

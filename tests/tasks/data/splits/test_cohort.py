@@ -94,6 +94,7 @@ def test_the_quorum_counts_those_that_take_part(train, own) -> None:
         ({"cohort": "1.5"}, "it takes how many partitions take part in a round, such as 10, or a share"),
         ({"cohort": 3, "quorum": 4}, "quorum 4 is more than the 3 partitions of a round"),
         ({"cohort_by_size": True}, "cohort_by_size says how a cohort is drawn; give a cohort, too"),
+        ({"cohort": 3, "topology": "ring"}, "with a topology each partition trains its network in each round"),
         ({"cohort": 3, "algorithm": "auto"}, "auto decides how many partitions there are"),
         ({"cohort": 3, "algorithm": "fed_buff"}, "a cohort needs rounds in which partitions begin together"),
         ({"cohort": 3, "recombined": {"reduce": "krum:1"}}, "needs 5 updates, and 3 partitions are in a round"),
