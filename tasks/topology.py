@@ -34,7 +34,7 @@ class Topology:
         """What the networks of a partition and of its neighbours count in its new one, in the order of partitions.
 
         These are Metropolis weights: 1 / (1 + the larger number of neighbours) for a neighbour, and what is left
-        for the partition itself (Xiao, Boyd and Kim 2007, section 1). Their matrix is symmetric, and its rows and
+        for the partition itself (Xiao, Boyd and Kim 2007). Their matrix is symmetric, and its rows and
         columns have the sum 1, so that the mean of all networks stays as it is.
         """
         around = sorted(self.around(partition, partitions, exchange))
@@ -50,7 +50,7 @@ class Ring(Topology):
 
 
 class Exponential(Topology):
-    """Each partition with those that are 1, 2, 4, … places before and after it (Ying et al. 2021, section 2)."""
+    """Each partition with those that are 1, 2, 4, … places before and after it (Ying et al. 2021, both ways)."""
 
     def around(self, partition: int, partitions: int, exchange: int) -> Collection[int]:
         moves = {way << power for power in range(partitions.bit_length()) for way in (-1, 0, 1)}
@@ -72,9 +72,7 @@ class Divided(Topology):
 
     def check(self, partitions: int) -> None:
         if min(vars(self).values()) < 1 or partitions % self.size:
-            raise UsageError(
-                f"topology {self}: size must divide the {partitions} partitions, and numbers begin at 1"
-            )
+            raise UsageError(f"topology {self}: give numbers from 1, size a divisor of {partitions} partitions")
 
 
 class Torus(Divided):

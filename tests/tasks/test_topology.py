@@ -117,10 +117,10 @@ def test_many_partitions_take_no_time() -> None:
     [
         ("rinq", 4, "unknown topology 'rinq'; did you mean ring?"),
         ("torus", 4, "topology 'torus' must be written torus:ROWS"),
-        ("torus:3", 8, r"topology Torus\(size=3\): size must divide the 8 partitions"),
-        ("torus:0", 8, "size must divide the 8 partitions, and numbers begin at 1"),
+        ("torus:3", 8, r"topology Torus\(size=3\): give numbers from 1, size a divisor of 8 partitions"),
+        ("torus:0", 8, "give numbers from 1, size a divisor of 8 partitions"),
         ("two_level:2", 4, "topology 'two_level:2' must be written two_level:SITE:K"),
-        ("two_level:2:0", 4, "and numbers begin at 1"),
+        ("two_level:2:0", 4, "give numbers from 1"),
         (((0, 1), (2, 3)), 4, "topology: edges must join partitions 0 to 3; look at 2"),
         (((0, 1), (1, 2)), 4, "edges must join partitions 0 to 3; look at 3"),
         (((0, 1), (1, 4)), 2, "edges must join partitions 0 to 1; look at 4"),

@@ -264,7 +264,7 @@ def test_a_topology_alone_takes_its_algorithm_and_the_algorithm_alone_a_ring() -
         ({"algorithm": "scaffold"}, "networks of their own; choose d_psgd"),
         ({"algorithm": "easgd"}, "topology needs rounds of partitions"),
         ({"map": "local_steps"}, "networks of their own; choose d_psgd"),
-        ({"topology": "torus:3"}, "size must divide the 4 partitions"),
+        ({"topology": "torus:3"}, "size a divisor of 4 partitions"),
         ({"topology": "rinq"}, "unknown topology 'rinq'"),
         ({"topology": [[0, 1]]}, "edges must join partitions 0 to 3; look at 2"),
         (
