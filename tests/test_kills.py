@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
 from flows.stored import Run
+from storage.hierarchy import schema
 from storage.places import local
 from storage.places.local import LocalPlace
 from storage.upkeep.verifying.verify import verify
@@ -96,11 +98,15 @@ def train_until(where: Callable[[Killed], None], at: int, root: Path, data: str,
 
 
 def trained(root: Path, data: str, algorithm: str = "scaffold") -> Run:
-    """The run under a root, new or gone on with, at its end."""
+    """The run under a root, new or gone on with, at its end. Three partitions share a file, two have one each."""
     partitions = int(Path(data).stem.removeprefix("data"))
     config = TrainConfig(**FIELDS, algorithm=algorithm, partitions=partitions, data=data, root=root)
-    executor = InlineExecutor()
-    with prepared(resolve(config), executor) as ready:
+    executor, most = InlineExecutor(), 1 if partitions == 3 else 32
+    with (
+        patch.multiple(schema, MOST_SHARDS=most, SHARDS_OF_PROCESS=1),
+        prepared(resolve(config), executor) as ready,
+    ):
+        assert ready.store.schema.shard == (3 if partitions == 3 else 1)
         if ready.done < config.rounds:
             list(executor.run(ready.job, ready.done + 1, config.rounds))
     return Run(ready.store.path)
@@ -149,13 +155,12 @@ def train_in_a_fork(processes) -> Iterator[Callable[..., int]]:
     server.join()
 
 
-@pytest.fixture(params=[2, 40], ids=["a file each", "two a file"])
+@pytest.fixture(params=[2, 3], ids=["a file each", "shards"])
 def data(request, tmp_path) -> str:
     """Examples in a file whose name ends in the number of partitions for them."""
-    numbers, size = np.random.default_rng(0), max(20, 3 * request.param)
-    x, y = numbers.normal(size=(size, 3)).astype("f4"), numbers.integers(2, size=size)
-    np.savez(tmp_path / f"data{request.param}.npz", x=x, y=y)
-    return f"npz:{tmp_path}/data{request.param}.npz"
+    numbers, path = np.random.default_rng(0), tmp_path / f"data{request.param}.npz"
+    np.savez(path, x=numbers.normal(size=(20, 3)).astype("f4"), y=numbers.integers(2, size=20))
+    return f"npz:{path}"
 
 
 def check_and_go_on(root: Path, data: str, digest: str, algorithm: str = "scaffold") -> int:
