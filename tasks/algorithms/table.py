@@ -13,12 +13,15 @@ from storage.errors import CodeError, UsageError, failing_as, located
 from tasks import options as option
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import Preset, make_part, with_needs
+from tasks.applies.memory import Drift, KeepSum
 from tasks.applies.optimizers import Adagrad, Adam, Sgd, Yogi
 from tasks.maps.corrected import Elastic, FedProx, OwnNetwork, Scaffold
+from tasks.maps.federated import Agnostic, FairSteps, FedDyn, FedNova, MimeLite
 from tasks.maps.gradient import Downpour, Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.reduces.matched import Matched
 from tasks.reduces.mean import Mean
+from tasks.reduces.reweighted import Fair, Normalised, Worst
 from tasks.user_code import Code
 from tasks.when import Asynchronous, Buffered, Fetching, Pushing, Synchronous
 
@@ -33,6 +36,11 @@ ABOUT: Mapping[str, str] = {
     "fed_yogi": "fed_avg with Yogi on the server (Reddi et al. 2021, Algorithm 2)",
     "fed_prox": "fed_avg whose partitions are held near the start (Li et al. 2020, Algorithm 2)",
     "scaffold": "fed_avg with control variates (Karimireddy et al. 2020, Algorithm 1, option II)",
+    "fed_dyn": "fed_avg, regularized by what partitions and server keep (Acar et al. 2021, Algorithm 1)",
+    "fed_nova": "fed_avg in which more local steps do not count more (Wang et al. 2020)",
+    "mime_lite": "local steps with the server's momentum (Karimireddy et al. 2021, MimeLite)",
+    "q_fed_avg": "fed_avg in which partitions with larger losses count more (Li et al. 2020, Algorithm 2)",
+    "afl": "training for the worst mixture of the partitions (Mohri et al. 2019)",
     "async_sgd": "each gradient is applied by a parameter server as it arrives (Zhang et al. 2016)",
     "downpour": "sums of gradients are pushed to a server with Adagrad (Dean et al. 2012, Algorithm 1)",
     "easgd": "elastic averaging: partitions and server draw each other (Zhang et al. 2015, Algorithm 1)",
@@ -60,6 +68,11 @@ ALGORITHMS: Mapping[str, Preset] = {
     "fed_yogi": preset(LocalSteps, Mean, Yogi),
     "fed_prox": preset(FedProx, Mean, Sgd),
     "scaffold": preset(Scaffold, Mean, Sgd),
+    "fed_dyn": preset(FedDyn, Mean(weighted=False), Drift()),
+    "fed_nova": preset(FedNova, Normalised, Sgd),
+    "mime_lite": preset(MimeLite, Mean, KeepSum(Sgd(), MimeLite.extras)),
+    "q_fed_avg": preset(FairSteps, Fair, Sgd),
+    "afl": preset(Agnostic, Worst, Sgd, local_steps=1),
     "d_psgd": preset(OwnNetwork, Mean(weighted=False), Sgd()),
     "async_sgd": preset(Gradient, Mean, Sgd, Fetching, lr=0.1, batch_size=32),
     "downpour": preset(Downpour, Mean, Adagrad, Pushing, lr=0.05, outer_lr=0.02, outer_tau=0.1),

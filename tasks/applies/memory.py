@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -31,7 +31,7 @@ class KeepExtras(Apply):
     slots: tuple[str, ...]
     partitions: int | None = None
 
-    def bound(self, objective: Any, partitions: Any) -> KeepExtras:
+    def bound(self, objective: Any, partitions: Any) -> Self:
         """A copy that knows the number of partitions, and whose inner apply is bound, too."""
         inner = self.apply.bound(objective, partitions)
         return replace(self, apply=inner, partitions=partitions.split.partitions)
@@ -53,6 +53,49 @@ class KeepExtras(Apply):
             for slot in self.slots
         }
         return replace(after, memory={**after.memory, **kept})
+
+
+@dataclass(frozen=True)
+class KeepSum(KeepExtras):
+    """As `KeepExtras`, but the mean change of a round is added as it is, whoever took part.
+
+    The server's momentum of MimeLite is the mean over those of a round (Karimireddy et al. 2021, Algorithm 1).
+    """
+
+    def bound(self, objective: Any, partitions: Any) -> Self:
+        """A copy whose inner apply is bound."""
+        return replace(self, apply=self.apply.bound(objective, partitions))
+
+
+@dataclass(frozen=True)
+class Drift(Apply):
+    """The mean of the networks, minus what partitions have drifted so far (FedDyn, Acar et al. 2021, Algorithm 1).
+
+    The drift is the paper's h / alpha: it grows by the mean direction, in the proportion |S| / N of the partitions
+    whose updates were accepted. The state takes over the update's buffers.
+    """
+
+    partitions: int | None = None
+
+    def bound(self, objective: Any, partitions: Any) -> Drift:
+        """A copy that knows the number of partitions."""
+        return replace(self, partitions=partitions.split.partitions)
+
+    def init(self, params: Vectors) -> Mapping[str, Vectors]:
+        """No drift yet, zeros (elements,) per dtype."""
+        return {"drift": {name: torch.zeros_like(vector) for name, vector in params.items()}}
+
+    @torch.no_grad()
+    def __call__(self, state: State, update: Update) -> State:
+        """Take a step; vectors are (elements,) per dtype, and computed in the accumulator type."""
+        share, params, drift = update.count / (self.partitions or update.count), {}, {}
+        for name, param in state.params.items():
+            step = update.direction[name].to(wide := accumulator(name))
+            grown = state.memory["drift"][name].to(wide) + share * step
+            params[name] = (param.to(wide) - step - grown).to(param.dtype)
+            drift[name] = grown.to(param.dtype)
+        buffers = update.buffers or state.buffers
+        return replace(state, params=params, buffers=buffers, memory={"drift": drift}, round=state.round + 1)
 
 
 def kept_memory(apply: Apply, state: State) -> Mapping[str, Vectors]:

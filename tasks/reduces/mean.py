@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Record, Vectors
 from tasks.algebra import Node, Reduce
@@ -66,11 +68,50 @@ class Mean(Reduce):
         if isinstance(node, Update):
             return node
         return Update(
-            direction=_divide(node.direction, node.weight),
-            buffers=_divide(node.buffers, node.weight),
-            extras={name: _divide(vectors, node.weight) for name, vectors in node.extras.items()},
+            direction=divided(node.direction, node.weight),
+            buffers=divided(node.buffers, node.weight),
+            extras={name: divided(vectors, node.weight) for name, vectors in node.extras.items()},
             weight=node.weight,
         )
+
+
+@dataclass(frozen=True)
+class ClippedMean(Mean):
+    """The mean of updates whose directions are scaled to an L2 norm of at most `norm` over all elements.
+
+    It bounds what one partition can move (McMahan et al. 2018, section 3, here without noise).
+
+    >>> update = Update({"float32": torch.tensor([3.0, 4.0])})
+    >>> ClippedMean(norm=1.0).finish(State({}), update).direction["float32"].norm().item()
+    1.0
+    """
+
+    norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.norm > 0:
+            raise UsageError(f"clipped_mean takes a norm above 0, not {self.norm}")
+
+    def _lift(self, node: Node) -> WeightedSum:
+        return super()._lift(self._clipped(node) if isinstance(node, Update) else node)
+
+    def finish(self, state: State, node: Node) -> Update:
+        """Divide the sums; a single update is clipped."""
+        return self._clipped(node) if isinstance(node, Update) else super().finish(state, node)
+
+    def _clipped(self, update: Update) -> Update:
+        floats = [vector.double().square().sum() for k, vector in update.direction.items() if is_float(k)]
+        times = self.norm / max(self.norm, math.sqrt(sum(map(float, floats))))
+        scaled = {
+            k: (vector.to(accumulator(k)) * times).to(vector.dtype) if times < 1 and is_float(k) else vector
+            for k, vector in update.direction.items()
+        }
+        return replace(update, direction=scaled)
+
+
+def clipped_mean(norm: float) -> ClippedMean:
+    """The mean of updates whose directions are clipped to a norm."""
+    return ClippedMean(norm=norm)
 
 
 def plain_mean() -> Mean:
@@ -86,5 +127,6 @@ def _add(left: Vectors, right: Vectors, kept: bool) -> Vectors:
     }
 
 
-def _divide(vectors: Vectors, weight: int) -> Vectors:
+def divided(vectors: Vectors, weight: float) -> Vectors:
+    """Sums (element,) over a weight, in the types of the parameters; what is no float stays."""
     return {k: (v / weight).to(getattr(torch, k)) if is_float(k) else v for k, v in vectors.items()}

@@ -180,12 +180,57 @@ class Krum(Robust):
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """(updates, elements) -> (elements,); of equally good updates the first is chosen."""
-        distances = torch.zeros(len(points), len(points), dtype=torch.float64)
-        for i, j in combinations(range(len(points)), 2):
-            distances[i, j] = distances[j, i] = (points[i] - points[j]).double().square().sum()
-        # The first of the sorted distances is that of an update to itself, 0.
-        scores = distances.sort(1).values[:, 1 : len(points) - self.f - 1].sum(1)
-        return points[scores.argsort(stable=True)[: self.keep]].mean(0)
+        return points[krum_scores(_distances(points), self.f).argsort(stable=True)[: self.keep]].mean(0)
+
+
+def _distances(points: torch.Tensor) -> torch.Tensor:
+    """The squared distances between points (updates, elements), float64 (updates, updates)."""
+    distances = torch.zeros(len(points), len(points), dtype=torch.float64)
+    for i, j in combinations(range(len(points)), 2):
+        distances[i, j] = distances[j, i] = (points[i] - points[j]).double().square().sum()
+    return distances
+
+
+def krum_scores(distances: torch.Tensor, f: int) -> torch.Tensor:
+    """Krum's scores (updates,) from squared distances (updates, updates): sums over the n - f - 2 nearest."""
+    # The first of the sorted distances is that of an update to itself, 0.
+    return distances.sort(1).values[:, 1 : max(2, len(distances) - f - 1)].sum(1)
+
+
+@dataclass(frozen=True)
+class Bulyan(Robust):
+    """The mean of each coordinate's n - 4 f values nearest its median, of n - 2 f updates that Krum selects.
+
+    El Mhamdi et al. 2018, section 4. Krum selects one after the other. It withstands `f` corrupted updates of n if
+    n is at least 4 f + 3, also those that are far off in single coordinates only.
+
+    >>> Bulyan(1).center(torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0], [5.0], [1e6]])).tolist()
+    [2.0]
+    """
+
+    f: int
+
+    def __post_init__(self) -> None:
+        if self.f < 0:
+            raise UsageError(f"bulyan takes f from 0, not {self.f}")
+
+    @property
+    def needs(self) -> int:
+        return 4 * self.f + 3
+
+    def breakdown(self, updates: int) -> int:
+        return self.f
+
+    def center(self, points: torch.Tensor) -> torch.Tensor:
+        """(updates, elements) -> (elements,); of equally good updates the first is selected."""
+        distances, left, selected = _distances(points), [*range(len(points))], list[int]()
+        while len(selected) < len(points) - 2 * self.f:
+            scores = krum_scores(distances[left][:, left], self.f)
+            selected.append(left.pop(int(scores.argmin())))
+        chosen = points[sorted(selected)].sort(0).values
+        middle = chosen[(len(chosen) - 1) // 2 : len(chosen) // 2 + 1].mean(0)
+        nearest = (chosen - middle).abs().argsort(dim=0, stable=True)[: len(points) - 4 * self.f]
+        return chosen.gather(0, nearest).mean(0)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ from tasks.user_code import Code
 REDUCES: Mapping[str, Entry] = {
     "mean": Entry("the mean, weighted by examples", "tasks.reduces.mean:Mean"),
     "plain_mean": Entry("the mean, in which each update counts as one", "tasks.reduces.mean:plain_mean"),
+    "clipped_mean": Entry("the mean, no update longer than NORM", "tasks.reduces.mean:clipped_mean", "NORM"),
     "median": Entry("the median of each coordinate", "tasks.reduces.robust:Median"),
     "trimmed_mean": Entry("the mean without the F least and greatest", "tasks.reduces.robust:TrimmedMean", "F"),
     "krum": Entry("the update nearest to the others, F corrupted", "tasks.reduces.robust:Krum", "F[:KEEP]"),
+    "bulyan": Entry("the trimmed mean of those that Krum selects", "tasks.reduces.robust:Bulyan", "F"),
     "geometric_median": Entry("the point nearest to all updates", "tasks.reduces.robust:GeometricMedian"),
     "matched": Entry("the mean, hidden units matched first", "tasks.reduces.matched:Matched"),
 }

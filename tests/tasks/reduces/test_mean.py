@@ -12,7 +12,7 @@ from storage.values.state import State, Update
 from tasks.algebra import Reduce
 from tasks.algorithms.table import build_algorithm
 from tasks.numerics.dtypes import accumulator
-from tasks.reduces.mean import Mean
+from tasks.reduces.mean import ClippedMean, Mean
 from tasks.reduces.robust import GeometricMedian, Krum, Median, TrimmedMean
 from tasks.reduces.table import REDUCES, find_reduce
 from tasks.reduces.tree import reduce_all
@@ -146,7 +146,8 @@ def test_a_name_and_its_arguments_are_a_value(text: str, wanted: Reduce) -> None
 
 
 def test_every_reduce_of_the_table_is_named_above() -> None:
-    assert set(REDUCES) == {"mean", "plain_mean", "median", "trimmed_mean", "krum", "geometric_median", "matched"}
+    means, robust = {"mean", "plain_mean", "clipped_mean", "matched"}, {"median", "trimmed_mean", "krum", "bulyan"}
+    assert set(REDUCES) == means | robust | {"geometric_median"}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_every_reduce_of_the_table_is_named_above() -> None:
     [
         (
             "medain",
-            r"unknown reduce 'medain'; did you mean median\? There are mean, plain_mean, median, trimmed_mean:F",
+            r"unknown reduce 'medain'; did you mean median\? There are mean, plain_mean, clipped_mean:NORM",
         ),
         ("trimmed_mean", "reduce trimmed_mean needs its F: trimmed_mean:F"),
         ("krum:one", r"must be written krum:F\[:KEEP\]"),
@@ -167,3 +168,18 @@ def test_every_reduce_of_the_table_is_named_above() -> None:
 def test_what_cannot_be_meant_is_refused_at_once(text: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         build_algorithm("fed_avg", {}, {"reduce": text})
+
+
+def test_an_update_is_clipped_before_the_mean_and_never_lengthened() -> None:
+    """(3, 4) of norm 5 becomes (0.6, 0.8), beside (0, 0.5); weights are 3 and 1. All dtypes have one norm."""
+    rows = [
+        ({"float64": torch.tensor([3.0, 4.0]).double()}, 3),
+        ({"float64": torch.tensor([0.0, 0.5]).double()}, 1),
+    ]
+    found = reduce_all(ClippedMean(norm=1.0), State({}), [Update(d, weight=w) for d, w in rows])
+    assert found.direction["float64"].tolist() == pytest.approx([0.45, 0.725])
+    mixed = Update({"float64": torch.tensor([3.0]).double(), "float32": torch.tensor([4.0])})
+    alone = reduce_all(ClippedMean(norm=1.0), State({}), [mixed]).direction
+    assert [alone[k].item() for k in ("float64", "float32")] == pytest.approx([0.6, 0.8])
+    with pytest.raises(UsageError, match=r"clipped_mean takes a norm above 0, not 0\.0"):
+        find_reduce("clipped_mean:0")

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from storage.errors import RoundFailed
 from storage.values.state import State, Update
 from tasks.reduces.mean import Mean
-from tasks.reduces.robust import GeometricMedian, Krum, Median, Robust, TrimmedMean
+from tasks.reduces.robust import Bulyan, GeometricMedian, Krum, Median, Robust, TrimmedMean
 from tasks.reduces.tree import reduce_all
 
 STATE = State({}, round=6)
 SIX = [Median(), TrimmedMean(0), TrimmedMean(2), Krum(1), Krum(1, keep=3), GeometricMedian()]
 COORDINATEWISE = [Median(), TrimmedMean(1), TrimmedMean(3)]
-WITHSTANDING = [*COORDINATEWISE, Krum(1), Krum(2), GeometricMedian()]
+WITHSTANDING = [*COORDINATEWISE, Krum(1), Krum(2), Bulyan(1), GeometricMedian()]
 
 numbers = st.floats(-10, 10, width=32)
 
@@ -43,7 +43,7 @@ def corrupted(draw: st.DrawFn, reduce: Robust, elements: int = 3) -> tuple[list[
     return honest, draw(st.permutations(honest + draw(st.lists(far, min_size=bad, max_size=bad))))
 
 
-@pytest.mark.parametrize("reduce", COORDINATEWISE, ids=repr)
+@pytest.mark.parametrize("reduce", [*COORDINATEWISE, Bulyan(1)], ids=repr)
 @given(data=st.data())
 @settings(deadline=None, max_examples=20)
 def test_each_coordinate_stays_within_the_range_of_the_honest(reduce: Robust, data: st.DataObject) -> None:
@@ -270,3 +270,10 @@ def test_all_but_the_middle_left_out_is_the_median() -> None:
 def test_each_coordinate_is_trimmed_by_itself() -> None:
     points = torch.tensor([[0.0, 9.0], [1.0, -9.0], [5.0, 1.0]])
     assert TrimmedMean(1).center(points).tolist() == [1.0, 1.0]
+
+
+def test_bulyan_by_hand() -> None:
+    """Of seven, Krum selects the five from 0 to 4; their median is 2, and the mean of the three nearest, too."""
+    rows = [[0.0], [1.0], [2.0], [3.0], [4.0], [5.5], [1e6]]
+    assert reduced(Bulyan(1), rows).tolist() == [2.0]
+    assert reduced(Bulyan(0), [[0.0], [1.0], [5.0]]).tolist() == [2.0]

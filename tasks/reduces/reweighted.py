@@ -1,0 +1,128 @@
+"""Means with weights that updates tell in their metrics: normalised by steps, or fair to partitions that lose."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from storage.errors import RoundFailed, UsageError
+from storage.values.state import State, Update
+from storage.values.tensors import Record
+from tasks.algebra import Node
+from tasks.numerics.dtypes import accumulator, is_float
+from tasks.reduces.mean import Mean, WeightedSum, divided
+
+Fairness = Annotated[float, Field(ge=0, description="how much more partitions with a large loss count; 0: as all")]
+
+
+@dataclass(frozen=True)
+class ReweightedSum(Record):
+    """Sums over updates: of their terms, and of what the direction is divided by, as logarithms of a scale.
+
+    The true sums are exp(`scale`) times these.
+    """
+
+    sum: WeightedSum
+    divisor: float
+    scale: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reweighted(Mean):
+    """The base class: the direction is the sum of a_k d_k over the sum of b_k; all else is the weighted mean.
+
+    A subclass gives exp(c_k) a_k and exp(c_k) b_k of an update as (a_k, b_k, c_k).
+    """
+
+    def share(self, update: Update) -> tuple[float, float, float]:
+        """The factor of an update's direction, what it adds to the divisor, and the logarithm of their scale."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def join(self, left: Node, right: Node) -> Any:
+        """Add two nodes, in the larger one's scale."""
+        left, right = self._shared(left), self._shared(right)
+        scale = max(left.scale, right.scale)
+        left, right = self._rescaled(left, scale), self._rescaled(right, scale)
+        return ReweightedSum(super().join(left.sum, right.sum), left.divisor + right.divisor, scale)
+
+    @torch.no_grad()
+    def finish(self, state: State, node: Node) -> Update:
+        """Divide the sums."""
+        shared = self._shared(node)
+        mean = super().finish(state, shared.sum)
+        return replace(mean, direction=divided(shared.sum.direction, self.divisor(shared)))
+
+    def divisor(self, shared: ReweightedSum) -> float:
+        """What the sum of the directions is divided by."""
+        return shared.divisor
+
+    def _shared(self, node: Node) -> ReweightedSum:
+        if isinstance(node, ReweightedSum):
+            return node
+        try:
+            factor, divisor, scale = self.share(node)
+        except KeyError as error:
+            raise RoundFailed(f"reduce {type(self).__name__} needs the metric {error} of its own map") from None
+        lifted = self._lift(node)
+        terms = {k: v.to(accumulator(k)) * factor if is_float(k) else v for k, v in node.direction.items()}
+        return ReweightedSum(replace(lifted, direction=terms), divisor, scale)
+
+    def _rescaled(self, shared: ReweightedSum, scale: float) -> ReweightedSum:
+        if shared.scale == scale:
+            return shared
+        times = math.exp(shared.scale - scale)
+        direction = {k: v * times if is_float(k) else v for k, v in shared.sum.direction.items()}
+        return ReweightedSum(replace(shared.sum, direction=direction), shared.divisor * times, scale)
+
+
+@dataclass(frozen=True)
+class Normalised(Reweighted):
+    """The mean direction of a step, times the mean number of steps (FedNova, Wang et al. 2020, section 4).
+
+    Both means are weighted by examples. Partitions that take more steps then count no more.
+    """
+
+    def share(self, update: Update) -> tuple[float, float, float]:
+        """Weight over steps, and weight times steps."""
+        steps = update.metrics["walked"]
+        return update.weight / steps, update.weight * steps, 0.0
+
+    def divisor(self, shared: ReweightedSum) -> float:
+        return shared.sum.weight**2 / shared.divisor
+
+
+@dataclass(frozen=True)
+class Fair(Reweighted):
+    """Updates weighted by their loss F to the power q (q-FedAvg, Li et al. 2020, Algorithm 2).
+
+    With L = 1 / lr and d the direction, it is the sum of F^q L d over that of q F^(q - 1) |L d|^2 + L F^q. With
+    q = 0 it is the plain mean.
+    """
+
+    q: Fairness = 1.0
+
+    def share(self, update: Update) -> tuple[float, float, float]:
+        """F^q L, and what it adds to the divisor."""
+        loss, lipschitz = update.metrics["start_loss"], 1 / update.metrics["rate"]
+        if loss < 0:
+            raise UsageError("q-FedAvg raises losses to a power, and one is below 0; give another loss")
+        squares = sum(v.double().square().sum().item() for k, v in update.direction.items() if is_float(k))
+        curvature = self.q * loss ** (self.q - 1) * squares * lipschitz**2 if self.q and loss else 0.0
+        return loss**self.q * lipschitz, curvature + lipschitz * loss**self.q, 0.0
+
+    def divisor(self, shared: ReweightedSum) -> float:
+        return shared.divisor or 1.0  # all losses are 0: nothing is to be gained
+
+
+@dataclass(frozen=True)
+class Worst(Reweighted):
+    """The mean in which updates have the weights that the map `Agnostic` tells (Mohri et al. 2019)."""
+
+    def share(self, update: Update) -> tuple[float, float, float]:
+        """One to the logarithm of its weight."""
+        return 1.0, 1.0, update.metrics["log_weight"]

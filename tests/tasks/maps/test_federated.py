@@ -1,0 +1,156 @@
+"""FedDyn, FedNova, MimeLite, q-FedAvg and AFL against the papers' loops in plain floats, of cohorts and of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from flows.stored import Run
+from storage.errors import RoundFailed, UsageError
+from tasks.algorithms.table import build_algorithm
+from tasks.clusters.connecting import connect
+from tasks.executors.graph import GraphExecutor
+from tasks.executors.ranks import RanksExecutor
+
+SOURCE = """
+import torch
+
+def data(partition, partitions):
+    count = partition % 3 + 1
+    return torch.ones(count, 1).double(), torch.full((count, 1), partition / 4).double()
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor([[2.0]], dtype=torch.float64))
+
+    def forward(self, inputs):
+        return inputs @ self.w
+"""
+"""Partition p has one to three examples with the loss (w - p / 4)^2, so that all its batches have one gradient."""
+
+PARTITIONS, LR = 10, 0.1
+SIZES, TARGETS = [p % 3 + 1 for p in range(PARTITIONS)], [p / 4 for p in range(PARTITIONS)]
+
+Loop = Callable[[list[list[int]]], float]
+
+
+def fields(own, cohort: int | None) -> dict[str, object]:
+    path = own(SOURCE)
+    where = {"data": f"{path}:data", "model": f"{path}:Network", "loss": "mse", "dtype": "float64", "held_out": 0}
+    return where | {"partitions": PARTITIONS, "cohort": cohort, "rounds": 6, "batch_size": 1, "lr": LR}
+
+
+def walked(x: float, p: int, steps: int, term: Callable[[float], float] = lambda y: 0.0) -> float:
+    y = x
+    for _ in range(steps):
+        y -= LR * (2 * (y - TARGETS[p]) + term(y))
+    return y
+
+
+def mean(numbers: list[float], weights: list[float]) -> float:
+    return math.fsum(n * w for n, w in zip(numbers, weights, strict=True)) / math.fsum(weights)
+
+
+def fed_dyn(cohorts: list[list[int]]) -> float:
+    """Algorithm 1 of Acar et al. 2021 with alpha 0.3, the local problem by three steps."""
+    x, h, g, alpha = 2.0, 0.0, [0.0] * PARTITIONS, 0.3
+    for cohort in cohorts:
+        arrived = []
+        for p in cohort:
+            arrived.append(walked(x, p, 3, lambda y, p=p, x=x: alpha * (y - x) - g[p]))
+            g[p] -= alpha * (arrived[-1] - x)
+        h -= alpha / PARTITIONS * sum(y - x for y in arrived)
+        x = sum(arrived) / len(cohort) - h / alpha
+    return x
+
+
+def fed_nova(cohorts: list[list[int]]) -> float:
+    """Wang et al. 2020 for plain SGD; a partition takes as many steps as it has examples."""
+    x = 2.0
+    for cohort in cohorts:
+        sizes = [SIZES[p] for p in cohort]
+        steps = [(x - walked(x, p, SIZES[p])) / SIZES[p] for p in cohort]
+        x -= mean(sizes, sizes) * mean(steps, sizes)
+    return x
+
+
+def mime_lite(cohorts: list[list[int]]) -> float:
+    """MimeLite of Karimireddy et al. 2021 with momentum 0.8, in torch's convention, and three steps."""
+    x, m = 2.0, 0.0
+    for cohort in cohorts:
+        sizes = [SIZES[p] for p in cohort]
+        arrived = [walked(x, p, 3, lambda y, m=m: 0.8 * m) for p in cohort]
+        m = 0.8 * m + mean([2 * (x - TARGETS[p]) for p in cohort], sizes)
+        x = mean(arrived, sizes)
+    return x
+
+
+def q_fed_avg(cohorts: list[list[int]]) -> float:
+    """Algorithm 2 of Li et al. 2020 with q = 2, L = 1 / lr, and three steps."""
+    x, q, lipschitz = 2.0, 2, 1 / LR
+    for cohort in cohorts:
+        loss = [(x - TARGETS[p]) ** 2 for p in cohort]
+        moved = [lipschitz * (x - walked(x, p, 3)) for p in cohort]
+        h = [q * f ** (q - 1) * d * d + lipschitz * f**q for f, d in zip(loss, moved, strict=True)]
+        x -= math.fsum(f**q * d for f, d in zip(loss, moved, strict=True)) / math.fsum(h)
+    return x
+
+
+def afl(cohorts: list[list[int]]) -> float:
+    """Mohri et al. 2019 with one step, and weights by multiplied exponentials of 0.7 times the losses."""
+    x, weights = 2.0, [1.0] * PARTITIONS
+    for cohort in cohorts:
+        for p in cohort:
+            weights[p] *= math.exp(0.7 * (x - TARGETS[p]) ** 2)
+        x -= mean([x - walked(x, p, 1) for p in cohort], [weights[p] for p in cohort])
+    return x
+
+
+LOOPS: dict[str, tuple[Loop, dict[str, object]]] = {
+    "fed_dyn": (fed_dyn, {"alpha": 0.3, "local_steps": 3}),
+    "fed_nova": (fed_nova, {"local_epochs": 1}),
+    "mime_lite": (mime_lite, {"beta": 0.8, "local_steps": 3}),
+    "q_fed_avg": (q_fed_avg, {"q": 2, "local_steps": 3}),
+    "afl": (afl, {"ascent": 0.7}),
+}
+
+
+@pytest.mark.parametrize("cohort", [4, None])
+@pytest.mark.parametrize("name", LOOPS)
+def test_it_is_the_papers_loop(train, own, name: str, cohort: int | None) -> None:
+    loop, options = LOOPS[name]
+    run: Run = train(**fields(own, cohort), algorithm=name, **options)
+    cohorts = [[*run.round(number).commit.updates] for number in range(1, 7)]
+    assert run.round(6).state.params["float64"].item() == pytest.approx(loop(cohorts), rel=1e-12)
+    assert all(run.replay(number).identical for number in range(1, 7))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
+def test_the_bits_are_the_same_wherever_they_are_computed(train, own, kind) -> None:
+    with connect(None, 3) as client:
+        for name, (_, options) in LOOPS.items():
+            wanted = train(**fields(own, 4), algorithm=name, **options, name=f"{name}-here")
+            found = train(kind(client), 3, **fields(own, 4), algorithm=name, **options, name=f"{name}-there")
+            assert found.digest == wanted.digest
+
+
+def test_without_fairness_it_is_the_plain_mean(train, own) -> None:
+    equal = train(**fields(own, None), local_steps=3, algorithm="q_fed_avg", q=0, name="fair")
+    plain = train(**fields(own, None), local_steps=3, recombined={"reduce": "plain_mean"}, name="plain")
+    ends = [run.round(6).state.params["float64"].item() for run in (equal, plain)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-12)
+
+
+def test_a_map_that_does_not_tell_what_a_reduce_needs_is_named(train, own) -> None:
+    with pytest.raises(RoundFailed, match="reduce Fair needs the metric 'start_loss' of its own map"):
+        train(**fields(own, None), algorithm={"name": "q_fed_avg", "map": "local_steps"})
+
+
+@pytest.mark.parametrize(("name", "given"), [("fed_nova", "momentum"), ("mime_lite", "optimizer"), ("afl", "q")])
+def test_what_they_do_not_hold_for_is_no_option(name: str, given: str) -> None:
+    with pytest.raises(UsageError, match=f"algorithm {name} takes no {given}"):
+        build_algorithm(name, {given: 0.5})
