@@ -56,8 +56,11 @@ With fewer files for each process, some processes would have many more partition
 """
 
 
-SHARD_BYTES = 1 << 26
-"""The most bytes of a file with the updates of several partitions. They are in memory until it is written."""
+SHARD_BYTES, SHARD_PARTITIONS = 1 << 26, 1 << 10
+"""The most bytes and partitions of a file that several partitions share.
+
+Its bytes are in memory until it is written, and to read one partition the index of all is read.
+"""
 
 
 CODECS: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
@@ -163,8 +166,9 @@ class Schema:
 
     @property
     def largest_shard(self) -> int:
-        """The most partitions whose updates and matches fit a file of `SHARD_BYTES`; at least one."""
-        return max(1, SHARD_BYTES // max(1, self.update_bytes + 2 * specs_bytes(self.matches)))
+        """The most partitions that may share a file, as its bytes and partitions are limited; at least one."""
+        largest = SHARD_BYTES // max(1, self.update_bytes + 2 * specs_bytes(self.matches))
+        return min(SHARD_PARTITIONS, max(1, largest))
 
     def state(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of the state by path, with `rows` rows. Frozen parameters are stored once, without rows."""

@@ -164,13 +164,14 @@ def test_a_damaged_file_is_not_copied(many) -> None:
             (1000, 1, 8, 16),
             (1000, 1, 200, 1),
             (1000, 1 << 20, 1, 16),
+            (10**5, 1, 1, 1024),
             (1000, 1 << 24, 1, 1),
             (100, 1 << 26, 1, 1),
         ),
     ],
 )
 def test_so_many_partitions_share_a_file(partitions: int, size: int, processes: int, shard: int) -> None:
-    """At most 32 files, or 8 for each process, but none of more than 64 MiB; by hand."""
+    """At most 32 files, or 8 for each process, but none of more than 64 MiB or 1024 partitions; by hand."""
     layout = Layout((TensorSpec("w", "float32", (size,)),), (), (), ())
     schema = Schema(layout, partitions).sharded(processes)
     assert schema.shard == shard
