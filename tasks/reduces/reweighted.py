@@ -21,10 +21,7 @@ Fairness = Annotated[float, Field(ge=0, description="how much more partitions wi
 
 @dataclass(frozen=True)
 class ReweightedSum(Record):
-    """Sums over updates: of their terms, and of what the direction is divided by, as logarithms of a scale.
-
-    The true sums are exp(`scale`) times these.
-    """
+    """Sums over updates, of their terms and of what the direction is divided by, both in units of exp(`scale`)."""
 
     sum: WeightedSum
     divisor: float
@@ -35,11 +32,11 @@ class ReweightedSum(Record):
 class Reweighted(Mean):
     """The base class: the direction is the sum of a_k d_k over the sum of b_k; all else is the weighted mean.
 
-    A subclass gives exp(c_k) a_k and exp(c_k) b_k of an update as (a_k, b_k, c_k).
+    A subclass says what they are of an update; being too large for a float, perhaps, in a unit of their own.
     """
 
     def share(self, update: Update) -> tuple[float, float, float]:
-        """The factor of an update's direction, what it adds to the divisor, and the logarithm of their scale."""
+        """The factor of an update's direction, what it adds to the divisor, and the logarithm of their unit."""
         raise NotImplementedError
 
     @torch.no_grad()
