@@ -184,6 +184,10 @@ def map_and_persist(
     return map_persist_fold(WholeNetwork(job, again), before, data, block)
 
 
+NEIGHBOURS = 4
+"""How many networks of neighbours a process holds while it averages those of a block's partitions."""
+
+
 def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: int) -> BlockResult:
     """Map a block's partitions, store their updates, refuse those that are unsound, and fold the others.
 
@@ -193,7 +197,9 @@ def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: in
     job = rank.job
     check_machine(job)
     round = before.state.round + 1
-    carries = (exchanged(job.work, before, partition, rank.read_carry) for partition in data)
+    # Neighbours in a ring or grid are read again for the partitions around them.
+    read = functools.lru_cache(NEIGHBOURS)(rank.read_carry) if job.work.topology else rank.read_carry
+    carries = (exchanged(job.work, before, partition, read) for partition in data)
     updates: dict[int, Update | None] = {}
     records: dict[int, Callable[[], UpdateRecord]] = {}
     began = time.perf_counter()
