@@ -13,6 +13,7 @@ import zarr
 from storage.errors import NotARun, RoundPruned, StoreDamaged, UsageError
 from storage.hierarchy.schema import Schema
 from storage.places.local import LocalPlace
+from storage.places.schemes import place_of
 from storage.rounds.commits import UpdateRecord
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
@@ -134,6 +135,21 @@ def test_a_round_of_which_some_partitions_take_part_is_whole(many, same) -> None
     assert np.isnan(shown[2]).tolist() == [True, False, True, False, True]
     copy_run(store, LocalPlace(store.path.parent / "copy.zarr"))
     assert verify(store.path.parent / "copy.zarr").sound
+
+
+def test_in_a_bucket_it_is_the_same(many, s3, same) -> None:
+    store, place = many.trained(present=(1, 2, 4)), place_of(f"{s3.bucket()}/many.zarr")
+    copy_run(store, place)
+    copy = RoundStore(place)
+    assert same(copy.tensors.read_update(2, 4).carry, many.update(2, 4).carry)
+    copy.tensors.write_updates(2, {1: many.update(2, 1), 2: many.update(2, 2)})
+    assert place.sizes() == store.place.sizes()
+    assert verify(place).sound
+    key = keys(store, 2)[0]
+    content = bytes(place.read(key))
+    for damaged in (content + b"\0", content[:-1], content[:55], content[:-1] + bytes([content[-1] ^ 1]), b""):
+        place.write(key, damaged)
+        assert {finding.path for finding in verify(place).findings} == {key}
 
 
 @pytest.mark.parametrize("kept", [0, 1, 51, 52, 60, -1])
