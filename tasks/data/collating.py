@@ -1,18 +1,26 @@
-"""Makes a batch of examples that are given one by one, by the user's function or by stacking what is alike."""
+"""Makes examples of what users give: arrays of any form, and examples one by one, which are stacked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from storage.errors import DataError, one_line
+from storage.values.tensors import UNSUMMED, dtype_name, is_dense
 from tasks.data.examples import Examples, are_scalar_labels, tensors_of
 
 TARGETS = ("labels", "label", "target", "targets")
 """Names of the targets among several tensors or columns; Hugging Face's models take ``labels``."""
+
+
+def needed(function: Callable[..., Any]) -> int:
+    """How many arguments a function must be given by position."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds and p.default is p.empty for p in inspect.signature(function).parameters.values())
 
 
 def collated(items: Sequence[Any], name: str) -> Examples:
@@ -31,10 +39,8 @@ def collated(items: Sequence[Any], name: str) -> Examples:
 def check_pair(item: Any, name: str) -> None:
     """Raise `DataError` unless an example is a pair."""
     if not isinstance(item, tuple | list) or len(item) != 2:
-        raise DataError(
-            f"{name}: each example must be a pair (input, target), or a dict that has labels, not "
-            f"{type(item).__name__}"
-        )
+        kind = type(item).__name__
+        raise DataError(f"{name}: an example must be a pair (input, target), or a dict with labels, not {kind}")
 
 
 def batch_of(batch: Any, name: str) -> Examples:
@@ -44,20 +50,15 @@ def batch_of(batch: Any, name: str) -> Examples:
     if isinstance(batch, Mapping):
         batch = inputs_and_targets(batch, name)
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise DataError(
-            f"{name}: a batch must be (inputs, targets) or a dict with labels, not {type(batch).__name__}"
-        )
-    inputs, targets = (_tensors(part, name) for part in batch)
-    if isinstance(targets, torch.Tensor) and are_scalar_labels(targets):
-        targets = targets.to(torch.int64)
-    made = Examples(inputs, targets)
-    lengths = {tensor.shape[:1] for tensor in tensors_of(made)}
-    if len(lengths) != 1 or not sum(*lengths):
-        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_of(made))
-        raise DataError(
-            f"{name}: a batch has tensors of shapes {shapes}; give each as many examples, at least one"
-        )
-    return made
+        kind = type(batch).__name__
+        raise DataError(f"{name}: a batch must be (inputs, targets) or a dict with labels, not {kind}")
+    inputs, targets = batch
+    return _paired(inputs, targets, _stacked, name)
+
+
+def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
+    """Examples of arrays (example, *) of any form, or of several by name, as dense tensors; raises `DataError`."""
+    return _paired(inputs, targets, _dense, name)
 
 
 def inputs_and_targets(named: Mapping[str, Any], name: str) -> tuple[dict[str, Any], Any]:
@@ -68,14 +69,51 @@ def inputs_and_targets(named: Mapping[str, Any], name: str) -> tuple[dict[str, A
     return {key: value for key, value in named.items() if key != target}, named[target]
 
 
-def _tensors(part: Any, name: str) -> Any:
-    if isinstance(part, Mapping):
-        return {key: _tensors(value, name) for key, value in part.items()}
-    return part if isinstance(part, torch.Tensor) else _stacked(part, name)
+def joined(columns: Mapping[str, Any]) -> Any:
+    """The inputs of columns (row, *) by name, as they are used.
+
+    A single one is taken as it is, several of numbers become float32 (row, column), and others keep their names.
+    """
+    if len(columns) == 1:
+        return next(iter(columns.values()))
+    if any(np.ndim(column) > 1 for column in columns.values()):
+        return columns
+    return np.stack([np.asarray(column).astype(np.float32) for column in columns.values()], axis=1)
+
+
+def _paired(inputs: Any, targets: Any, convert: Callable[[Any, str], Any], name: str) -> Examples:
+    """Examples of parts whose arrays, one each or several by name, are converted; labels become int64."""
+
+    def converted(part: Any) -> Any:
+        named = isinstance(part, Mapping)
+        return {str(key): convert(part[key], name) for key in part} if named else convert(part, name)
+
+    made = Examples(converted(inputs), converted(targets))
+    shapes = [tuple(tensor.shape) for tensor in tensors_of(made)]
+    if len({shape[:1] for shape in shapes}) != 1 or not any(shapes[0][:1]):
+        given = ", ".join(map(str, shapes))
+        raise DataError(f"{name}: there are tensors of shapes {given}; give each as many examples, at least one")
+    labels = isinstance(made.targets, torch.Tensor) and are_scalar_labels(made.targets)
+    return Examples(made.inputs, made.targets.to(torch.int64)) if labels else made
+
+
+def _dense(value: Any, name: str) -> torch.Tensor:
+    """An array of any form as a dense, contiguous tensor (example, *); raises `DataError`."""
+    try:
+        tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} gives a {type(value).__name__} that is no array: {error}") from error
+    if not is_dense(tensor):
+        raise DataError(f"{name} gives a tensor that is sparse, nested or without values; make it a dense one")
+    if tensor.is_floating_point() and tensor.dtype.itemsize == 1:
+        raise DataError(f"{name} gives numbers of type {dtype_name(tensor.dtype)}; give float32")
+    return (tensor.to(torch.int64) if tensor.dtype in UNSUMMED else tensor).contiguous()
 
 
 def _stacked(values: Any, name: str) -> Any:
     """Stack tensors, arrays, pictures or numbers of the same shape to a tensor (examples, *); dicts by name."""
+    if isinstance(values, torch.Tensor):
+        return values
     if isinstance(values, np.ndarray) and values.ndim and values.dtype.kind in "biuf":
         return torch.from_numpy(values)
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
@@ -85,6 +123,7 @@ def _stacked(values: Any, name: str) -> Any:
     try:
         return torch.stack([v if isinstance(v, torch.Tensor) else torch.from_numpy(np.array(v)) for v in values])
     except (TypeError, ValueError, RuntimeError) as error:
+        why = one_line(error)
         raise DataError(
-            f"{name}: examples do not stack to one array: {one_line(error)}; pad them by --collate FILE.py:fn"
+            f"{name}: examples do not stack to one array: {why}; pad them by --collate FILE.py:fn"
         ) from error

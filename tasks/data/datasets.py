@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from storage.errors import DataError
+from storage.values.hashing import json_digest
 from storage.values.tensors import Record
-from tasks.data.examples import Examples, Tensors, first_tensor
+from tasks.data.examples import Examples, Tensors, first_tensor, tensors_of
 from tasks.numerics.devices import moved
 
 
@@ -58,15 +59,6 @@ class Reader:
     def groups(self) -> np.ndarray | None:
         """The group of each example, int64 (example,), where those of a group are read together; else None."""
         return None
-
-    @property
-    def streamed(self) -> bool:
-        """Whether examples are read one after the other only, by `stream`."""
-        return False
-
-    def stream(self) -> Iterator[Any]:
-        """All examples in order, one by one, if they are streamed."""
-        yield from self.items(np.arange(len(self)))
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -120,12 +112,25 @@ class Dataset(Record):
         if scaling:
             divisor, mean, deviation = scaling
             inputs = moved(inputs, lambda tensor: ((tensor.to(torch.float32) / divisor) - mean) / deviation)
-        return moved(Examples(inputs, batch.targets), lambda tensor: _cast(tensor, dtype))
+        kind = getattr(torch, dtype)
+        return moved(Examples(inputs, batch.targets), lambda t: t.to(kind) if t.is_floating_point() else t)
 
     @property
     def parts(self) -> list[Examples | Reader]:
         """What there is to train on and, if given, to score with."""
         return [self.train] if self.held_out is None else [self.train, self.held_out]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes of examples are in memory."""
+        in_memory = [part for part in self.parts if isinstance(part, Examples)]
+        return sum(tensor.nbytes for part in in_memory for tensor in tensors_of(part))
+
+    @property
+    def files(self) -> dict[str, str]:
+        """What shows that each file which is read where it is used is the same, by its name."""
+        readers = [part for part in self.parts if isinstance(part, Reader)]
+        return {name: shown for reader in readers for name, shown in reader.files.items()}
 
 
 def pixel_scaling(inputs: Tensors) -> tuple[float, float, float] | None:
@@ -142,8 +147,25 @@ def _holds_floats(tensors: Tensors) -> bool:
     return first_tensor(tensors).is_floating_point()
 
 
-def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
-    return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+def digest_of(dataset: Dataset) -> str:
+    """The digest of all examples in memory, of the evidence of those that are read, and of the columns."""
+    parts = [piece for part in dataset.parts for piece in part.evidence()]
+    columns = [json_digest([name, dataset.columns[name].tolist()]) for name in sorted(dataset.columns)]
+    return json_digest(parts + columns)
+
+
+def targets_of(part: Examples | Reader) -> torch.Tensor | None:
+    """All targets (example, *) of a part, one tensor; None if they are several or not known without reading."""
+    targets = part.targets
+    return targets if isinstance(targets, torch.Tensor) else None
+
+
+def differing_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """A text that says which file is not as it was; empty if all are."""
+    name = next((name for name in sorted({**then, **now}) if then.get(name) != now.get(name)), None)
+    if name is None:
+        return ""
+    return f"{name} {'is new' if name not in then else 'is gone' if name not in now else 'has changed'}"
 
 
 def check_alike(dataset: Dataset, name: str) -> None:

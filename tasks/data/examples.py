@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from storage.errors import DataError
+from storage.values.digests import tensor_digest
 from storage.values.tensors import Record
-from tasks.data.orders import passes
 from tasks.numerics.devices import moved
 
 Tensors = Any
@@ -49,8 +49,13 @@ class Examples(Record):
 
     def items(self, rows: np.ndarray) -> list[Any]:
         """The examples at some rows, int64 (row,), as pairs of input and target."""
-        each = [self.read(rows[place : place + 1]) for place in range(len(rows))]
-        return [tuple(moved(part, lambda tensor: tensor[0]) for part in (one.inputs, one.targets)) for one in each]
+        read = self.read(rows)
+        each = [moved(read, lambda tensor: tensor[place]) for place in range(len(rows))]  # noqa: B023 - used at once
+        return [(one.inputs, one.targets) for one in each]
+
+    def evidence(self) -> list[Any]:
+        """What shows that a replay has the same examples, as JSON: the digests of their tensors."""
+        return [tensor_digest("", tensor) for tensor in tensors_of(self)]
 
     def on(self, move: Move) -> Examples:
         """The examples with tensors that `move` has brought to a device."""
@@ -81,6 +86,30 @@ class Examples(Record):
                 for source, target in zip(tensors_of(self), tensors_of(batch), strict=True):
                     torch.index_select(source, 0, rows.to(source.device), out=target)
                 yield batch
+
+
+def passes(examples: int, size: int | None, steps: int, seed: int) -> Iterator[torch.Tensor]:
+    """Yield the rows, (row,), of each pass over so many examples; all passes together are `steps` batches."""
+    if size is None or size >= examples:
+        yield from [torch.arange(examples)] * steps
+        return
+    generator = torch.Generator().manual_seed(seed)
+    for done in range(0, steps, -(-examples // size)):
+        yield torch.randperm(examples, generator=generator)[: (steps - done) * size]
+
+
+def grouped_passes(groups: np.ndarray, size: int, steps: int, seed: int) -> Iterator[np.ndarray]:
+    """Do as `passes` does, with the rows of a group one after the other, as they are read together.
+
+    `groups` is the group of each example, int64 (examples,). The order of the groups is random, and so is that of
+    the rows of each group.
+    """
+    generator = np.random.default_rng(seed)
+    _, places = np.unique(groups, return_inverse=True)
+    for done in range(0, steps, -(-len(groups) // size)):
+        rank = generator.permutation(places.max() + 1)[places]
+        order = np.lexsort((generator.permutation(len(groups)), rank))
+        yield order[: (steps - done) * size]
 
 
 def tensors_of(examples: Examples) -> list[torch.Tensor]:

@@ -1,37 +1,107 @@
-"""Examples that are read where they are used, in this process or ahead by those of torch's DataLoader."""
+"""Examples that are read where they are used, in this process or by others ahead of their use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, MutableMapping
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
-from storage.errors import DataError
-from tasks.data.ahead import ReadAhead, read_batch
+from storage.errors import one_line
 from tasks.data.datasets import Reader
-from tasks.data.examples import Examples, Move
-from tasks.data.orders import grouped_passes, passes
-from tasks.data.reading import Reading
+from tasks.data.examples import Examples, Move, grouped_passes, passes
+from tasks.data.reading import Reading, ReadingFailed
+from tasks.data.sources.data_sets import Stream
 from tasks.numerics.pinning import derive_seed
 
 SHUFFLED = 1024
 """Of so many examples of a stream the next one is drawn."""
+
+AHEAD = 2
+"""How many batches each process reads ahead."""
+
+
+class Loader:
+    """Processes that read batches ahead; they stay while examples that were read by them are in use."""
+
+    def __init__(self, workers: int) -> None:
+        # Processes that are forked off a fork server hold no lock of a thread of this one.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        self._ahead = AHEAD * workers
+        self._pool = ProcessPoolExecutor(workers, context, _begin_process)
+        finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+
+    def batches(self, reading: Reading, keys: Iterable[tuple[np.ndarray, int]]) -> Iterator[Examples]:
+        """The batches of rows, int64 (row,), and seeds, in order; raises `ReadingFailed`."""
+        left, begun = iter(keys), deque[Future[Examples]]()
+        try:
+            while True:
+                begun.extend(self._begun(reading, *key) for key in islice(left, self._ahead - len(begun)))
+                if not begun:
+                    return
+                yield begun.popleft().result()
+        except BrokenExecutor as error:
+            forget_loaders()
+            raise ReadingFailed(f"a process that reads examples ahead ended: {one_line(error)}") from error
+        finally:
+            for batch in begun:
+                batch.cancel()
+
+    def _begun(self, reading: Reading, rows: np.ndarray, seed: int) -> Future[Examples]:
+        this = multiprocessing.current_process()
+        marked, this.daemon = this.daemon, False  # workers of Dask are so marked, and may then start no process
+        try:
+            return self._pool.submit(reading.rows, rows, seed)
+        finally:
+            this.daemon = marked
+
+
+def _begin_process() -> None:
+    """Let this process of a loader end when that of the map dies, and not by Ctrl-C, which is that one's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+_loaders: MutableMapping[int, Loader] = WeakValueDictionary()
+
+
+def forget_loaders() -> None:
+    """Have new processes read ahead, since the present ones hold what they have opened."""
+    _loaders.clear()
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedExamples:
     """Some rows, int64 (example,), of a partition's examples, which are read whenever they are used.
 
-    They have what maps and scores use of `Examples`. `move` brings their batches to a device.
+    They have what maps and scores use of `Examples`. `move` brings their batches to a device, and `loader` has the
+    loader of this process once it was used.
     """
 
     reading: Reading
     rows: np.ndarray
     move: Move | None = None
-    loader: ReadAhead = field(default_factory=ReadAhead, repr=False)
+    loader: list[Loader] = field(default_factory=list, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "loader": []}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -50,71 +120,51 @@ class LoadedExamples:
 
     def slices(self, size: int) -> Iterator[Examples]:
         """All examples in order, in batches of `size`; the last may be smaller."""
-        if self._is_streamed:
-            yield from self._moved(self._streamed([self._items()], size, 0))
-            return
-        yield from self._read(self.rows[start : start + size] for start in range(0, len(self), size))
+        part = self.reading.part
+        if isinstance(part, Stream):
+            return self._moved(self._streamed([part.at(self.rows)], size, 0))
+        return self._read((self.rows[start : start + size] for start in range(0, len(self), size)), 0)
 
     def batches(self, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
         """Draw so many batches; see `roundweave.batches`. All that is drawn comes from the seed."""
-        size = min(size or len(self), len(self))
-        if self._is_streamed:
-            passes = self._passes(size * steps, np.random.default_rng(seed))
-            yield from islice(self._moved(self._streamed(passes, size, seed)), steps)
-            return
-        yield from self._read(self._drawn(size, steps, seed), seed)
+        size, part = min(size or len(self), len(self)), self.reading.part
+        if isinstance(part, Stream):
+            shuffled = self._passes(part, size * steps, np.random.default_rng(seed))
+            return islice(self._moved(self._streamed(shuffled, size, seed)), steps)
+        groups = part.groups if isinstance(part, Reader) else None
+        orders: Iterable[Any] = (
+            passes(len(self), size, steps, seed)
+            if groups is None
+            else grouped_passes(groups[self.rows], size, steps, seed)
+        )
+        drawn = (
+            np.asarray(order[start : start + size]) for order in orders for start in range(0, len(order), size)
+        )
+        return self._read((self.rows[places] for places in drawn), seed)
 
-    @property
-    def _is_streamed(self) -> bool:
-        part = self.reading.part
-        return isinstance(part, Reader) and part.streamed
-
-    def _drawn(self, size: int, steps: int, seed: int) -> Iterator[np.ndarray]:
-        """The rows of each batch, int64 (row,)."""
-        part = self.reading.part
-        groups = None if isinstance(part, Examples) else part.groups
-        orders: Iterator[Any] = passes(len(self), size, steps, seed)
-        if groups is not None:
-            orders = grouped_passes(groups[self.rows], size, steps, seed)
-        for order in orders:
-            for start in range(0, len(order), size):
-                yield self.rows[np.asarray(order[start : start + size])]
-
-    def _read(self, batches: Iterator[np.ndarray], seed: int = 0) -> Iterator[Examples]:
-        keys = [(self.reading, rows, derive_seed(seed, "batch", number)) for number, rows in enumerate(batches)]
-        workers = self.reading.loading.workers
-        yield from self._moved(self.loader.batches(keys, workers) if workers else map(read_batch, keys))
+    def _read(self, batches: Iterable[np.ndarray], seed: int) -> Iterator[Examples]:
+        keys = ((rows, derive_seed(seed, "batch", number)) for number, rows in enumerate(batches))
+        if workers := self.reading.loading.workers:
+            self.loader[:] = [_loaders.get(workers) or _loaders.setdefault(workers, Loader(workers))]
+            return self._moved(self.loader[0].batches(self.reading, keys))
+        return self._moved(self.reading.rows(*key) for key in keys)
 
     def _moved(self, batches: Iterator[Examples]) -> Iterator[Examples]:
-        yield from batches if self.move is None else (batch.on(self.move) for batch in batches)
+        return batches if self.move is None else (batch.on(self.move) for batch in batches)
 
     def _streamed(self, passes: Iterable[Iterator[Any]], size: int, seed: int) -> Iterator[Examples]:
         """The batches of passes over a stream; the last batch of a pass may be smaller."""
-        number = 0
-        for items in passes:
-            for start in range(0, len(self), size):
-                count = min(size, len(self) - start)
-                yield self.reading.next(items, count, derive_seed(seed, "batch", number))
-                number += 1
+        counts = [min(size, len(self) - start) for start in range(0, len(self), size)]
+        for number, items in enumerate(passes):
+            for place, count in enumerate(counts, number * len(counts)):
+                yield self.reading.next(items, count, derive_seed(seed, "batch", place))
 
-    def _passes(self, wanted: int, generator: np.random.Generator) -> Iterator[Iterator[Any]]:
+    def _passes(self, stream: Stream, wanted: int, generator: np.random.Generator) -> Iterator[Iterator[Any]]:
         """Passes over a stream without end, shuffled; if fewer than all are wanted, from a place that is drawn."""
         start = int(generator.integers(len(self))) if wanted < len(self) else 0
         while True:
-            yield _shuffled(chain(islice(self._items(), start, None), islice(self._items(), start)), generator)
-
-    def _items(self) -> Iterator[Any]:
-        """The examples of a stream at the rows, in the stream's order; raises `DataError` if it is too short."""
-        part = self.reading.part
-        assert isinstance(part, Reader)
-        chosen, read = np.zeros(len(part), bool), 0
-        chosen[self.rows] = True
-        for item in islice(part.stream(), len(part)):
-            if chosen[read]:
-                yield item
-            read += 1
-        if read < len(part):
-            raise DataError(f"{self.reading.source} says that it has {len(part)} examples, and ends after {read}")
+            ordered = chain(islice(stream.at(self.rows), start, None), islice(stream.at(self.rows), start))
+            yield _shuffled(ordered, generator)
 
 
 AnyExamples = Examples | LoadedExamples

@@ -11,20 +11,10 @@ import torch
 
 from storage.errors import DataError, UsageError
 from storage.values.hashing import json_digest
-from tasks.data.ahead import ReadingFailed, forget_loaders
-from tasks.data.datasets import Reader
+from tasks.data.datasets import Reader, differing_files, digest_of, targets_of
 from tasks.data.examples import Examples, Tensors, are_labels, are_scalar_labels, single
-from tasks.data.loading import AnyExamples, LoadedExamples
-from tasks.data.opened import (
-    Opened,
-    differing_files,
-    digest_of,
-    evidence_of,
-    files_of,
-    forget_opened,
-    targets_of,
-)
-from tasks.data.reading import Loading, Reading
+from tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders
+from tasks.data.reading import Loading, Opened, Reading, ReadingFailed, forget_opened
 from tasks.data.sources.data_sets import READ_AGAIN
 from tasks.data.sources.table import Source
 from tasks.data.splits.cohort import Cohort
@@ -240,7 +230,7 @@ class Partitions:
                 f"{self.source} gives other examples when it is read again, so no round could be replayed; "
                 "seed what it draws, and augment by --transform, which is seeded"
             )
-        first, other = (evidence_of(self.sample(partition, READ_AGAIN)) for _ in range(2))
+        first, other = (self.sample(partition, READ_AGAIN).evidence() for _ in range(2))
         if first != other:
             raise DataError(
                 f"{self.source}: batches are others when they are prepared again, so no round could be replayed; "
@@ -267,7 +257,7 @@ class Partitions:
             classes=max(dataset.classes, *shown, *(int(t.max()) + 1 for t in every), 0) if labels else 0,
             digest=found.digest,
             class_names=dataset.class_names,
-            shared=json_digest(evidence_of(held)) if held is not None and self.source.partitioned else "",
+            shared=json_digest(held.evidence()) if held is not None and self.source.partitioned else "",
             files=self._files(partition),
         )
 
@@ -281,7 +271,7 @@ class Partitions:
 
     def _files(self, partition: int) -> dict[str, str]:
         """What shows that the files of a partition are the same, by name, which may begin with the partition."""
-        files = files_of(self._dataset(partition).dataset)
+        files = self._dataset(partition).dataset.files
         return {self._named(partition, name): shown for name, shown in files.items()}
 
     def _named(self, partition: int, name: str) -> str:

@@ -1,10 +1,11 @@
-"""How a batch of examples is read and prepared, by the user's functions and with seeded generators."""
+"""Opened data sets, and how batches are read of them and prepared by the user's functions, with seeded draws."""
 
 from __future__ import annotations
 
 import functools
-import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
@@ -13,14 +14,54 @@ from typing import Any
 import numpy as np
 
 from storage.errors import RoundweaveError, located
-from tasks.data.ahead import ReadingFailed
-from tasks.data.collating import batch_of, check_pair, collated
-from tasks.data.datasets import Dataset, Reader
+from tasks.data.collating import batch_of, check_pair, collated, needed
+from tasks.data.datasets import Dataset, Reader, check_alike, digest_of
 from tasks.data.examples import Examples
-from tasks.data.opened import Opened, opened
 from tasks.data.sources.table import Source
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
+
+
+class ReadingFailed(Exception):
+    """Examples could not be read or prepared; the text says why. To a round it is an error of the map."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A data set, whose digest is computed when it is asked for: a loader's process need not read the bytes."""
+
+    dataset: Dataset
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The digest of the data set; see `digest_of`."""
+        return digest_of(self.dataset)
+
+
+_opened: OrderedDict[tuple[Source, int, int], Opened] = OrderedDict()
+
+
+def opened(source: Source, partition: int, partitions: int, memory: float = 0) -> Opened:
+    """What a source gives for a partition; raises `DataError`.
+
+    A process holds at most `memory` bytes of examples and the last data set. What was used longest ago goes first.
+    """
+    key = (source, partition, partitions)
+    if key not in _opened:
+        dataset = source.load(partition, partitions)
+        check_alike(dataset, str(source))
+        _opened[key] = Opened(dataset)
+        size = sum(one.dataset.nbytes for one in _opened.values())
+        while len(_opened) > 1 and size > memory:
+            _, oldest = _opened.popitem(last=False)
+            size -= oldest.dataset.nbytes
+    _opened.move_to_end(key)
+    return _opened[key]
+
+
+def forget_opened() -> None:
+    """Forget the data sets of this process, which may have changed on disk."""
+    _opened.clear()
 
 
 @dataclass(frozen=True)
@@ -65,49 +106,49 @@ class Reading:
     dtype: str
 
     @property
-    def part(self) -> Examples | Reader:
-        """The examples of the data set, which each process opens once."""
-        return self._dataset.part(self.held_out)
-
-    @property
     def opened(self) -> Opened:
-        """What the source gives, as this process has opened it."""
+        """What the source gives, which each process opens once."""
         return opened(self.source, self.partition, self.partitions, self.loading.bound)
 
     @property
-    def _dataset(self) -> Dataset:
-        return self.opened.dataset
+    def part(self) -> Examples | Reader:
+        """The examples of the data set to train on, or those to score with."""
+        return self.opened.dataset.part(self.held_out)
 
     @property
     def _transform(self) -> Code | None:
         return self.loading.held_out_transform if self.held_out else self.loading.transform
 
     def rows(self, rows: np.ndarray, seed: int) -> Examples:
-        """The prepared batch of some rows, int64 (row,); what is drawn comes from the seed."""
-        if self._transform is None and self.loading.collate is None:
-            return self._seeded(seed, lambda: self._dataset.finished(self.part.read(rows), self.dtype))
-        return self._seeded(seed, lambda: self._prepared(self.part.items(rows)))
+        """The prepared batch of some rows, int64 (row,), drawn from the seed; raises `ReadingFailed`."""
+        with _drawing(seed, self.source):
+            if self._transform is None and self.loading.collate is None:
+                return self.opened.dataset.finished(self.part.read(rows), self.dtype)
+            return self._prepared(self.part.items(rows))
 
     def next(self, stream: Iterator[Any], count: int, seed: int) -> Examples:
         """The prepared batch of the next examples of a stream, at most so many; see `rows`."""
-        return self._seeded(seed, lambda: self._prepared(list(islice(stream, count))))
+        with _drawing(seed, self.source):
+            return self._prepared(list(islice(stream, count)))
 
     def _prepared(self, items: Sequence[Any]) -> Examples:
-        if self._transform is not None:
-            items = list(map(_per_example(self._transform, str(self.source)), items))
         collate, name = self.loading.collate, str(self.source)
+        if self._transform is not None:
+            items = list(map(_per_example(self._transform, name), items))
         batch = collated(items, name) if collate is None else batch_of(_function(collate)(list(items)), name)
-        return self._dataset.finished(batch, self.dtype)
+        return self.opened.dataset.finished(batch, self.dtype)
 
-    def _seeded(self, seed: int, read: Callable[[], Examples]) -> Examples:
-        """Read with the process's generators seeded; raises `ReadingFailed`, in a loader as in this process."""
-        with pinned(seed, threads=1):  # as a loader has it
-            try:
-                return read()
-            except RoundweaveError as error:
-                raise ReadingFailed(str(error)) from error
-            except Exception as error:
-                raise ReadingFailed(f"{self.source}: {located(error)}") from error
+
+@contextmanager
+def _drawing(seed: int, source: Source) -> Iterator[None]:
+    """Seed the process's generators, and raise `ReadingFailed` for any error, in a loader as in this process."""
+    with pinned(seed, threads=1):
+        try:
+            yield
+        except RoundweaveError as error:
+            raise ReadingFailed(str(error)) from error
+        except (Exception, SystemExit) as error:
+            raise ReadingFailed(f"{source}: {located(error)}") from error
 
 
 @functools.lru_cache(maxsize=4)
@@ -119,16 +160,13 @@ def _function(code: Code) -> Callable[..., Any]:
 def _per_example(transform: Code, name: str) -> Callable[[Any], Any]:
     """A function of an example that transforms its input, or input and target if the transform takes two."""
     function = _function(transform)
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    takes = [
-        p for p in inspect.signature(function).parameters.values() if p.kind in kinds and p.default is p.empty
-    ]
+    takes_both = needed(function) == 2
 
     def transformed(item: Any) -> Any:
         if isinstance(item, Mapping):
             return function(item)
         check_pair(item, name)
         inputs, target = item
-        return function(inputs, target) if len(takes) == 2 else (function(inputs), target)
+        return function(inputs, target) if takes_both else (function(inputs), target)
 
     return transformed

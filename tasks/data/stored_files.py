@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import obstore
 import torch
 
 from storage.errors import DataError, FileMissing
 from storage.places.addresses import scheme_of
-from storage.places.objects import client_of, s3_place
 from storage.values.hashing import json_digest, pieces_digest
 from tasks.data.datasets import Reader
 from tasks.data.examples import Examples, tensors_of
@@ -75,20 +73,29 @@ def file_at(address: str, name: str = "") -> File:
     name = name or address.rpartition("/")[2]
     try:
         if scheme_of(address):
-            about = obstore.head(*client_of(address))
-            return File(name, address, about["size"], str(about["e_tag"]))
+            import obstore  # imported here, as below: it is slow, and files on a disk do not need it
+
+            from storage.places.objects import client_of
+
+            return _stored_object(name, address, obstore.head(*client_of(address)))
         found = Path(address).stat()
         return File(name, address, found.st_size, str(found.st_mtime_ns))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileMissing(f"there is no file {address}; restore it, so that every worker sees it") from error
 
 
+def _stored_object(name: str, address: str, about: Any) -> File:
+    return File(name, address, about["size"], str(about["e_tag"]))
+
+
 def files_below(folder: str, pattern: str = DEEP) -> list[File]:
     """The files of a folder that match a pattern, by name; raises `FileMissing` if there are none."""
     if scheme_of(folder):
+        from storage.places.objects import s3_place
+
         objects = s3_place(folder).objects().items()
-        wanted = [one for one in objects if pattern == DEEP or ("/" not in one[0] and fnmatch(one[0], pattern))]
-        files = [File(key, f"{folder}/{key}", about["size"], str(about["e_tag"])) for key, about in wanted]
+        files = [_stored_object(name, f"{folder}/{name}", about) for name, about in objects]
+        files = [one for one in files if pattern == DEEP or ("/" not in one.name and fnmatch(one.name, pattern))]
     else:
         paths = [path for path in Path(folder).glob(pattern) if path.is_file()]
         files = [file_at(str(path), path.relative_to(folder).as_posix()) for path in paths]
@@ -99,25 +106,47 @@ def files_below(folder: str, pattern: str = DEEP) -> list[File]:
 
 @dataclass(frozen=True, eq=False)
 class FileReader(Reader):
-    """Reads examples of files by `load`, a function of their rows, int64 (row,).
+    """Reads `count` examples of files by `load`, a function of their rows, int64 (row,).
 
-    `targets` are in memory, or None; then `largest` finds the largest label.
+    With `starts`, int64 (group + 1,), the first row of each group and the number of examples, `load` is a function
+    of a group's number and reads it as a whole. `targets` are in memory, or None; then `largest` finds the largest
+    label.
     """
 
-    count: int
-    load: Callable[[np.ndarray], Examples]
     found: Sequence[File]
     hash_data: bool
+    count: int
+    load: Callable[[Any], Examples]
     targets: torch.Tensor | None = None
-    groups: np.ndarray | None = None
+    starts: np.ndarray | None = None
     largest: Callable[[], int] = lambda: -1
 
     def __len__(self) -> int:
         return self.count
 
+    @functools.cached_property
+    def groups(self) -> np.ndarray | None:
+        """The group of each example, int64 (example,), if there are some."""
+        return None if self.starts is None else np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+    @functools.cached_property
+    def _group(self) -> Callable[[int], Examples]:
+        return functools.lru_cache(HELD)(self.load)
+
     def read(self, rows: np.ndarray) -> Examples:
         """The examples at some rows, int64 (row,)."""
-        return self.load(rows)
+        if self.starts is None:
+            return self.load(rows)
+        numbers, whole = np.searchsorted(self.starts, rows, "right") - 1, None
+        # In the order in which they come, so that the last one is still held for the next batch.
+        for number in dict.fromkeys(numbers.tolist()):
+            places = np.flatnonzero(numbers == number)
+            part = self._group(number).read(rows[places] - self.starts[number])
+            whole = whole or moved(part, lambda tensor: tensor.new_empty((len(rows), *tensor.shape[1:])))
+            for source, target in zip(tensors_of(part), tensors_of(whole), strict=True):
+                target[torch.from_numpy(places)] = source
+        assert whole is not None
+        return whole
 
     @property
     def classes(self) -> int:
@@ -133,27 +162,3 @@ class FileReader(Reader):
             shown = file.shown(EDGES // len(self.found) if large else None)
             found.setdefault(file.name.partition("/")[0], {})[file.name] = shown
         return {name: inner[name] if name in inner else json_digest(inner) for name, inner in found.items()}
-
-
-def by_groups(starts: np.ndarray, load: Callable[[int], Examples]) -> dict[str, Any]:
-    """What a `FileReader` needs to read groups, each as a whole, by `load`, a function of a group's number.
-
-    `starts`, int64 (group + 1,), has the first row of each group and, at its end, the number of examples.
-    """
-    held = functools.lru_cache(HELD)(load)
-
-    def read(rows: np.ndarray) -> Examples:
-        numbers = np.searchsorted(starts, rows, "right") - 1
-        whole = None
-        # In the order in which they come, so that the last one is still held for the next batch.
-        for number in dict.fromkeys(numbers.tolist()):
-            places = np.flatnonzero(numbers == number)
-            part = held(number).read(rows[places] - starts[number])
-            whole = whole or moved(part, lambda tensor: tensor.new_empty((len(rows), *tensor.shape[1:])))
-            for source, target in zip(tensors_of(part), tensors_of(whole), strict=True):
-                target[torch.from_numpy(places)] = source
-        assert whole is not None
-        return whole
-
-    groups = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    return {"count": int(starts[-1]), "load": read, "groups": groups}

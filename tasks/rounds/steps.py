@@ -20,8 +20,8 @@ from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Node
-from tasks.data.ahead import ReadingFailed
 from tasks.data.partitions import BlockExamples, Partition
+from tasks.data.reading import ReadingFailed
 from tasks.networks.objective import Objective
 from tasks.numerics.pinning import pinned
 from tasks.reduces.tree import cover, fold, fold_updates

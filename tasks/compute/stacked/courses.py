@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tasks.data.examples import Examples
-from tasks.data.orders import passes
+from tasks.data.examples import Examples, passes
 
 AHEAD = 1 << 24
 """How many bytes of inputs are copied at once for the next steps; at least those of one step."""

@@ -13,10 +13,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from storage.errors import DataError
 from storage.values.digests import tensor_digest
-from tasks.data.collating import TARGETS, batch_of, collated
+from tasks.data.collating import TARGETS, batch_of, collated, examples_of, joined
 from tasks.data.datasets import Dataset, Reader, pixel_scaling
 from tasks.data.examples import Examples
-from tasks.data.sources.arrays import examples_of
 from tasks.numerics.pinning import pinned
 
 READ_AGAIN = 8
@@ -90,26 +89,15 @@ class Columns(Items):
         return [{key: column[place] for key, column in columns.items()} for place in range(len(rows))]
 
     def read(self, rows: np.ndarray) -> Examples:
-        """The examples at some rows, int64 (row,).
-
-        A single input column is taken as it is, several columns of numbers become float32 (row, column), and
-        others keep their names.
-        """
+        """The examples at some rows, int64 (row,), with inputs as `joined` gives them."""
         columns = self._columns(rows)
-        inputs = {key: column for key, column in columns.items() if key != self._target}
-        if not inputs:
-            raise DataError(
-                f"{self.name}: the data set has the columns {[*columns]}; inputs and targets need one each"
-            )
+        if len(columns) < 2:
+            raise DataError(f"{self.name}: of the columns {[*columns]} inputs and targets need one each")
         for key, column in columns.items():
             if np.asarray(column).dtype.kind not in "biuf":
                 raise DataError(f"{self.name}: column {key!r} holds no numbers of one shape; code it or remove it")
-        given: Any = inputs
-        if len(inputs) == 1:
-            (given,) = inputs.values()
-        elif all(np.ndim(column) == 1 for column in inputs.values()):
-            given = np.stack([np.asarray(column) for column in inputs.values()], axis=1).astype(np.float32)
-        return batch_of((given, columns[self._target]), self.name)
+        targets = columns.pop(self._target)
+        return batch_of((joined(columns), targets), self.name)
 
     @property
     def _target(self) -> str:
@@ -124,13 +112,9 @@ class Columns(Items):
         column = np.asarray(self.data.select_columns([self._target]).with_format("numpy")[:][self._target])
         return torch.from_numpy(column) if column.ndim == 1 and column.dtype.kind in "biuf" else None
 
-    @property
-    def _formatted(self) -> Any:
-        format = getattr(self.data, "format", None) or {}
-        return self.data if format.get("type") else self.data.with_format("numpy")
-
     def _columns(self, rows: np.ndarray) -> dict[str, Any]:
-        return dict(self._formatted[rows])
+        formatted = (getattr(self.data, "format", None) or {}).get("type")
+        return dict((self.data if formatted else self.data.with_format("numpy"))[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,31 +139,27 @@ class Stream(Reader):
     examples: int | None = None
     name: str = "the stream"
 
-    streamed = True
-
     def __post_init__(self) -> None:
         if self.examples is None and not hasattr(self.data, "__len__"):
-            kind = type(self.data).__name__
-            raise DataError(
-                f"{self.name} gives a stream ({kind}) of unknown length; give __len__, or rw.Stream(data, count)"
-            )
+            kind = f"a stream ({type(self.data).__name__}) of unknown length"
+            raise DataError(f"{self.name} gives {kind}; give __len__, or rw.Stream(data, count)")
 
     def __len__(self) -> int:
         return len(self.data) if self.examples is None else self.examples
 
-    def stream(self) -> Iterator[Any]:
-        """All examples in the stream's order."""
-        return iter(self.data)
+    def at(self, rows: np.ndarray) -> Iterator[Any]:
+        """The examples at some rows, int64 (row,), in the stream's order; raises `DataError` if it ends before."""
+        wanted, read = np.bincount(rows) > 0, 0
+        for read, item in enumerate(islice(self.data, len(wanted)), 1):
+            if wanted[read - 1]:
+                yield item
+        if read < len(wanted):
+            raise DataError(f"{self.name} says that it has {len(self)} examples, and ends after {read}")
 
     def items(self, rows: np.ndarray) -> list[Any]:
         """The examples at some rows, int64 (row,), for which all before them are read."""
-        wanted, found = set(rows.tolist()), {}
-        for number, item in enumerate(self.stream()):
-            if number in wanted:
-                found[number] = item
-            if len(found) == len(wanted):
-                return [found[row] for row in rows.tolist()]
-        raise DataError(f"{self.name} says that it has {len(self)} examples, and ends before")
+        found = dict(zip(sorted({*rows.tolist()}), self.at(rows), strict=True))
+        return [found[row] for row in rows.tolist()]
 
     def read(self, rows: np.ndarray) -> Examples:
         """The examples at some rows, int64 (row,), stacked."""
@@ -187,7 +167,7 @@ class Stream(Reader):
 
     def evidence(self) -> list[Any]:
         """The number of examples, and the digests of the first ones."""
-        return [len(self), *_described(lambda: islice(self.stream(), READ_AGAIN))]
+        return [len(self), *_described(lambda: islice(self.data, READ_AGAIN))]
 
 
 def _described(read: Callable[[], Iterable[Any]]) -> list[Any]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from storage.errors import DataError, failing_as, one_line
-from tasks.data.collating import inputs_and_targets
+from tasks.data.collating import examples_of, inputs_and_targets, needed
 from tasks.data.datasets import Dataset
 from tasks.data.examples import Examples, check_values
-from tasks.data.sources.arrays import examples_of
 from tasks.data.sources.data_sets import dataset_of, is_data_set
 from tasks.data.sources.table import Source
 from tasks.user_code import Code
@@ -33,34 +31,23 @@ class Own(Source):
     @property
     def partitioned(self) -> bool:
         """Whether the function takes (partition, partitions)."""
-        parameters = inspect.signature(self.code.load()).parameters.values()
-        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        return sum(p.default is p.empty and p.kind not in variable for p in parameters) == 2
+        return needed(self.code.load()) == 2
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
-        """Call the function and turn its value into tensors.
-
-        Unless `partitioned`, check for NaN and bad labels.
-        """
-        dataset = self._read(partition, partitions)
-        if not self.partitioned:
-            for examples in dataset.parts:
-                if isinstance(examples, Examples):
-                    check_values(examples, self.code.reference)
+        """What the function gives, checked for NaN and bad labels unless it is `partitioned`."""
+        dataset = self.again(partition, partitions)
+        for examples in [] if self.partitioned else dataset.parts:
+            if isinstance(examples, Examples):
+                check_values(examples, str(self))
         return dataset
 
-    def again(self, partition: int, partitions: int) -> Dataset | None:
-        """Call the function again."""
-        return self._read(partition, partitions)
-
-    def _read(self, partition: int, partitions: int) -> Dataset:
-        name = self.code.reference
+    def again(self, partition: int, partitions: int) -> Dataset:
+        """Call the function and turn its value into tensors."""
+        name = str(self)
         with failing_as(lambda error: DataError(f"{name} failed with {one_line(error)}")):
             value = self.code.load()(*((partition, partitions) if self.partitioned else ()))
         if isinstance(value, Dataset):
             return value
-        if isinstance(value, Mapping) and not is_data_set(value):
-            return Dataset(examples_of(*inputs_and_targets(value, name), name))
         parts = value if _is_pair(value) else [value]
         if all(map(is_data_set, parts)):
             return dataset_of(parts, name)
@@ -74,13 +61,13 @@ def _is_pair(value: Any) -> bool:
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
     """The pairs (inputs, targets) to train on and, if given, held out; raises `DataError` for another value."""
+    if isinstance(value, Mapping):
+        return [inputs_and_targets(value, name)]
     if _is_pair(value):
         # A pair of numbers is an example, not a pair of inputs and targets.
         if all(_is_pair(pair) and all(hasattr(member, "__len__") for member in pair) for pair in value):
-            return [(inputs, targets) for inputs, targets in value]
+            return [tuple(pair) for pair in value]
         if not isinstance(value[0], tuple):
             return [(value[0], value[1])]
-    raise DataError(
-        f"{name} must return (inputs, targets) or ((inputs, targets), (held_out_inputs, held_out_targets)), or a "
-        "data set of torch or Hugging Face"
-    )
+    pairs = "(inputs, targets), a pair of such pairs of which the second is held out"
+    raise DataError(f"{name} must return {pairs}, or a data set of torch or Hugging Face")

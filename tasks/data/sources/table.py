@@ -69,9 +69,9 @@ SOURCES: Mapping[str, Entry] = {
     "fashion-mnist": Entry("70,000 pictures of clothes, as IDX files", "tasks.data.sources.images:fashion", "DIR"),
     "npz": Entry("arrays inputs and targets, or x and y", "tasks.data.sources.arrays:Npz", "FILE"),
     "csv": Entry("a table; the last column or `target` is learned", "tasks.data.sources.tabular:csv_file", "FILE"),
-    "parquet": Entry("as csv; of DIR/*.parquet a part at a time", "tasks.data.sources.row_groups:parquet", "FILE"),
-    "npy": Entry("an array; targets.npy beside it, or `target`", "tasks.data.sources.stored_arrays:Npy", "FILE"),
-    "zarr": Entry("the arrays inputs and targets of a group", "tasks.data.sources.stored_arrays:Zarr", "URL"),
+    "parquet": Entry("as csv; of DIR/*.parquet a part at a time", "tasks.data.sources.tabular:parquet", "FILE"),
+    "npy": Entry("an array; targets.npy beside it, or `target`", "tasks.data.sources.arrays:Npy", "FILE"),
+    "zarr": Entry("the arrays inputs and targets of a group", "tasks.data.sources.arrays:Zarr", "URL"),
     "text": Entry(
         "the next character, in windows of 64 or TIME", "tasks.data.sources.text:characters", "FILE[:TIME]"
     ),

@@ -1,18 +1,26 @@
-"""Tables in .csv and .parquet files, with a row for each example."""
+"""Tables with a row for each example: .csv and .parquet files in memory, and Parquet files larger than that."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import torch
 
 from storage.errors import ColumnMissing, DataError
+from storage.places.addresses import above, last_name, scheme_of
+from tasks.data.collating import examples_of, joined
 from tasks.data.datasets import Dataset
-from tasks.data.examples import check_values
-from tasks.data.sources.arrays import check_memory, examples_of, reading
+from tasks.data.examples import Examples, check_values
+from tasks.data.sources.arrays import check_memory, reading
 from tasks.data.sources.table import Source
+from tasks.data.stored_files import File, FileReader, files_below
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,40 +42,96 @@ class Tabular(Source):
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """Inputs float32 (rows, columns), targets int64 or float64 (rows,), in the order of the file."""
         table = _read(self.format, self.file)
-        for name in filter(None, (self.target, self.by)):
-            if name not in table.columns:
-                raise ColumnMissing(f"{self.file} has no column {name!r}; it has {', '.join(table.columns)}")
-        others = [name for name in table.columns if name != self.by]
-        target = self.target or (others[-1] if others else "")
-        inputs = table[[name for name in others if name != target]]
-        self._check(table, inputs)
-        targets, names = coded_targets(table[target])
-        examples = examples_of(inputs.to_numpy(np.float32), targets, self.file)
+        inputs, target = _roles(dict(table.dtypes), len(table), self, self.file, lambda kind: kind.kind in "biuf")
+        missing = np.argwhere(table.isna().to_numpy())
+        if len(missing):
+            row, column = missing[0]
+            first = f"the first in row {row + 1} (the header is none), column {table.columns[column]!r}"
+            raise DataError(
+                f"{self.file}: {len(missing)} values are missing, {first}; fill them or remove the rows"
+            )
+        targets, names = _coded(table[target])
+        examples = examples_of(table[inputs].to_numpy(np.float32), targets, self.file)
         check_values(examples, self.file)
         columns = {self.by: np.array(table[self.by].tolist())} if self.by else {}
         return Dataset(examples, columns=columns, class_names=names)
 
-    def _check(self, table: pd.DataFrame, inputs: pd.DataFrame) -> None:
-        """Raise `DataError` for an empty table, inputs that are no numbers, or missing values."""
-        if table.empty or inputs.empty:
-            raise DataError(f"{self.file} has {len(table)} rows and {len(inputs.columns)} columns of inputs")
-        texts = [name for name in inputs.columns if not _numeric(inputs[name])]
-        if texts:
-            raise DataError(
-                f"{self.file}: column {texts[0]!r} holds {inputs[texts[0]].dtype}, and inputs are numbers; "
-                "code it as numbers or leave it out"
-            )
-        missing = np.argwhere(table.isna().to_numpy())
-        if len(missing):
-            row, column = missing[0]
-            raise DataError(
-                f"{self.file}: {len(missing)} values are missing, the first in row {row + 1} "
-                f"(the header is none), column {table.columns[column]!r}; fill them or remove the rows"
-            )
-
 
 csv_file = partial(Tabular, "csv")
-parquet_file = partial(Tabular, "parquet")
+
+
+def parquet(file: str, target: str | None = None, by: str | None = None, hash_data: bool = False) -> Source:
+    """One file as a table in memory; a folder, a pattern with ``*``, or what is in a bucket by its row groups."""
+    if Path(file).is_dir():
+        return RowGroups(file, "*.parquet", target, by, hash_data)
+    if "*" in file or scheme_of(file):
+        return RowGroups(above(file), last_name(file), target, by, hash_data)
+    return Tabular("parquet", file, target, by)
+
+
+@dataclass(frozen=True)
+class RowGroups(Source):
+    """The files of a folder that match a pattern, in the order of their names, as one table; see `Tabular`.
+
+    Lists of a fixed size are arrays as well. Inputs are those of `joined`, read a row group at a time.
+    """
+
+    folder: str
+    pattern: str
+    target: str | None = None
+    by: str | None = None
+    hash_data: bool = False
+
+    def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
+        """What reads the inputs; targets and the column `by` are in memory. Raises `DataError`."""
+        files = files_below(self.folder, self.pattern)
+        parts = [(file, _metadata(file)) for file in files]
+        places = [(file, metadata, group) for file, metadata in parts for group in range(metadata.num_row_groups)]
+        starts = np.cumsum([0, *(metadata.row_group(group).num_rows for _, metadata, group in places)])
+        where = f"{self.folder}/{self.pattern}"
+        inputs, target = _roles(_schema(parts), int(starts[-1]), self, where, _holds_numbers)
+        known, names = _coded(_column(parts, target).to_pandas())
+        targets = torch.from_numpy(np.array(known))
+        check_values(Examples(torch.empty(0), targets), where)
+
+        def group(number: int) -> Examples:
+            columns, where = _columns(*places[number], inputs), places[number][0].address
+            arrays = {name: _array(column, f"{where}: column {name!r}") for name, column in columns.items()}
+            return examples_of(joined(arrays), targets[slice(*starts[number : number + 2])], where)
+
+        reader = FileReader(files, self.hash_data, len(targets), group, targets, starts)
+        by = {self.by: np.array(_column(parts, self.by).to_pylist())} if self.by else {}
+        return Dataset(reader, columns=by, class_names=names)
+
+
+def _roles(
+    kinds: Mapping[str, Any], rows: int, source: Tabular | RowGroups, where: str, numeric: Callable[[Any], bool]
+) -> tuple[list[str], str]:
+    """The columns of the inputs and that of the targets, of a table whose columns have these types by name.
+
+    Raises `ColumnMissing`, and `DataError` if there are no rows or inputs, or inputs that are not `numeric`.
+    """
+    for name in filter(None, (source.target, source.by)):
+        if name not in kinds:
+            raise ColumnMissing(f"{where} has no column {name!r}; it has {', '.join(kinds)}")
+    others = [name for name in kinds if name != source.by]
+    target = source.target or (others[-1] if others else "")
+    inputs = [name for name in others if name != target]
+    if not rows or not inputs:
+        raise DataError(f"{where} has {rows} rows and {len(inputs)} columns of inputs")
+    for name in inputs:
+        if not numeric(kinds[name]):
+            holds = f"column {name!r} holds {kinds[name]}, and inputs are numbers"
+            raise DataError(f"{where}: {holds}; code it as numbers or leave it out")
+    return inputs, target
+
+
+def _coded(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Targets (rows,), int64 labels for whole numbers and texts, else float64; and the texts in label order."""
+    if column.dtype.kind in "biuf":
+        return column.to_numpy(np.float64 if column.dtype.kind == "f" else np.int64), ()
+    labels, names = column.astype(str).factorize(sort=True)
+    return labels.astype(np.int64), tuple(map(str, names))
 
 
 def _read(format: str, file: str) -> pd.DataFrame:
@@ -84,13 +148,70 @@ def _read(format: str, file: str) -> pd.DataFrame:
         return pd.read_parquet(file)
 
 
-def _numeric(column: pd.Series) -> bool:
-    return column.dtype.kind in "biuf"
+def _opened(file: File, metadata: Any = None) -> Any:
+    """A Parquet file, of which the metadata may be known."""
+    from pyarrow.parquet import ParquetFile
+
+    if not scheme_of(file.address):
+        return ParquetFile(file.address, metadata=metadata)
+    import obstore
+
+    from storage.places.objects import client_of
+
+    reader = obstore.open_reader(*client_of(file.address))
+    # What pyarrow asks of a file, of which this reader lacks `closed`.
+    named = {"read": reader.read, "seek": reader.seek, "tell": reader.tell, "close": reader.close}
+    return ParquetFile(SimpleNamespace(closed=False, **named), metadata=metadata)
 
 
-def coded_targets(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Targets (rows,), int64 labels for whole numbers and texts, else float64; and the texts in label order."""
-    if _numeric(column):
-        return column.to_numpy(np.float64 if column.dtype.kind == "f" else np.int64), ()
-    labels, names = column.astype(str).factorize(sort=True)
-    return labels.astype(np.int64), tuple(map(str, names))
+def _metadata(file: File) -> Any:
+    with reading(file.address, "parquet"):
+        return _opened(file).metadata
+
+
+def _columns(file: File, metadata: Any, group: int | None, names: Sequence[str]) -> dict[str, Any]:
+    """Some columns of a row group, or of all; raises `DataError` for missing values, or if the file is another."""
+    file.check()
+    with reading(file.address, "parquet"):
+        opened = _opened(file, metadata)
+        table = opened.read(names) if group is None else opened.read_row_group(group, names)
+    return {name: _whole(table.column(name), f"{file.address}: column {name!r}") for name in names}
+
+
+def _column(parts: Sequence[tuple[File, Any]], name: str) -> Any:
+    """A whole column of all files."""
+    columns = [_columns(*part, None, [name])[name] for part in parts]
+    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
+
+
+def _schema(parts: Sequence[tuple[File, Any]]) -> dict[str, Any]:
+    """The types of the columns by name; raises `DataError` if one of the files has others."""
+    schemas = [{field.name: field.type for field in metadata.schema.to_arrow_schema()} for _, metadata in parts]
+    first = schemas[0]
+    for (file, _), schema in zip(parts, schemas, strict=True):
+        if name := next((name for name in {**first, **schema} if schema.get(name) != first.get(name)), None):
+            found, wanted = (one.get(name, "nothing") for one in (schema, first))
+            where = f"{file.address} has {found} in column {name!r}, and {parts[0][0].name} {wanted}"
+            raise DataError(f"{where}; make them alike")
+    return first
+
+
+def _holds_numbers(kind: Any) -> bool:
+    while pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))
+
+
+def _whole(column: Any, where: str) -> Any:
+    if column.null_count:
+        raise DataError(f"{where} lacks {column.null_count} values; fill them or remove the rows")
+    return column
+
+
+def _array(column: Any, where: str) -> np.ndarray:
+    """The values of a column, (row,) or, of lists, (row, *); raises `DataError` where some are missing."""
+    values, shape = column.combine_chunks(), [-1]
+    while pa.types.is_fixed_size_list(values.type):
+        shape.append(values.type.list_size)
+        values = _whole(values.flatten(), where)
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)

@@ -15,7 +15,7 @@ import roundweave as rw
 from storage.errors import RoundFailed
 from tasks.algorithms.table import ALGORITHMS
 from tasks.clusters.connecting import connect
-from tasks.data.orders import passes
+from tasks.data.examples import passes
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.ranks import RanksExecutor
 from tasks.numerics.pinning import derive_seed

@@ -18,12 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.values.digests import tensor_digest
-from tasks.data.ahead import ReadingFailed, forget_loaders
 from tasks.data.examples import Examples, tensors_of
-from tasks.data.loading import AnyExamples, LoadedExamples
-from tasks.data.opened import forget_opened, opened
+from tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders
 from tasks.data.partitions import Partitions
-from tasks.data.reading import Loading
+from tasks.data.reading import Loading, ReadingFailed, forget_opened, opened
 from tasks.data.sources.own import Own
 from tasks.data.splits.split import Split
 from tasks.maps.backprop import batches
@@ -278,7 +276,7 @@ def test_a_stream_that_is_shorter_than_it_said_is_refused(make: Make) -> None:
             r"a batch must be \(inputs, targets\) or a dict with labels, not None",
         ),
         ("data", {"collate": "numbers"}, "a batch holds a int where an array of examples belongs$"),
-        ("data", {"collate": "unequal"}, r"a batch has tensors of shapes \(9, 2\), \(8,\); give each as many"),
+        ("data", {"collate": "unequal"}, r"there are tensors of shapes \(9, 2\), \(8,\); give each as many"),
         ("data", {"collate": "unlabelled"}, "a batch of x, z needs inputs, and targets called labels$"),
         ("dicts", {"transform": "negative"}, "mine.py:dicts: TypeError: bad operand type for unary -: 'dict'"),
     ],
@@ -310,7 +308,7 @@ def test_two_readings_may_go_on_side_by_side(make: Make) -> None:
 
 def test_a_process_that_dies_as_it_reads_is_an_error_and_others_take_its_place(make: Make) -> None:
     reason = failure(make("gone", 2).batches(8, 5, 0))
-    assert reason.startswith("a process that reads examples ahead ended: RuntimeError: DataLoader worker")
+    assert reason.startswith("a process that reads examples ahead ended: BrokenProcessPool: ")
     assert digests(make(workers=2).batches(8, 5, 1)) == digests(make().batches(8, 5, 1))
 
 

@@ -154,7 +154,7 @@ def test_the_labels_of_a_column_are_known(own_of: Load) -> None:
 
 def test_a_stream_gives_its_examples_by_row(own_of: Load) -> None:
     stream = own_of("Long(5, 5)").load().train
-    assert (len(stream), stream.streamed) == (5, True)
+    assert len(stream) == 5
     assert stream.read(np.array([3, 1])).inputs.tolist() == [[3], [1]]
 
 
@@ -169,20 +169,17 @@ def load(source: Own) -> Dataset:
     ("value", "says"),
     [
         ("Stream()", r"gives a stream \(Stream\) of unknown length; give __len__"),
-        ("Long(5, 4)", "says that it has 5 examples, and ends before"),
+        ("Long(5, 4)", "says that it has 5 examples, and ends after 4"),
         ("Pairs([])", "a Pairs has no length, or no examples"),
-        (
-            "Pairs([(1, 2, 3)])",
-            r"each example must be a pair \(input, target\), or a dict that has labels, not tuple",
-        ),
-        ("Pairs([7])", r"each example must be a pair \(input, target\), or a dict that has labels, not int"),
+        ("Pairs([(1, 2, 3)])", r"an example must be a pair \(input, target\), or a dict with labels, not tuple"),
+        ("Pairs([7])", r"an example must be a pair \(input, target\), or a dict with labels, not int"),
         ("Pairs([{'ids': 1, 'mask': 2}])", "a batch of ids, mask needs inputs, and targets called labels"),
         ("Pairs([([1.0], 0), ([1.0, 2.0], 1)])", "examples do not stack to one array: RuntimeError.* --collate"),
         ("Pairs([('a', 0), ('b', 1)])", "examples do not stack to one array: TypeError"),
         ("Columns(text=['a', 'b'], label=[0, 1])", "column 'text' holds no numbers of one shape"),
         ("hub(text=['a', 'b'], label=[0, 1])", "column 'text' holds no numbers of one shape"),
         ("hub(ids=[[1], [1, 2]], label=[0, 1])", "column 'ids' holds no numbers of one shape"),
-        ("Columns(label=[0, 1])", r"the data set has the columns \['label'\]; inputs and targets need one each"),
+        ("Columns(label=[0, 1])", r"of the columns \['label'\] inputs and targets need one each"),
     ],
 )
 def test_other_data_sets_are_refused_in_one_line(own_of: Load, value: str, says: str) -> None:
