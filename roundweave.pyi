@@ -38,7 +38,7 @@ from tasks.data.distribution import draw_counts as draw_counts
 from tasks.data.distribution import label_counts as label_counts
 from tasks.data.examples import Examples as Examples
 from tasks.data.partitions import Partitions as Partitions
-from tasks.data.sources.data_sets import Stream as Stream
+from tasks.data.sources.own import Stream as Stream
 from tasks.data.sources.table import Source as Source
 from tasks.data.sources.table import find_source as find_source
 from tasks.data.splits.split import Split as Split

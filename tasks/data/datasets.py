@@ -12,7 +12,7 @@ import torch
 from storage.errors import DataError
 from storage.values.hashing import json_digest
 from storage.values.tensors import Record
-from tasks.data.examples import Examples, Tensors, first_tensor, tensors_of
+from tasks.data.examples import Examples, Tensors, first_tensor, named_tensors, tensors_of
 from tasks.numerics.devices import moved
 
 
@@ -107,7 +107,7 @@ class Dataset(Record):
         inputs, scaling = batch.inputs, self.scaling
         if not isinstance(self.train, Examples):
             scaling = pixel_scaling(inputs)
-        elif _holds_floats(inputs) and not _holds_floats(self.train.inputs):
+        elif first_tensor(inputs).is_floating_point() and not first_tensor(self.train.inputs).is_floating_point():
             scaling = None  # a transform has scaled the stored bytes itself
         if scaling:
             divisor, mean, deviation = scaling
@@ -143,10 +143,6 @@ PIXELS = (255.0, 0.0, 1.0)
 """The divisor, mean and deviation that scale bytes to the range 0 to 1."""
 
 
-def _holds_floats(tensors: Tensors) -> bool:
-    return first_tensor(tensors).is_floating_point()
-
-
 def digest_of(dataset: Dataset) -> str:
     """The digest of all examples in memory, of the evidence of those that are read, and of the columns."""
     parts = [piece for part in dataset.parts for piece in part.evidence()]
@@ -170,19 +166,16 @@ def differing_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 def check_alike(dataset: Dataset, name: str) -> None:
     """Raise `DataError` if the held-out examples have another shape or type than the training examples."""
-    if not isinstance(dataset.train, Examples) or not isinstance(dataset.held_out, Examples):
-        return
-    for kind in ("inputs", "targets"):
-        train, held_out = (_described(getattr(part, kind)) for part in (dataset.train, dataset.held_out))
+    described = [_described(part) for part in dataset.parts if isinstance(part, Examples)]
+    for kind in {**described[0], **described[1]} if len(described) == 2 else {}:
+        train, held_out = (each.get(kind, "missing") for each in described)
         if train != held_out:
-            raise DataError(
-                f"{name}: {kind} held out are {held_out}, and those to train on {train}; make them alike"
-            )
+            both = f"{kind} held out are {held_out}, and those to train on {train}"
+            raise DataError(f"{name}: {both}; make them alike")
 
 
-def _described(tensors: Tensors) -> str:
-    if isinstance(tensors, Mapping):
-        return "; ".join(f"{name}: {_described(tensor)}" for name, tensor in sorted(tensors.items()))
-    tensor = first_tensor(tensors)
-    number = "numbers" if tensor.is_floating_point() else "integers"
-    return f"{number} of shape {tuple(tensor.shape[1:])}"
+def _described(examples: Examples) -> dict[str, str]:
+    return {
+        name: f"{'numbers' if tensor.is_floating_point() else 'integers'} of shape {tuple(tensor.shape[1:])}"
+        for name, tensor in named_tensors(examples).items()
+    }

@@ -82,11 +82,10 @@ def draw_counts(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
     pieces = counts.drop(columns="size") if len(counts.columns) > 1 else counts
     few = len(pieces.columns) <= NAMED
     colours = plt.get_cmap(("tab10" if len(pieces.columns) <= 10 else "tab20") if few else SCALE)
-    left = pd.Series(0, counts.index)
     for place, label in enumerate(pieces):
         colour = colours(place if few else place / (len(pieces.columns) - 1))
+        left = pieces.iloc[:, :place].sum(axis=1)
         ax.barh(counts.index, pieces[label], left=left, height=0.85, color=colour, label=str(label))
-        left = left + pieces[label]
     ax.set(xlabel="examples", ylabel="partition", ylim=(len(counts) - 0.5, -0.5), xlim=(0, counts["size"].max()))
     ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.yaxis.set_major_locator(MaxNLocator(20, integer=True))

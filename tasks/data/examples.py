@@ -112,10 +112,18 @@ def grouped_passes(groups: np.ndarray, size: int, steps: int, seed: int) -> Iter
         yield order[: (steps - done) * size]
 
 
+def named_tensors(examples: Examples) -> dict[str, torch.Tensor]:
+    """The tensors (example, *) of inputs and targets, such as ``inputs``, or ``inputs a`` of several by name."""
+    named: dict[str, torch.Tensor] = {}
+    for kind, part in (("inputs", examples.inputs), ("targets", examples.targets)):
+        several = isinstance(part, Mapping)
+        named |= {f"{kind} {name}": tensor for name, tensor in part.items()} if several else {kind: part}
+    return named
+
+
 def tensors_of(examples: Examples) -> list[torch.Tensor]:
     """The tensors (example, *) of examples: first those of the inputs, then those of the targets."""
-    parts = (examples.inputs, examples.targets)
-    return [tensor for part in parts for tensor in ([part] if isinstance(part, torch.Tensor) else part.values())]
+    return list(named_tensors(examples).values())
 
 
 def single(tensors: Tensors, what: str) -> torch.Tensor:
@@ -132,28 +140,15 @@ def first_tensor(tensors: Any) -> torch.Tensor:
 
 def check_values(examples: Examples, name: str) -> None:
     """Raise `DataError` for a non-finite number or a negative label, naming the first example that has one."""
-    for kind, tensor in [*_named("inputs", examples.inputs), *_named("targets", examples.targets)]:
+    for kind, tensor in named_tensors(examples).items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             bad = torch.nonzero(~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1))
-            raise DataError(
-                f"{name}: {len(bad)} of {len(tensor)} examples have NaN or infinite {kind}, "
-                f"the first is number {bad[0].item()}; remove or fill them"
-            )
+            which = f"{len(bad)} of {len(tensor)} examples have NaN or infinite {kind}"
+            raise DataError(f"{name}: {which}, the first is number {bad[0].item()}; remove or fill them")
     labels = examples.targets
     if isinstance(labels, torch.Tensor) and are_scalar_labels(labels) and int(labels.min()) < 0:
-        worst = int(labels.argmin())
-        raise DataError(
-            f"{name}: label {int(labels[worst])} of example {worst} is out of range; labels start at 0"
-        )
-
-
-def _named(kind: str, tensors: Tensors) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of inputs or targets, each with a name for errors."""
-    return (
-        [(f"{kind} {name}", part) for name, part in tensors.items()]
-        if isinstance(tensors, Mapping)
-        else [(kind, tensors)]
-    )
+        label = f"label {int(labels.min())} of example {int(labels.argmin())}"
+        raise DataError(f"{name}: {label} is out of range; labels start at 0")
 
 
 def are_scalar_labels(targets: torch.Tensor) -> bool:

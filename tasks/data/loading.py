@@ -20,7 +20,7 @@ from storage.errors import one_line
 from tasks.data.datasets import Reader
 from tasks.data.examples import Examples, Move, grouped_passes, passes
 from tasks.data.reading import Reading, ReadingFailed
-from tasks.data.sources.data_sets import Stream
+from tasks.data.sources.own import Stream
 from tasks.numerics.pinning import derive_seed
 
 SHUFFLED = 1024
@@ -132,15 +132,12 @@ class LoadedExamples:
             shuffled = self._passes(part, size * steps, np.random.default_rng(seed))
             return islice(self._moved(self._streamed(shuffled, size, seed)), steps)
         groups = part.groups if isinstance(part, Reader) else None
+        how = (size, steps, seed)
         orders: Iterable[Any] = (
-            passes(len(self), size, steps, seed)
-            if groups is None
-            else grouped_passes(groups[self.rows], size, steps, seed)
+            passes(len(self), *how) if groups is None else grouped_passes(groups[self.rows], *how)
         )
-        drawn = (
-            np.asarray(order[start : start + size]) for order in orders for start in range(0, len(order), size)
-        )
-        return self._read((self.rows[places] for places in drawn), seed)
+        drawn = (order[start : start + size] for order in orders for start in range(0, len(order), size))
+        return self._read((self.rows[np.asarray(places)] for places in drawn), seed)
 
     def _read(self, batches: Iterable[np.ndarray], seed: int) -> Iterator[Examples]:
         keys = ((rows, derive_seed(seed, "batch", number)) for number, rows in enumerate(batches))

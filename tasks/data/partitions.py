@@ -15,7 +15,7 @@ from tasks.data.datasets import Reader, differing_files, digest_of, targets_of
 from tasks.data.examples import Examples, Tensors, are_labels, are_scalar_labels, single
 from tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders
 from tasks.data.reading import Loading, Opened, Reading, ReadingFailed, forget_opened
-from tasks.data.sources.data_sets import READ_AGAIN
+from tasks.data.sources.own import READ_AGAIN
 from tasks.data.sources.table import Source
 from tasks.data.splits.cohort import Cohort
 from tasks.data.splits.deals import Pool, Rows

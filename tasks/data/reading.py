@@ -151,9 +151,7 @@ def _drawing(seed: int, source: Source) -> Iterator[None]:
             raise ReadingFailed(f"{source}: {located(error)}") from error
 
 
-@functools.lru_cache(maxsize=4)
-def _function(code: Code) -> Callable[..., Any]:
-    return code.load()
+_function = functools.lru_cache(maxsize=4)(Code.load)
 
 
 @functools.lru_cache(maxsize=4)

@@ -77,15 +77,12 @@ def file_at(address: str, name: str = "") -> File:
 
             from storage.places.objects import client_of
 
-            return _stored_object(name, address, obstore.head(*client_of(address)))
+            about = obstore.head(*client_of(address))
+            return File(name, address, about["size"], str(about["e_tag"]))
         found = Path(address).stat()
         return File(name, address, found.st_size, str(found.st_mtime_ns))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileMissing(f"there is no file {address}; restore it, so that every worker sees it") from error
-
-
-def _stored_object(name: str, address: str, about: Any) -> File:
-    return File(name, address, about["size"], str(about["e_tag"]))
 
 
 def files_below(folder: str, pattern: str = DEEP) -> list[File]:
@@ -94,8 +91,8 @@ def files_below(folder: str, pattern: str = DEEP) -> list[File]:
         from storage.places.objects import s3_place
 
         objects = s3_place(folder).objects().items()
-        files = [_stored_object(name, f"{folder}/{name}", about) for name, about in objects]
-        files = [one for one in files if pattern == DEEP or ("/" not in one.name and fnmatch(one.name, pattern))]
+        wanted = [one for one in objects if pattern == DEEP or ("/" not in one[0] and fnmatch(one[0], pattern))]
+        files = [File(name, f"{folder}/{name}", about["size"], str(about["e_tag"])) for name, about in wanted]
     else:
         paths = [path for path in Path(folder).glob(pattern) if path.is_file()]
         files = [file_at(str(path), path.relative_to(folder).as_posix()) for path in paths]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tokenize
 import zipfile
@@ -28,9 +27,9 @@ from tasks.data.stored_files import File, FileReader, file_at, files_below
 
 UNREADABLE = (
     *(OSError, ValueError, EOFError, ImportError, NotImplementedError, SyntaxError),
-    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, MemoryError),
 )
-"""The exceptions that libraries raise for a file that is broken or of another kind."""
+"""The exceptions that libraries raise for a file that is broken, of another kind, or says that it is too large."""
 
 NAMES = (
     ("inputs", "targets", "held_out_inputs", "held_out_targets"),
@@ -38,8 +37,6 @@ NAMES = (
     ("x_train", "y_train", "x_test", "y_test"),
 )
 """The accepted names of the arrays: inputs, targets, and the optional held-out inputs and targets."""
-
-READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 SCANNED = 4096
 """Of so many examples at once the largest label is found."""
@@ -78,14 +75,14 @@ class Npz(Source):
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """All examples, checked for NaN and bad labels."""
-        with reading(self.file, "an .npz file"), zipfile.ZipFile(self.file) as archive:
-            sizes = {i.filename.removesuffix(".npy"): _size(archive, i, self.file) for i in archive.infolist()}
-        names = next((names for names in NAMES if {*names[:2]} <= {*sizes}), None)
-        if names is None:
-            raise DataError(f"{self.file} has the arrays {', '.join(sizes)}; name them inputs and targets")
-        wanted = [name for name in (*names, self.by) if name in sizes]
-        check_memory(self.file, sum(sizes[name] for name in wanted))
-        with reading(self.file, "an .npz file"), np.load(self.file, allow_pickle=False) as stored:
+        kind = "an .npz file"
+        with reading(self.file, kind), zipfile.ZipFile(self.file) as archive, np.load(self.file) as stored:
+            sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+            names = next((names for names in NAMES if {*names[:2]} <= {*sizes}), None)
+            if names is None:
+                raise DataError(f"{self.file} has the arrays {', '.join(sizes)}; name them inputs and targets")
+            wanted = [name for name in (*names, self.by) if name in sizes]
+            check_memory(self.file, sum(sizes[name] for name in wanted))
             arrays = {name: stored[name] for name in wanted}
         train = _examples(arrays, names[0], names[1], self.file)
         held = _examples(arrays, names[2], names[3], self.file) if {*names[2:]} & {*sizes} else None
@@ -93,21 +90,6 @@ class Npz(Source):
         if any(column.shape != (len(train),) for column in columns.values()):
             raise DataError(f"{self.file}: {self.by} must have one value for each of the {len(train)} examples")
         return Dataset(train, held, pixel_scaling(train.inputs), columns)
-
-
-def _size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> int:
-    """The size of an array in bytes; raises `DataError` if its header says another size."""
-    with archive.open(info) as member:
-        reader = READERS.get(np.lib.format.read_magic(member))
-        if reader is None:
-            raise DataError(f"{file}: {info.filename} is of an unknown version of numpy's format")
-        shape, _, dtype = reader(member)
-        held = info.file_size - member.tell()
-    if dtype.hasobject:
-        raise DataError(f"{file}: {info.filename} holds Python objects; save it as an array of numbers")
-    if math.prod(shape) * dtype.itemsize != held:
-        raise DataError(f"{file}: {info.filename} promises {shape} of {dtype} and holds {held} bytes")
-    return held
 
 
 def _examples(arrays: dict[str, np.ndarray], inputs: str, targets: str, file: str) -> Examples:
@@ -145,20 +127,17 @@ class Zarr(Source):
         import zarr  # imported here: it is slow, and other files do not need it
 
         files = [file for file in files_below(self.address) if file.name.startswith(("inputs/", "targets/"))]
-        store: Any = self.address
-        path = None
+        place: dict[str, Any] = {"store": self.address}
         if scheme_of(self.address):
             from storage.places.objects import client_of
 
             client, path = client_of(self.address)
-            store = zarr.storage.ObjectStore(client, read_only=True)
+            place = {"store": zarr.storage.ObjectStore(client, read_only=True), "path": path}
         with reading(self.address, "a zarr group"):
-            arrays = dict(zarr.open_group(store, path=path, mode="r").arrays())
+            arrays = dict(zarr.open_group(**place, mode="r").arrays())
         if missing := [name for name in ("inputs", "targets") if name not in arrays]:
             raise DataError(f"{self.address} has no array {missing[0]}, but: {', '.join(arrays)}; name it so")
-        inputs, targets = (
-            _chunked(f"{self.address}/{name}", arrays[name], files) for name in ("inputs", "targets")
-        )
+        inputs, targets = (_chunked(self.address, arrays[name], files) for name in ("inputs", "targets"))
         stored = arrays["inputs"].shards or arrays["inputs"].chunks
         return Dataset(_reader(inputs, targets, files, self.hash_data, stored[0]))
 
@@ -211,8 +190,9 @@ def _mapped(file: File) -> Stored:
     return Stored(file.address, shape, dtype, take)
 
 
-def _chunked(where: str, array: Any, files: Sequence[File]) -> Stored:
+def _chunked(address: str, array: Any, files: Sequence[File]) -> Stored:
     """An array of a zarr group, which has these files."""
+    where = f"{address}/{array.basename}"
     by_name = {file.name: file for file in files}
     extents = array.shards or array.chunks
     others = [range(-(-size // extent)) for size, extent in zip(array.shape[1:], extents[1:], strict=True)]

@@ -41,16 +41,12 @@ class Idx(Source):
         """Images uint8 (images, 1, height, width) and their labels int64 (images,), from 0 to 9."""
         _, images = _read(self.folder, f"{part}-images", rank=3)
         path, labels = _read(self.folder, f"{part}-labels", rank=1)
-        if labels.max(initial=0) > 9:
-            worst = int(labels.argmax())
-            raise DataError(
-                f"{path}: label {labels[worst]} of {part} image {worst} is out of range 0 to 9; "
-                "fetch the file again"
-            )
+        if labels.max() > 9:
+            wrong = f"label {labels.max()} of {part} image {labels.argmax()}"
+            raise DataError(f"{path}: {wrong} is out of range 0 to 9; fetch the file again")
         if len(images) != len(labels):
-            raise DataError(
-                f"{self.folder}: {len(images)} {part} images but {len(labels)} labels; fetch the files again"
-            )
+            counts = f"{len(images)} {part} images but {len(labels)} labels"
+            raise DataError(f"{self.folder}: {counts}; fetch the files again")
         return Examples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
 
 
@@ -67,7 +63,11 @@ def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
     packed = path.suffix == ".gz"
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
-            shape = _shape(path, file.read(4 + 4 * rank), rank)
+            header = file.read(4 + 4 * rank)
+            shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, len(header), 4))
+            if header[:4] != bytes((0, 0, 8, rank)) or len(header) < 4 + 4 * rank or 0 in shape:
+                what = f"no IDX file of unsigned bytes in {rank} dimensions, or there is nothing to learn from"
+                raise DataError(f"{path} is {what}; fetch it again")
             size, most = math.prod(shape), path.stat().st_size * (MOST_PACKED if packed else 1)
             if size > most:
                 raise DataError(f"{path} promises {shape} bytes and holds {most} at most; fetch it again")
@@ -79,16 +79,6 @@ def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
         held = "more" if len(content) > size else len(content)
         raise DataError(f"{path} promises {shape} bytes and holds {held}; fetch it again")
     return path, np.frombuffer(bytearray(content), np.uint8).reshape(shape)
-
-
-def _shape(path: Path, header: bytes, rank: int) -> tuple[int, ...]:
-    """The shape in a file's header; raises `DataError` if it is no such header or a size is 0."""
-    if header[:4] != bytes((0, 0, 8, rank)) or len(header) < 4 + 4 * rank:
-        raise DataError(f"{path} is no IDX file of unsigned bytes in {rank} dimensions; fetch it again")
-    shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, len(header), 4))
-    if 0 in shape:
-        raise DataError(f"{path} is of shape {shape}, which is nothing to learn from; fetch it again")
-    return shape
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,27 @@
-"""Examples from a user's function, in any of the forms that it may return."""
+"""What a user's function gives: arrays, or data sets of torch and Hugging Face, read where they are used."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
 from storage.errors import DataError, failing_as, one_line
-from tasks.data.collating import examples_of, inputs_and_targets, needed
-from tasks.data.datasets import Dataset
+from storage.values.digests import tensor_digest
+from tasks.data.collating import TARGETS, batch_of, collated, examples_of, inputs_and_targets, joined, needed
+from tasks.data.datasets import Dataset, Reader, pixel_scaling
 from tasks.data.examples import Examples, check_values
-from tasks.data.sources.data_sets import dataset_of, is_data_set
 from tasks.data.sources.table import Source
+from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
+
+READ_AGAIN = 8
+"""How many examples of a data set, evenly spread, show whether it is the same, as each may take long to read."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +80,170 @@ def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
             return [(value[0], value[1])]
     pairs = "(inputs, targets), a pair of such pairs of which the second is held out"
     raise DataError(f"{name} must return {pairs}, or a data set of torch or Hugging Face")
+
+
+def is_data_set(value: Any) -> bool:
+    """Whether a value is a reader, or a data set of torch or of Hugging Face, known by its attributes."""
+    columns = hasattr(value, "column_names") and hasattr(value, "with_format") and not isinstance(value, dict)
+    return columns or isinstance(value, Reader | torch.utils.data.Dataset)
+
+
+def dataset_of(given: Sequence[Any], name: str) -> Dataset:
+    """The data set of readers or data sets to train on and, as a second one, to score with."""
+    train, *held_out = [_part(data, name) for data in given]
+    names = () if isinstance(given[0], Reader) else tuple(map(str, getattr(given[0], "classes", ())))
+    scaling = pixel_scaling(train.inputs) if isinstance(train, Examples) else None
+    return Dataset(train, held_out[0] if held_out else None, scaling, classes=len(names), class_names=names)
+
+
+def _part(data: Any, name: str) -> Examples | Reader:
+    if isinstance(data, Reader):
+        return data
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        return examples_of(*data.tensors, name)
+    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
+        return Stream(data, name=name)
+    if not hasattr(data, "__len__") or not len(data):
+        raise DataError(f"{name}: a {type(data).__name__} has no length, or no examples")
+    return Columns(data, name) if hasattr(data, "column_names") else Items(data, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Items(Reader):
+    """A map-style data set of torch: its examples are pairs (input, target), or dicts."""
+
+    data: Any
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,), stacked; raises `DataError` where they do not stack."""
+        return collated(self.items(rows), self.name)
+
+    def items(self, rows: np.ndarray) -> list[Any]:
+        """The examples at some rows, int64 (row,), as the data set gives them."""
+        many = getattr(self.data, "__getitems__", None)
+        return list(many(rows.tolist())) if many else [self.data[row] for row in rows.tolist()]
+
+    @property
+    def targets(self) -> torch.Tensor | None:
+        """The targets (example,), if the data set holds them as those of torchvision do."""
+        known = next((getattr(self.data, key) for key in TARGETS if hasattr(self.data, key)), None)
+        return None if known is None or len(known) != len(self) else torch.as_tensor(known)
+
+    def evidence(self) -> list[Any]:
+        """The number of examples, and the digests of some of them."""
+        rows = np.unique(np.linspace(0, len(self) - 1, READ_AGAIN).astype(np.int64))
+        return [len(self), *_described(lambda: self.items(rows))]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Items):
+    """A data set of Hugging Face, whose examples are dicts; without a format it gives arrays of numpy."""
+
+    def items(self, rows: np.ndarray) -> list[Any]:
+        """The examples at some rows, int64 (row,), as dicts."""
+        columns = self._columns(rows)
+        return [{key: column[place] for key, column in columns.items()} for place in range(len(rows))]
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,), with inputs as `joined` gives them."""
+        columns = self._columns(rows)
+        if len(columns) < 2:
+            raise DataError(f"{self.name}: of the columns {[*columns]} inputs and targets need one each")
+        for key, column in columns.items():
+            if np.asarray(column).dtype.kind not in "biuf":
+                raise DataError(f"{self.name}: column {key!r} holds no numbers of one shape; code it or remove it")
+        targets = columns.pop(self._target)
+        return batch_of((joined(columns), targets), self.name)
+
+    @property
+    def _target(self) -> str:
+        names = list(self.data.column_names)
+        return next((key for key in TARGETS if key in names), names[-1] if names else "")
+
+    @property
+    def targets(self) -> torch.Tensor | None:
+        """The column of the targets (example,), if it holds single numbers."""
+        if not hasattr(self.data, "select_columns"):
+            return None
+        column = np.asarray(self.data.select_columns([self._target]).with_format("numpy")[:][self._target])
+        return torch.from_numpy(column) if column.ndim == 1 and column.dtype.kind in "biuf" else None
+
+    def _columns(self, rows: np.ndarray) -> dict[str, Any]:
+        formatted = (getattr(self.data, "format", None) or {}).get("type")
+        return dict((self.data if formatted else self.data.with_format("numpy"))[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Stream(Reader):
+    """Examples that are read one after the other.
+
+    Args:
+        data: An `IterableDataset` of torch, a streamed data set of Hugging Face, or another iterable that begins
+            anew each time.
+        examples: How many there are; by default its length.
+        name: What errors call it.
+
+    Raises:
+        DataError: It has no length, and none is given.
+
+    Example:
+        >>> len(rw.Stream((([float(n)], n % 2) for n in range(100)), examples=100))
+        100
+    """
+
+    data: Any
+    examples: int | None = None
+    name: str = "the stream"
+
+    def __post_init__(self) -> None:
+        if self.examples is None and not hasattr(self.data, "__len__"):
+            kind = f"a stream ({type(self.data).__name__}) of unknown length"
+            raise DataError(f"{self.name} gives {kind}; give __len__, or rw.Stream(data, count)")
+
+    def __len__(self) -> int:
+        return len(self.data) if self.examples is None else self.examples
+
+    def at(self, rows: np.ndarray) -> Iterator[Any]:
+        """The examples at some rows, int64 (row,), in the stream's order; raises `DataError` if it ends before."""
+        wanted, read = np.bincount(rows) > 0, 0
+        for read, item in enumerate(islice(self.data, len(wanted)), 1):
+            if wanted[read - 1]:
+                yield item
+        if read < len(wanted):
+            raise DataError(f"{self.name} says that it has {len(self)} examples, and ends after {read}")
+
+    def items(self, rows: np.ndarray) -> list[Any]:
+        """The examples at some rows, int64 (row,), for which all before them are read."""
+        found = dict(zip(sorted({*rows.tolist()}), self.at(rows), strict=True))
+        return [found[row] for row in rows.tolist()]
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,), stacked."""
+        return collated(self.items(rows), self.name)
+
+    def evidence(self) -> list[Any]:
+        """The number of examples, and the digests of the first ones."""
+        return [len(self), *_described(lambda: islice(self.data, READ_AGAIN))]
+
+
+def _described(read: Callable[[], Iterable[Any]]) -> list[Any]:
+    """Examples as JSON, with digests in place of arrays; what is drawn to read them comes from one seed."""
+    with pinned(0, threads=1):
+        return [_plain(item) for item in read()]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str | int | float | None):
+        return value
+    array = value if isinstance(value, torch.Tensor) else np.asarray(value)
+    if isinstance(array, torch.Tensor) or array.dtype.kind in "biuf":
+        return tensor_digest("", torch.as_tensor(array))
+    return str(value) if array.dtype.kind in "US" else type(value).__name__

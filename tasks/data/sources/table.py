@@ -30,9 +30,6 @@ class Source(Protocol):
         """Whether each partition is loaded on its own, as all together may not fit on one machine."""
         return False
 
-    def __hash__(self) -> int:
-        return object.__hash__(self)
-
     def load(self, partition: int, partitions: int) -> Dataset:
         """Load one partition if the source is `partitioned`, else everything; raises `DataError`."""
         ...
@@ -79,12 +76,11 @@ SOURCES: Mapping[str, Entry] = {
 OWN = Entry("the user's function", "tasks.data.sources.own:Own")
 
 
-def find_source(
-    data: str | Code | tuple[str | Code, ...],
-    target: str | None = None,
-    by: str | None = None,
-    hash_data: bool = False,
-) -> Source:
+Data = str | Code | tuple[str | Code, ...]
+"""A name such as ``digits``, ``csv:FILE`` or ``FILE.py:function``, a user's function, or one a partition."""
+
+
+def find_source(data: Data, target: str | None = None, by: str | None = None, hash_data: bool = False) -> Source:
     """The source of examples that a name, a file or a function stands for; nothing is loaded yet.
 
     Args:
@@ -121,7 +117,7 @@ def is_source(data: str) -> bool:
     return data.partition(":")[0] in SOURCES
 
 
-def keep_source(data: str | Code | tuple[str | Code, ...]) -> Any:
+def keep_source(data: Data) -> Any:
     """A name of the table with an absolute path after it, or a user's function with its source.
 
     A tuple, with one for each partition, is converted element by element. Raises `UsageError`, `CodeError`.

@@ -85,7 +85,7 @@ class RowGroups(Source):
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """What reads the inputs; targets and the column `by` are in memory. Raises `DataError`."""
         files = files_below(self.folder, self.pattern)
-        parts = [(file, _metadata(file)) for file in files]
+        parts = [(file, _opened(file).metadata) for file in files]
         places = [(file, metadata, group) for file, metadata in parts for group in range(metadata.num_row_groups)]
         starts = np.cumsum([0, *(metadata.row_group(group).num_rows for _, metadata, group in places)])
         where = f"{self.folder}/{self.pattern}"
@@ -152,28 +152,25 @@ def _opened(file: File, metadata: Any = None) -> Any:
     """A Parquet file, of which the metadata may be known."""
     from pyarrow.parquet import ParquetFile
 
-    if not scheme_of(file.address):
-        return ParquetFile(file.address, metadata=metadata)
-    import obstore
-
-    from storage.places.objects import client_of
-
-    reader = obstore.open_reader(*client_of(file.address))
-    # What pyarrow asks of a file, of which this reader lacks `closed`.
-    named = {"read": reader.read, "seek": reader.seek, "tell": reader.tell, "close": reader.close}
-    return ParquetFile(SimpleNamespace(closed=False, **named), metadata=metadata)
-
-
-def _metadata(file: File) -> Any:
+    opened: Any = file.address
     with reading(file.address, "parquet"):
-        return _opened(file).metadata
+        if scheme_of(file.address):
+            import obstore
+
+            from storage.places.objects import client_of
+
+            reader = obstore.open_reader(*client_of(file.address))
+            # What pyarrow asks of a file, of which this reader lacks `closed`.
+            named = {name: getattr(reader, name) for name in ("read", "seek", "tell", "close")}
+            opened = SimpleNamespace(closed=False, **named)
+        return ParquetFile(opened, metadata=metadata)
 
 
 def _columns(file: File, metadata: Any, group: int | None, names: Sequence[str]) -> dict[str, Any]:
     """Some columns of a row group, or of all; raises `DataError` for missing values, or if the file is another."""
     file.check()
+    opened = _opened(file, metadata)
     with reading(file.address, "parquet"):
-        opened = _opened(file, metadata)
         table = opened.read(names) if group is None else opened.read_row_group(group, names)
     return {name: _whole(table.column(name), f"{file.address}: column {name!r}") for name in names}
 

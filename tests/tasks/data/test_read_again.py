@@ -9,8 +9,7 @@ import pytest
 from storage.errors import DataError
 from tasks.data.partitions import Partitions
 from tasks.data.reading import Loading
-from tasks.data.sources.data_sets import READ_AGAIN
-from tasks.data.sources.own import Own
+from tasks.data.sources.own import READ_AGAIN, Own
 from tasks.data.sources.table import Each
 from tasks.data.splits.split import Split
 from tasks.user_code import find_code

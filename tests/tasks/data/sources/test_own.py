@@ -210,7 +210,10 @@ def test_tensors_that_are_not_dense_are_refused(source, how: str) -> None:
             "torch.zeros(3, 2), torch.zeros(3)",
             r"targets held out are numbers of .* integers of shape \(\)",
         ),
-        ("{'a': torch.zeros(3, 2)}, torch.arange(3)", r"inputs held out are a: numbers of shape \(2,\)"),
+        (
+            "{'a': torch.zeros(3, 2)}, torch.arange(3)",
+            r"inputs held out are missing, and .* numbers of shape \(2,\)",
+        ),
     ],
 )
 def test_held_out_examples_of_another_kind_are_refused(source, held_out: str, says: str) -> None:
