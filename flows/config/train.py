@@ -28,7 +28,7 @@ from tasks.data.sources.table import SOURCES
 from tasks.data.splits.cohort import Cohort
 from tasks.data.splits.deals import SPLITS
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import LOSSES, SCORES
+from tasks.networks.scores import LOSS_NAMES, SCORES
 from tasks.networks.start import Fork, Start
 from tasks.tables import spelled
 from tasks.topology import TOPOLOGIES, read_edges
@@ -118,7 +118,7 @@ class Experiment(Dealing):
         default={}, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
     )
     loss: NamedOrOwn | None = Field(
-        default=None, description=f"{', '.join(LOSSES)}, FILE.py:fn; default: by the targets"
+        default=None, description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets"
     )
     start_from: str | Fork | Start | None = Field(
         default=None,

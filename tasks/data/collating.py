@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage.errors import DataError, one_line
+from storage.errors import DataError, failing_as, one_line
 from storage.values.tensors import UNSUMMED, dtype_name, is_dense
 from tasks.data.examples import Examples, are_scalar_labels, tensors_of
 
@@ -23,17 +23,18 @@ def needed(function: Callable[..., Any]) -> int:
     return sum(p.kind in kinds and p.default is p.empty for p in inspect.signature(function).parameters.values())
 
 
-def collated(items: Sequence[Any], name: str) -> Examples:
+def collated(items: Sequence[Any], name: str, alone: bool = False) -> Examples:
     """The batch of examples that are pairs (input, target), or dicts of tensors, arrays, pictures or numbers.
 
-    Of dicts, one of the names `TARGETS` has the targets. Raises `DataError` where they do not stack.
+    Of dicts, one of the names `TARGETS` has the targets; a single input may be taken `alone`, as that of a table.
+    Raises `DataError` where they do not stack.
     """
     if items and all(isinstance(item, Mapping) for item in items):
-        return batch_of({key: _stacked([item[key] for item in items], name) for key in items[0]}, name)
+        batch = batch_of({key: [item[key] for item in items] for key in items[0]}, name)
+        return Examples(joined(batch.inputs), batch.targets) if alone and len(batch.inputs) == 1 else batch
     for item in items:
         check_pair(item, name)
-    inputs, targets = zip(*items, strict=True)
-    return batch_of((_stacked(inputs, name), _stacked(targets, name)), name)
+    return batch_of(tuple(zip(*items, strict=True)), name)
 
 
 def check_pair(item: Any, name: str) -> None:
@@ -81,6 +82,13 @@ def joined(columns: Mapping[str, Any]) -> Any:
     return np.stack([np.asarray(column).astype(np.float32) for column in columns.values()], axis=1)
 
 
+def check_lengths(shapes: Sequence[tuple[int, ...]], name: str) -> None:
+    """Raise `DataError` unless arrays (example, *) of these shapes have as many examples each, at least one."""
+    if len({shape[:1] for shape in shapes}) != 1 or not any(shapes[0][:1]):
+        given = ", ".join(map(str, shapes))
+        raise DataError(f"{name}: there are arrays of shapes {given}; give each as many examples, at least one")
+
+
 def _paired(inputs: Any, targets: Any, convert: Callable[[Any, str], Any], name: str) -> Examples:
     """Examples of parts whose arrays, one each or several by name, are converted; labels become int64."""
 
@@ -89,20 +97,16 @@ def _paired(inputs: Any, targets: Any, convert: Callable[[Any, str], Any], name:
         return {str(key): convert(part[key], name) for key in part} if named else convert(part, name)
 
     made = Examples(converted(inputs), converted(targets))
-    shapes = [tuple(tensor.shape) for tensor in tensors_of(made)]
-    if len({shape[:1] for shape in shapes}) != 1 or not any(shapes[0][:1]):
-        given = ", ".join(map(str, shapes))
-        raise DataError(f"{name}: there are tensors of shapes {given}; give each as many examples, at least one")
+    check_lengths([tuple(tensor.shape) for tensor in tensors_of(made)], name)
     labels = isinstance(made.targets, torch.Tensor) and are_scalar_labels(made.targets)
     return Examples(made.inputs, made.targets.to(torch.int64)) if labels else made
 
 
 def _dense(value: Any, name: str) -> torch.Tensor:
     """An array of any form as a dense, contiguous tensor (example, *); raises `DataError`."""
-    try:
+    kind = type(value).__name__
+    with failing_as(lambda error: DataError(f"{name} gives a {kind} that is no array: {one_line(error)}")):
         tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name} gives a {type(value).__name__} that is no array: {error}") from error
     if not is_dense(tensor):
         raise DataError(f"{name} gives a tensor that is sparse, nested or without values; make it a dense one")
     if tensor.is_floating_point() and tensor.dtype.itemsize == 1:
@@ -120,10 +124,6 @@ def _stacked(values: Any, name: str) -> Any:
         raise DataError(f"{name}: a batch holds a {type(values).__name__} where an array of examples belongs")
     if len(values) and isinstance(values[0], Mapping):
         return {key: _stacked([value[key] for value in values], name) for key in values[0]}
-    try:
+    what = f"{name}: examples do not stack to one array"
+    with failing_as(lambda error: DataError(f"{what}: {one_line(error)}; pad them by --collate FILE.py:fn")):
         return torch.stack([v if isinstance(v, torch.Tensor) else torch.from_numpy(np.array(v)) for v in values])
-    except (TypeError, ValueError, RuntimeError) as error:
-        why = one_line(error)
-        raise DataError(
-            f"{name}: examples do not stack to one array: {why}; pad them by --collate FILE.py:fn"
-        ) from error

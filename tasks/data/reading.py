@@ -126,16 +126,16 @@ class Reading:
                 return self.opened.dataset.finished(self.part.read(rows), self.dtype)
             return self._prepared(self.part.items(rows))
 
-    def next(self, stream: Iterator[Any], count: int, seed: int) -> Examples:
+    def next(self, items: Iterator[Any], count: int, seed: int) -> Examples:
         """The prepared batch of the next examples of a stream, at most so many; see `rows`."""
         with _drawing(seed, self.source):
-            return self._prepared(list(islice(stream, count)))
+            return self._prepared(list(islice(items, count)), alone=True)
 
-    def _prepared(self, items: Sequence[Any]) -> Examples:
+    def _prepared(self, items: Sequence[Any], alone: bool = False) -> Examples:
         collate, name = self.loading.collate, str(self.source)
         if self._transform is not None:
             items = list(map(_per_example(self._transform, name), items))
-        batch = collated(items, name) if collate is None else batch_of(_function(collate)(list(items)), name)
+        batch = batch_of(_function(collate)(list(items)), name) if collate else collated(items, name, alone)
         return self.opened.dataset.finished(batch, self.dtype)
 
 

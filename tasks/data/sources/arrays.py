@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import tokenize
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,19 +15,13 @@ import numpy as np
 import psutil
 import torch
 
-from storage.errors import DataError, FileMissing, reason
+from storage.errors import DataError, FileMissing, failing_as, reason
 from storage.places.addresses import scheme_of
-from tasks.data.collating import examples_of
+from tasks.data.collating import check_lengths, examples_of
 from tasks.data.datasets import Dataset, pixel_scaling
 from tasks.data.examples import Examples, check_values
 from tasks.data.sources.table import Source
 from tasks.data.stored_files import File, FileReader, file_at, files_below
-
-UNREADABLE = (
-    *(OSError, ValueError, EOFError, ImportError, NotImplementedError, SyntaxError),
-    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, MemoryError),
-)
-"""The exceptions that libraries raise for a file that is broken, of another kind, or says that it is too large."""
 
 NAMES = (
     ("inputs", "targets", "held_out_inputs", "held_out_targets"),
@@ -42,18 +34,16 @@ SCANNED = 4096
 """Of so many examples at once the largest label is found."""
 
 
-@contextmanager
-def reading(file: str | Path, kind: str) -> Iterator[None]:
-    """Turn errors of reading a missing, broken or wrong file in this block into `DataError`s of one line."""
-    try:
-        yield
-    except DataError:
-        raise
-    except (FileNotFoundError, NotADirectoryError) as error:
-        what = f"give the path of one to read as {kind}, which every worker must see"
-        raise FileMissing(f"there is no file {file}; {what}") from error
-    except UNREADABLE as error:
-        raise DataError(f"{file} cannot be read as {kind}: {reason(error)}") from error
+def reading(file: str | Path, kind: str) -> AbstractContextManager[None]:
+    """A context for libraries that read a file, whose errors become `DataError`s of one line."""
+
+    def failed(error: BaseException) -> DataError:
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            what = f"give the path of one to read as {kind}, which every worker must see"
+            return FileMissing(f"there is no file {file}; {what}")
+        return DataError(f"{file} cannot be read as {kind}: {reason(error)}")
+
+    return failing_as(failed)
 
 
 def check_memory(file: str | Path, size: int) -> None:
@@ -214,11 +204,8 @@ def _reader(inputs: Stored, targets: Stored, files: Sequence[File], hash_data: b
     for array in (inputs, targets):
         if array.dtype.kind not in "biuf":
             raise DataError(f"{array.where} holds {array.dtype}, and examples are numbers; code it as numbers")
-        if not array.shape or not array.shape[0]:
-            raise DataError(f"{array.where} has the shape {array.shape}, and holds no examples")
-    count, others = inputs.shape[0], targets.shape[0]
-    if count != others:
-        raise DataError(f"{inputs.where} has {count} inputs, and {targets.where} {others} targets; make them fit")
+    check_lengths([inputs.shape, targets.shape], f"{inputs.where} and {targets.where}")
+    count = inputs.shape[0]
     known = targets.tensor(slice(None), labels=True) if len(targets.shape) == 1 else None
     if known is not None:
         check_values(Examples(torch.empty(0), known), targets.where)

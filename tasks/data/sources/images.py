@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import math
-import zlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,9 +13,10 @@ import numpy as np
 import torch
 
 from storage.errors import DataError, FileMissing
+from tasks.data.collating import check_lengths
 from tasks.data.datasets import Dataset
 from tasks.data.examples import Examples
-from tasks.data.sources.arrays import check_memory
+from tasks.data.sources.arrays import check_memory, reading
 from tasks.data.sources.table import Source
 
 IDX_SETS = {"mnist": (255.0, 0.1307, 0.3081), "fashion-mnist": (255.0, 0.2860, 0.3530)}
@@ -44,9 +44,7 @@ class Idx(Source):
         if labels.max() > 9:
             wrong = f"label {labels.max()} of {part} image {labels.argmax()}"
             raise DataError(f"{path}: {wrong} is out of range 0 to 9; fetch the file again")
-        if len(images) != len(labels):
-            counts = f"{len(images)} {part} images but {len(labels)} labels"
-            raise DataError(f"{self.folder}: {counts}; fetch the files again")
+        check_lengths([images.shape, labels.shape], f"{part} in {self.folder}")
         return Examples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
 
 
@@ -61,20 +59,17 @@ def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
     if path is None:
         raise FileMissing(f"no {plain}.gz or {plain} in {folder}; put the four IDX files of the data set there")
     packed = path.suffix == ".gz"
-    try:
-        with gzip.open(path) if packed else path.open("rb") as file:
-            header = file.read(4 + 4 * rank)
-            shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, len(header), 4))
-            if header[:4] != bytes((0, 0, 8, rank)) or len(header) < 4 + 4 * rank or 0 in shape:
-                what = f"no IDX file of unsigned bytes in {rank} dimensions, or there is nothing to learn from"
-                raise DataError(f"{path} is {what}; fetch it again")
-            size, most = math.prod(shape), path.stat().st_size * (MOST_PACKED if packed else 1)
-            if size > most:
-                raise DataError(f"{path} promises {shape} bytes and holds {most} at most; fetch it again")
-            check_memory(path, size)
-            content = file.read(size + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is truncated or no gzip file ({error}); fetch it again") from error
+    with reading(path, "an IDX file"), gzip.open(path) if packed else path.open("rb") as file:
+        header = file.read(4 + 4 * rank)
+        shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, len(header), 4))
+        if header[:4] != bytes((0, 0, 8, rank)) or len(header) < 4 + 4 * rank or 0 in shape:
+            what = f"no IDX file of unsigned bytes in {rank} dimensions, or there is nothing to learn from"
+            raise DataError(f"{path} is {what}; fetch it again")
+        size, most = math.prod(shape), path.stat().st_size * (MOST_PACKED if packed else 1)
+        if size > most:
+            raise DataError(f"{path} promises {shape} bytes and holds {most} at most; fetch it again")
+        check_memory(path, size)
+        content = file.read(size + 1)
     if len(content) != size:
         held = "more" if len(content) > size else len(content)
         raise DataError(f"{path} promises {shape} bytes and holds {held}; fetch it again")

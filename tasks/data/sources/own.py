@@ -223,7 +223,7 @@ class Stream(Reader):
 
     def read(self, rows: np.ndarray) -> Examples:
         """The examples at some rows, int64 (row,), stacked."""
-        return collated(self.items(rows), self.name)
+        return collated(self.items(rows), self.name, alone=True)
 
     def evidence(self) -> list[Any]:
         """The number of examples, and the digests of the first ones."""

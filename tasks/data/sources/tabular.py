@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from storage.errors import ColumnMissing, DataError
@@ -21,9 +23,6 @@ from tasks.data.examples import Examples, check_values
 from tasks.data.sources.arrays import check_memory, reading
 from tasks.data.sources.table import Source
 from tasks.data.stored_files import File, FileReader, files_below
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,9 @@ class Tabular(Source):
         missing = np.argwhere(table.isna().to_numpy())
         if len(missing):
             row, column = missing[0]
-            first = f"the first in row {row + 1} (the header is none), column {table.columns[column]!r}"
-            raise DataError(
-                f"{self.file}: {len(missing)} values are missing, {first}; fill them or remove the rows"
-            )
+            first = f"in row {row + 1} (the header is none), column {table.columns[column]!r}"
+            gaps = f"{len(missing)} values are missing, the first {first}"
+            raise DataError(f"{self.file}: {gaps}; fill them or remove the rows")
         targets, names = _coded(table[target])
         examples = examples_of(table[inputs].to_numpy(np.float32), targets, self.file)
         check_values(examples, self.file)
@@ -135,23 +133,17 @@ def _coded(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _read(format: str, file: str) -> pd.DataFrame:
-    import pandas as pd
-
     with reading(file, format):
         if format == "csv":
             return pd.read_csv(file)
-        from pyarrow.parquet import read_metadata
-
         # The file's size says little about the memory needed, as repeated values take no room in it.
-        metadata = read_metadata(file)
+        metadata = pq.read_metadata(file)
         check_memory(file, metadata.num_rows * metadata.num_columns * np.dtype(np.float64).itemsize)
         return pd.read_parquet(file)
 
 
 def _opened(file: File, metadata: Any = None) -> Any:
     """A Parquet file, of which the metadata may be known."""
-    from pyarrow.parquet import ParquetFile
-
     opened: Any = file.address
     with reading(file.address, "parquet"):
         if scheme_of(file.address):
@@ -163,7 +155,7 @@ def _opened(file: File, metadata: Any = None) -> Any:
             # What pyarrow asks of a file, of which this reader lacks `closed`.
             named = {name: getattr(reader, name) for name in ("read", "seek", "tell", "close")}
             opened = SimpleNamespace(closed=False, **named)
-        return ParquetFile(opened, metadata=metadata)
+        return pq.ParquetFile(opened, metadata=metadata)
 
 
 def _columns(file: File, metadata: Any, group: int | None, names: Sequence[str]) -> dict[str, Any]:

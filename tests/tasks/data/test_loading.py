@@ -276,7 +276,7 @@ def test_a_stream_that_is_shorter_than_it_said_is_refused(make: Make) -> None:
             r"a batch must be \(inputs, targets\) or a dict with labels, not None",
         ),
         ("data", {"collate": "numbers"}, "a batch holds a int where an array of examples belongs$"),
-        ("data", {"collate": "unequal"}, r"there are tensors of shapes \(9, 2\), \(8,\); give each as many"),
+        ("data", {"collate": "unequal"}, r"there are arrays of shapes \(9, 2\), \(8,\); give each as many"),
         ("data", {"collate": "unlabelled"}, "a batch of x, z needs inputs, and targets called labels$"),
         ("dicts", {"transform": "negative"}, "mine.py:dicts: TypeError: bad operand type for unary -: 'dict'"),
     ],

@@ -212,10 +212,7 @@ def data(): return streamed(20), streamed(4)
 """
     partitions = Partitions(Own(find_code(f"{own(code)}:data")), Split(2, "contiguous"))
     trained = [partitions.load(0, place).train for place in range(2)]
-    seen = [
-        batch.inputs["x"] if isinstance(batch.inputs, dict) else batch.inputs
-        for part in trained
-        for batch in part.slices(5)
-    ]
+    assert partitions.describe(0).inputs == (1,), "a single input column is the input"
+    seen = [batch.inputs for part in trained for batch in part.slices(5)]
     assert torch.cat(seen).flatten().tolist() == list(range(20))
     assert len(partitions.load(0, 0).held_out) + len(partitions.load(0, 1).held_out) == 4

@@ -221,7 +221,7 @@ def test_a_file_that_is_gone_is_named_and_the_rounds_before_are_kept(
 @pytest.mark.parametrize(
     ("inputs", "targets", "says"),
     [
-        (INPUTS, TARGETS[:99], r"inputs\S* has 100 inputs, and \S+targets\S* 99 targets"),
+        (INPUTS, TARGETS[:99], r"inputs\S* and \S+targets\S* there are arrays of shapes \(100, 6\), \(99,\)"),
         (INPUTS, TARGETS + 0j, r"targets\S* holds \S+, and examples are numbers"),
         (INPUTS, np.full(100, np.nan), r"targets\S*: 100 of 100 examples have NaN"),
         (INPUTS, -TARGETS, r"targets\S*: label -1 of example \d+ is out of range"),

@@ -74,7 +74,7 @@ def test_a_truncated_gzip_file_is_named(tmp_path, left: float) -> None:
     path = tmp_path / "train-images-idx3-ubyte.gz"
     content = path.read_bytes()
     path.write_bytes(content[: int(left * len(content))])
-    broken(tmp_path, path.name, "fetch it again")
+    broken(tmp_path, path.name, "fetch it again|cannot be read as an IDX file")
 
 
 def test_a_gzip_file_with_a_flipped_bit_is_named(tmp_path) -> None:
@@ -83,7 +83,7 @@ def test_a_gzip_file_with_a_flipped_bit_is_named(tmp_path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    broken(tmp_path, path.name, "truncated or no gzip file")
+    broken(tmp_path, path.name, "cannot be read as an IDX file: ")
 
 
 @pytest.mark.parametrize("length", [0, 3, 4, 15, 16, 75, 77])
@@ -122,7 +122,7 @@ def test_a_label_out_of_range_is_named_with_its_image_and_file(tmp_path) -> None
 def test_images_without_labels_are_refused(tmp_path) -> None:
     write(tmp_path, False, labels=LABELS[:4])
     write(tmp_path, False, "t10k")
-    with pytest.raises(DataError, match="5 train images but 4 labels"):
+    with pytest.raises(DataError, match=r"train in .* arrays of shapes \(5, 4, 3\), \(4,\)"):
         Idx("mnist", str(tmp_path)).load()
 
 

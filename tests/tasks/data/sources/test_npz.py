@@ -53,10 +53,10 @@ def test_bytes_of_pictures_are_pixels(file) -> None:
     [
         ({"inputs": X}, "has the arrays inputs; name them inputs and targets"),
         ({"inputs": X, "y": Y}, "has the arrays inputs, y; name them inputs and targets"),
-        ({"inputs": X, "targets": Y[:2]}, r"tensors of shapes \(3, 2\), \(2,\); give each as many"),
+        ({"inputs": X, "targets": Y[:2]}, r"arrays of shapes \(3, 2\), \(2,\); give each as many"),
         (
             {"inputs": X[:0], "targets": Y[:0]},
-            r"tensors of shapes \(0, 2\), \(0,\); give each as many examples, at least one",
+            r"arrays of shapes \(0, 2\), \(0,\); give each as many examples, at least one",
         ),
         ({"x": X, "y": Y, "y_held_out": Y}, "has no array x_held_out beside y_held_out"),
         ({"x": X, "y": Y, "x_held_out": X}, "has no array y_held_out beside x_held_out"),
