@@ -105,7 +105,10 @@ def _part(data: Any, name: str) -> Examples | Reader:
         return Stream(data, name=name)
     if not hasattr(data, "__len__") or not len(data):
         raise DataError(f"{name}: a {type(data).__name__} has no length, or no examples")
-    return Columns(data, name) if hasattr(data, "column_names") else Items(data, name)
+    if not hasattr(data, "column_names"):
+        return Items(data, name)
+    formatted = (getattr(data, "format", None) or {}).get("type")
+    return Columns(data if formatted else data.with_format("numpy"), name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,12 +148,12 @@ class Columns(Items):
 
     def items(self, rows: np.ndarray) -> list[Any]:
         """The examples at some rows, int64 (row,), as dicts."""
-        columns = self._columns(rows)
+        columns = self.data[rows]
         return [{key: column[place] for key, column in columns.items()} for place in range(len(rows))]
 
     def read(self, rows: np.ndarray) -> Examples:
         """The examples at some rows, int64 (row,), with inputs as `joined` gives them."""
-        columns = self._columns(rows)
+        columns = dict(self.data[rows])
         if len(columns) < 2:
             raise DataError(f"{self.name}: of the columns {[*columns]} inputs and targets need one each")
         for key, column in columns.items():
@@ -171,10 +174,6 @@ class Columns(Items):
             return None
         column = np.asarray(self.data.select_columns([self._target]).with_format("numpy")[:][self._target])
         return torch.from_numpy(column) if column.ndim == 1 and column.dtype.kind in "biuf" else None
-
-    def _columns(self, rows: np.ndarray) -> dict[str, Any]:
-        formatted = (getattr(self.data, "format", None) or {}).get("type")
-        return dict((self.data if formatted else self.data.with_format("numpy"))[rows])
 
 
 @dataclass(frozen=True, eq=False)

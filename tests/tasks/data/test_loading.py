@@ -14,14 +14,12 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from storage.values.digests import tensor_digest
 from tasks.data.examples import Examples, tensors_of
 from tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders
 from tasks.data.partitions import Partitions
-from tasks.data.reading import Loading, ReadingFailed, forget_opened, opened
+from tasks.data.reading import Loading, ReadingFailed, forget_opened
 from tasks.data.sources.own import Own
 from tasks.data.splits.split import Split
 from tasks.maps.backprop import batches
@@ -91,11 +89,7 @@ def named(example): return {**example, "a": [2 * example["a"][0]]}
 def negative(x): return -x
 
 def summed(examples): return torch.stack([x.sum() for x, _ in examples])[:, None], [y for _, y in examples]
-def text(examples): return "nonsense"
-def numbers(examples): return 3, 4
 def unequal(examples): return torch.ones(len(examples) + 1, 2), torch.ones(len(examples))
-def nothing(examples): return None
-def unlabelled(examples): return {"x": torch.ones(3), "z": torch.ones(3)}
 """
 
 Make = Callable[..., AnyExamples]
@@ -269,15 +263,7 @@ def test_a_stream_that_is_shorter_than_it_said_is_refused(make: Make) -> None:
             {},
             "mine.py:ragged: examples do not stack to one array: RuntimeError: .*; pad them by",
         ),
-        ("data", {"collate": "text"}, r"a batch must be \(inputs, targets\) or a dict with labels, not str$"),
-        (
-            "data",
-            {"collate": "nothing"},
-            r"a batch must be \(inputs, targets\) or a dict with labels, not None",
-        ),
-        ("data", {"collate": "numbers"}, "a batch holds a int where an array of examples belongs$"),
         ("data", {"collate": "unequal"}, r"there are arrays of shapes \(9, 2\), \(8,\); give each as many"),
-        ("data", {"collate": "unlabelled"}, "a batch of x, z needs inputs, and targets called labels$"),
         ("dicts", {"transform": "negative"}, "mine.py:dicts: TypeError: bad operand type for unary -: 'dict'"),
     ],
 )
@@ -344,22 +330,6 @@ def test_the_processes_of_a_loader_end_with_a_process_that_is_killed(own, tmp_pa
         time.sleep(0.1)
         left = [pid for pid in left if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
     assert not left
-
-
-@given(st.lists(st.integers(0, 4), max_size=20), st.integers(0, 5))
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_of_opened_data_sets_the_least_recently_used_goes_first(make: Make, own, asked, fitting: int) -> None:
-    forget_opened()
-    source = Own(find_code(f"{own(CODE)}:counted"))
-    loads, size = source.code.load().__globals__["LOADS"], 100 * (4 + 8)
-    loads.clear()
-    held: list[int] = []
-    expected = []
-    for partition in asked:
-        expected += [] if partition in held else [partition]
-        held = [*(other for other in held if other != partition), partition][-max(1, fitting) :]
-        opened(source, partition, 5, fitting * size + size // 2)
-        assert loads == expected
 
 
 def test_what_is_used_in_turn_is_loaded_once_where_it_fits(own, make: Make) -> None:

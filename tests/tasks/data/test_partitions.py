@@ -65,16 +65,6 @@ def test_a_contiguous_split_keeps_the_order(sizes: tuple[int, int]) -> None:
     assert np.concatenate(parts).tolist() == list(range(examples))
 
 
-def test_a_random_split_depends_on_seed_and_number_alone() -> None:
-    def split(seed: int, number: int) -> list[list[int]]:
-        np.random.default_rng(seed + number)
-        return [rows.tolist() for rows in Split(4, "iid", seed).rows(Pool(np.arange(40)), number)]
-
-    assert split(1, 0) == split(1, 0)
-    different = [split(1, 0), split(2, 0), split(1, 1), split(1, 2)]
-    assert all(one != two for n, one in enumerate(different) for two in different[:n])
-
-
 def test_more_partitions_than_examples_are_refused() -> None:
     Split(3).check(3)
     with pytest.raises(DataError, match="4 partitions need at least as many examples, and there are 3"):

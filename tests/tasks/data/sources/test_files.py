@@ -203,9 +203,7 @@ def test_a_file_of_a_partition_of_its_own_is_named_with_it(train, tmp_path: Path
     assert run.replay().key == {"data": "partition 1: inputs.npy has changed since the run began"}
 
 
-@pytest.mark.parametrize(
-    ("data", "file"), [(npy, "inputs.npy"), (zarr_group, "a.zarr/inputs/c/0/0"), (parquet, "part-0.parquet")]
-)
+@pytest.mark.parametrize(("data", "file"), CHANGED)
 def test_a_file_that_is_gone_is_named_and_the_rounds_before_are_kept(
     data, file: str, train, tmp_path: Path
 ) -> None:

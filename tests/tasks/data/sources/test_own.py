@@ -86,8 +86,6 @@ def test_a_partition_is_not_searched_for_nan_since_its_update_will_be_refused(so
         ("return 5", r"must return \(inputs, targets\)"),
         ("return torch.ones(2, 1)", r"must return \(inputs, targets\)"),
         ("return torch.ones(2, 1), torch.ones(2), 3", r"must return \(inputs, targets\)"),
-        ("return None", r"must return \(inputs, targets\)"),
-        ("return {'a': 1, 'b': 2}", "a batch of a, b needs inputs, and targets called labels"),
         ("return {'labels': [0, 1]}", "a batch of labels needs inputs, and targets called labels"),
         ("return {'ids': 1, 'labels': 2}", r"arrays of shapes \(\), \(\); give each as many examples"),
         (
@@ -100,11 +98,9 @@ def test_a_partition_is_not_searched_for_nan_since_its_update_will_be_refused(so
         ),
         ("return [{'ids': 1}, {'ids': 2}], [0, 1]", "gives a list that is no array"),
         ("return np.array([{'ids': 1}, {'ids': 2}]), [0, 1]", "gives a ndarray that is no array"),
-        ("return ([{'ids': 1}], [0]), ([{'ids': 2}], [0])", "gives a list that is no array"),
         ("return [{'ids': 1, 'label': 0}] * 3", r"must return \(inputs, targets\)"),
         ("return (torch.ones(2), torch.ones(2)), torch.ones(2)", r"must return \(inputs, targets\)"),
         ("return torch.ones(2, 1), torch.ones(3)", r"arrays of shapes \(2, 1\), \(3,\)"),
-        ("return torch.ones(0, 1), torch.ones(0)", r"arrays of shapes \(0, 1\), \(0,\)"),
         (
             "return (torch.ones(2), torch.ones(2)), (torch.ones(3), torch.ones(2))",
             r"arrays of shapes \(3,\), \(2,\)",
@@ -112,7 +108,6 @@ def test_a_partition_is_not_searched_for_nan_since_its_update_will_be_refused(so
         ("return torch.ones(2, 1), 'ab'", "gives a str that is no array"),
         ("return torch.ones(2, 1), [None, 1]", "gives a list that is no array"),
         ("return torch.ones(2, 1), 7", r"arrays of shapes \(2, 1\), \(\); give each as many"),
-        ("return torch.tensor(1.0), torch.ones(1)", r"arrays of shapes \(\), \(1,\)"),
         ("return [[1.0, 2.0], [3.0], [4.0]], [0, 1, 2]", "gives a list that is no array"),
         ("return np.ones((2, 1), '>f4'), np.zeros(2)", "gives a ndarray that is no array"),
         ("return 1 / 0", "failed with ZeroDivisionError: division by zero"),
