@@ -162,11 +162,11 @@ class WholeNetwork:
         with beside(store.place, store.schema.state_bytes * shard) as call:
 
             def persist(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
-                number = mapped.partition // shard
+                partition, number = mapped.partition, mapped.partition // shard
                 shards[number].append((mapped, seconds))
                 if len(shards[number]) == wanted[number]:
                     written[number] = call(_persist, self.job, store, round, shards.pop(number))
-                return lambda: written[number].result()[mapped.partition]
+                return lambda: written[number].result()[partition]
 
             yield persist
 
@@ -311,9 +311,8 @@ def commit_round(
         return previous
     stored = closing or attempt.stores_state(state.round)
     with beside(store.place, store.schema.state_bytes) as persist:
-        for partition, update in updates.items():
-            if _stores_update(attempt, after, partition):
-                persist(store.tensors.write_updates, state.round, {partition: update})
+        kept = {p: update for p, update in updates.items() if _stores_update(attempt, after, p)}
+        persist(store.tensors.write_updates, state.round, kept)
         if digests is None:
             persist(_persist_state, attempt, store, after, stored)
         before = store.log.link_before(state.round)
