@@ -160,9 +160,19 @@ class Schema:
     shard: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)] = 1
 
     def sharded(self, processes: int = 1) -> Schema:
-        """The same schema with as few files as are good for so many processes that write them."""
-        fewest = -(-self.partitions // max(MOST_SHARDS, SHARDS_OF_PROCESS * processes))
-        return replace(self, shard=min(fewest, self.largest_shard))
+        """The same schema with as few files as are good for so many processes that write them.
+
+        Of the sizes from the least to twice that, it has the one with which partitions are most often halved into
+        whole shards: a block that is such a part sends a single vector to the reduce.
+        """
+        least = -(-self.partitions // max(MOST_SHARDS, SHARDS_OF_PROCESS * processes))
+        least, largest = min(least, self.largest_shard), min(2 * least, self.largest_shard + 1)
+
+        def parts(shard: int) -> int:
+            count, rest = divmod(self.partitions, shard)
+            return 0 if rest else count & -count  # the largest power of two that divides the count
+
+        return replace(self, shard=max(range(least, largest), key=parts))
 
     @property
     def largest_shard(self) -> int:

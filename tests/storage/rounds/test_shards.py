@@ -175,19 +175,16 @@ def test_a_damaged_file_is_not_copied(many) -> None:
 @pytest.mark.parametrize(
     ("partitions", "size", "processes", "shard"),
     [
-        *((32, 1, 1, 1), (33, 1, 1, 2), (40, 1, 1, 2), (100, 1, 1, 4), (1000, 1, 1, 32), (10_000, 1, 2, 313)),
-        *(
-            (1000, 1, 8, 16),
-            (1000, 1, 200, 1),
-            (1000, 1 << 20, 1, 16),
-            (10**5, 1, 1, 1024),
-            (1000, 1 << 24, 1, 1),
-            (100, 1 << 26, 1, 1),
-        ),
+        *((32, 1, 1, 1), (33, 1, 1, 3), (40, 1, 1, 2), (100, 1, 1, 5), (997, 1, 1, 32), (1000, 1, 1, 50)),
+        *((1024, 1, 1, 32), (10_000, 1, 2, 625), (1000, 1, 8, 25), (1000, 1, 200, 1), (10**5, 1, 1, 1024)),
+        *((1000, 1 << 20, 1, 16), (1000, 1 << 24, 1, 1), (100, 1 << 26, 1, 1)),
     ],
 )
 def test_so_many_partitions_share_a_file(partitions: int, size: int, processes: int, shard: int) -> None:
-    """At most 32 files, or 8 for each process, but none of more than 64 MiB or 1024 partitions; by hand."""
+    """At most 32 files, or 8 for each process, but none of more than 64 MiB or 1024 partitions; by hand.
+
+    Of 32 to 63 for 1000 partitions, 50 makes 20 files, which are halved twice; 997 is prime, and 32 the least.
+    """
     layout = Layout((TensorSpec("w", "float32", (size,)),), (), (), ())
     schema = Schema(layout, partitions).sharded(processes)
     assert schema.shard == shard

@@ -41,7 +41,7 @@ def files(run: Run, round: int) -> int:
     return len(list(run.path.glob(f"updates/float32/c/{round}/*/0")))
 
 
-@pytest.mark.parametrize(("partitions", "shard"), [(40, 2), pytest.param(100, 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("partitions", "shard"), [(40, 2), pytest.param(100, 5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("parts", [{}, {"algorithm": "fed_avg", "stacked": 7}], ids=["scaffold", "stacked"])
 def test_every_executor_gives_the_bits_of_a_file_for_each(
     train, client: Client, monkeypatch, partitions, shard, parts

@@ -63,6 +63,12 @@ def test_blocks_of_shards_by_hand() -> None:
     assert (len(plan.shards), plan.span(0), plan.span(1)) == (3, range(8), range(8, 10))
 
 
+def test_where_shards_fit_its_halves_a_block_is_one_node() -> None:
+    """In a thousand partitions 50 fit a quarter five times; of 32, those of a half are cut from the other's."""
+    assert [len(RoundPlan(1000, 4, 50).nodes(block)) for block in range(4)] == [1] * 4
+    assert RoundPlan(1000, 2, 32).nodes(0)[:2] == [(0, 500), (500, 508)]
+
+
 def test_folds_by_hand() -> None:
     """40 blocks at a fan-in of 4: ten of four, then three of 4, 3 and 3 of these, and a reduce of three."""
     first, second = RoundPlan(100, 40).folds(4)
