@@ -162,9 +162,9 @@ class Run(StoredRun):
 
     def _dealt(self, trust: bool) -> Partitions:
         """The data of the run and their split, loaded again; raises `DataError` where they are not the same."""
+        from flows.config.experiment import Dealing
         from flows.config.recorded import check_examples, check_trust
         from flows.config.resolving import deal
-        from flows.config.train import Dealing
         from tasks.data.partitions import combine
 
         if self.config.get("data") is None:

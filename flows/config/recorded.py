@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
-from flows.config.train import PREPARED, Dealing, Experiment, TrainConfig
+from flows.config.experiment import PREPARED, Dealing, Experiment
+from flows.config.train import TrainConfig
 from storage.errors import DataError, UsageError
 from storage.places.addresses import Where, above, full_address
 from storage.runs.names import default_root

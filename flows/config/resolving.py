@@ -12,8 +12,9 @@ from functools import partial
 from math import inf, prod
 from typing import Any
 
+from flows.config.experiment import PREPARED, Dealing
 from flows.config.recorded import differences
-from flows.config.train import PREPARED, RECORDED, Dealing, TrainConfig
+from flows.config.train import RECORDED, TrainConfig
 from storage.errors import UsageError
 from storage.places.addresses import full_address
 from storage.runs.names import is_run, run_address

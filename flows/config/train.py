@@ -7,7 +7,6 @@ and how long the run is trained, and may change when it is resumed.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,24 +14,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import DEFAULT, EVERY_OPTION, Named, Recombined, fold_options, leave_checks
-from flows.config.base import Config, EachOwn, NamedOrOwn, Names, Numbers
-from storage.parsing import MOST_PARTITIONS, MOST_ROUNDS, at_commas
+from flows.config.algorithms import EVERY_OPTION, fold_options, leave_checks
+from flows.config.base import Config, Numbers
+from flows.config.experiment import Experiment
+from storage.parsing import MOST_ROUNDS
 from storage.places.addresses import address_of
 from storage.places.schemes import place_of
 from storage.runs.names import SUFFIX, default_root
 from storage.upkeep.keeping import Keep
-from tasks.compute.compute import Compute
 from tasks.data.reading import Loading
-from tasks.data.sources.table import SOURCES
-from tasks.data.splits.cohort import Cohort
-from tasks.data.splits.deals import SPLITS
-from tasks.networks.reference import MODELS
-from tasks.networks.scores import LOSS_NAMES, SCORES
-from tasks.networks.start import Fork, Start
-from tasks.tables import spelled
-from tasks.topology import TOPOLOGIES, read_edges
-from tasks.user_code import Code, find_code
 
 SEEDED, RECORDED = "seeded", "recorded:"
 """The orders in which updates may arrive: a simulated one, or after the prefix that of a recorded run."""
@@ -42,171 +32,6 @@ TODAY = "{date}"
 
 LONGEST_NAME = 255
 """The most bytes that file systems allow in a folder's name."""
-
-
-PREPARED = ("transform", "held_out_transform", "collate")
-"""The user's functions that prepare examples where they are used."""
-
-
-def _as_number(given: Any) -> Any:
-    """A whole number where a text is one, so that 1 is one partition and 1.0 all of them."""
-    return int(given) if isinstance(given, str) and given.isdecimal() else given
-
-
-Share = Annotated[float, Field(gt=0, le=1)]
-
-
-class Dealing(Config):
-    """The examples, how they are split into partitions, and how they are prepared."""
-
-    data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
-    target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
-    hash_data: bool = Field(
-        default=False, description="read all bytes of files larger than 256 MB to show that they are the same"
-    )
-    held_out: float = Field(
-        default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
-    )
-    partitions: int = Field(
-        default=4, ge=1, le=MOST_PARTITIONS, description="into how many parts the examples are split"
-    )
-    split: str = Field(
-        default="iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}"
-    )
-    resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
-    score_partitions: Share | None = Field(
-        default=None,
-        description="share of its examples that each partition holds out for a score of its own, such as 0.1",
-    )
-    seed: int = Field(default=0, ge=0, description="decides every random number")
-    transform: NamedOrOwn | None = Field(
-        default=None,
-        description="FILE.py:fn of an input to train on, or of input and target; its draws are seeded",
-    )
-    held_out_transform: NamedOrOwn | None = Field(default=None, description="the same for examples to score with")
-    collate: NamedOrOwn | None = Field(
-        default=None, description="FILE.py:fn that makes a batch of a list of examples; default: they are stacked"
-    )
-
-    @property
-    def loading(self) -> Loading:
-        """How examples are prepared where they are used, which decides bits; raises `CodeError`."""
-        transform, held_out_transform, collate = (
-            (given := getattr(self, name)) and find_code(given) for name in PREPARED
-        )
-        return Loading(transform, held_out_transform, collate)
-
-    @model_validator(mode="after")
-    def _dealt(self) -> Dealing:
-        if isinstance(self.data, tuple) and self.partitions != len(self.data):
-            raise ValueError(f"{len(self.data)} data sets are as many partitions, not {self.partitions}")
-        return self
-
-
-def _known_device(device: str) -> str:
-    """The name of a device unchanged; raises `ValueError` for what torch would not take as one."""
-    if not re.fullmatch(r"[a-z]\w*(:\d+)?", device):
-        raise ValueError(f"{device!r} is no device; give cpu, cuda, cuda:1, mps, xpu or auto")
-    return device
-
-
-class Experiment(Dealing):
-    """The part of the configuration that decides a run's results; a resumed run must have the same."""
-
-    model: NamedOrOwn = Field(default="mlp", description=f"{', '.join(MODELS)}, FILE.py:fn")
-    model_options: dict[str, Any] = Field(
-        default={}, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
-    )
-    loss: NamedOrOwn | None = Field(
-        default=None, description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets"
-    )
-    start_from: str | Fork | Start | None = Field(
-        default=None,
-        description="a checkpoint, a stored round RUN@12, or one of the newest complete run such as night-*@-1, "
-        "to begin with; default: weights by the seed",
-    )
-    scores: Names | None = Field(
-        default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: by the loss"
-    )
-    algorithm: Named = Field(
-        default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
-    )
-    topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_edges)] = Field(
-        default=None,
-        description=f"{', '.join(spelled(TOPOLOGIES))}, FILE.json of edges: whose network is averaged with whose",
-    )
-    recombined: Recombined | None = Field(
-        default=None,
-        description="parts in place of the algorithm's, as `roundweave recombine --save` records them",
-    )
-    cohort: Annotated[Annotated[int, Field(ge=1, strict=True)] | Share | None, BeforeValidator(_as_number)] = (
-        Field(
-            default=None,
-            description="how many partitions take part in a round, such as 10, or a share, such as 0.1",
-        )
-    )
-    cohort_by_size: bool = Field(
-        default=False, description="draw partitions with chances in proportion to their examples"
-    )
-    quorum: int = Field(default=1, ge=1, description="a round with fewer accepted updates fails")
-    dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
-        default="float32", description="type of the parameters"
-    )
-    device: Annotated[str, AfterValidator(_known_device)] = Field(
-        default="cpu",
-        description="where maps are computed: cpu, cuda, cuda:1, mps, xpu; auto takes what every worker has",
-    )
-    precision: Literal["float32", "bf16", "fp16"] = Field(
-        default="float32",
-        description="of forward passes; bf16 and fp16 are torch's autocast, with parameters in dtype",
-    )
-    compiled: bool = Field(default=False, description="let torch's compiler make the networks' code")
-    threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")
-    stacked: int = Field(
-        default=1, ge=1, description="small partitions to train side by side, with bits of their own"
-    )
-    ranks: int = Field(
-        default=1, ge=1, description="processes that share one network, each with a part of its layers"
-    )
-    units: Annotated[tuple[str, ...], BeforeValidator(at_commas)] = Field(
-        default=(), description="layers whose units ranks share, at commas; default: those that hold the most"
-    )
-    hybrid: bool = Field(default=False, description="whether ranks share the batch before these layers")
-    mixed_hardware: bool = Field(
-        default=False, description="accept unequal machines; withdraws the promise of equal bits"
-    )
-
-    @property
-    def compute(self) -> Compute:
-        """How maps are computed; raises `UsageError` for fields that exclude one another."""
-        shared = (self.stacked, self.ranks, self.units, self.hybrid)
-        return Compute(self.threads, *shared, self.device, self.precision, self.compiled)
-
-    @property
-    def code(self) -> tuple[Code, ...]:
-        """The user's functions among the algorithm, its map, reduce and apply."""
-        return (*self.algorithm.code, *(self.recombined.code if self.recombined else ()))
-
-    @property
-    def drawn(self) -> Cohort | None:
-        """The cohort of a round; None if all partitions take part."""
-        share = self.cohort if self.cohort is not None else 1.0
-        size = share if isinstance(share, int) else max(1, round(share * self.partitions))
-        return None if size == self.partitions else Cohort(size, self.cohort_by_size)
-
-    @model_validator(mode="after")
-    def _fits(self) -> Experiment:
-        if isinstance(self.cohort, int) and self.cohort > self.partitions:
-            raise ValueError(f"a cohort of {self.cohort} is more than the {self.partitions} partitions")
-        if self.cohort is not None and self.topology is not None:
-            raise ValueError("with a topology each partition trains its network in each round; leave cohort out")
-        if self.cohort_by_size and self.cohort is None:
-            raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
-        if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):
-            raise ValueError(f"quorum {self.quorum} is more than the {taking_part} partitions of a round")
-        if self.precision != "float32" and self.dtype != "float32":
-            raise ValueError(f"precision {self.precision} is for parameters in float32, not in {self.dtype}")
-        return self
 
 
 def _known_place(root: Any) -> Any:

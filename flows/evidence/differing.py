@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from flows.config.experiment import Experiment
 from flows.config.recorded import differences, other_examples
-from flows.config.train import Experiment
 from storage.errors import RoundMissing, StoreDamaged, StoreError
 from storage.places.addresses import Where
 from storage.runs.round import StoredRound

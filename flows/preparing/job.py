@@ -8,10 +8,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from flows.config.experiment import Dealing
 from flows.config.recorded import differences, other_examples
 from flows.config.resolving import Resolved, order_of, work_of
 from flows.config.scheduled import address, with_name
-from flows.config.train import Dealing, TrainConfig
+from flows.config.train import TrainConfig
 from flows.preparing.needs import Needs
 from flows.recording import create_run
 from flows.reporting.listening import begun, notice

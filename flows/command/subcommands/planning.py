@@ -12,8 +12,9 @@ from rich.console import Console
 
 from flows.command.common import Json, console, output, say, text_table
 from flows.command.options import with_options
+from flows.config.experiment import Experiment
 from flows.config.files import check_toml, read_toml, write_toml
-from flows.config.train import Execution, Experiment, TrainConfig
+from flows.config.train import Execution, TrainConfig
 from flows.planning.plan import Plan, plan
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")

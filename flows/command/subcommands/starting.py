@@ -15,8 +15,9 @@ from pydantic.fields import FieldInfo
 from flows.command.common import Json, console, output, say, text_table
 from flows.command.options import with_options
 from flows.config.algorithms import option_fields
+from flows.config.experiment import Dealing, Experiment
 from flows.config.resolving import deal
-from flows.config.train import Dealing, Execution, Experiment
+from flows.config.train import Execution
 from flows.reporting.plots import check_plot
 from storage.errors import UsageError
 from tasks.algorithms.preset import APPLIES, MAPS

@@ -13,9 +13,10 @@ import typer
 from flows.command.common import Json, Quiet, Root, RunName, Trust, print_json
 from flows.command.options import with_options
 from flows.command.subcommands.looking import print_result, run_summary
+from flows.config.experiment import Experiment
 from flows.config.files import read_toml
 from flows.config.recorded import resumed_config
-from flows.config.train import Execution, Experiment, TrainConfig
+from flows.config.train import Execution, TrainConfig
 from flows.evidence.forking import fork
 from flows.reporting.listening import Listener, listening
 from flows.reporting.scores import shown_commit
