@@ -34,6 +34,7 @@ class Loader:
     """Processes that read batches ahead; they stay while examples that were read by them are in use."""
 
     def __init__(self, workers: int) -> None:
+        multiprocessing.current_process().daemon = False  # or a worker of Dask may start no processes
         # Processes that are forked off a fork server hold no lock of a thread of this one.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
@@ -43,10 +44,10 @@ class Loader:
 
     def batches(self, reading: Reading, keys: Iterable[tuple[np.ndarray, int]]) -> Iterator[Examples]:
         """The batches of rows, int64 (row,), and seeds, in order; raises `ReadingFailed`."""
-        left, begun = iter(keys), deque[Future[Examples]]()
+        left, begun, submit = iter(keys), deque[Future[Examples]](), self._pool.submit
         try:
             while True:
-                begun.extend(self._begun(reading, *key) for key in islice(left, self._ahead - len(begun)))
+                begun.extend(submit(reading.rows, *key) for key in islice(left, self._ahead - len(begun)))
                 if not begun:
                     return
                 yield begun.popleft().result()
@@ -56,14 +57,6 @@ class Loader:
         finally:
             for batch in begun:
                 batch.cancel()
-
-    def _begun(self, reading: Reading, rows: np.ndarray, seed: int) -> Future[Examples]:
-        this = multiprocessing.current_process()
-        marked, this.daemon = this.daemon, False  # workers of Dask are so marked, and may then start no process
-        try:
-            return self._pool.submit(reading.rows, rows, seed)
-        finally:
-            this.daemon = marked
 
 
 def _begin_process() -> None:

@@ -85,10 +85,14 @@ class Npz(Source):
 def _examples(arrays: dict[str, np.ndarray], inputs: str, targets: str, file: str) -> Examples:
     if missing := {inputs, targets} - {*arrays}:
         raise DataError(f"{file} has no array {missing.pop()} beside {({inputs, targets} & {*arrays}).pop()}")
-    known = arrays[targets]
-    examples = examples_of(arrays[inputs], known.astype(np.int64) if known.dtype.kind in "iu" else known, file)
+    examples = examples_of(arrays[inputs], _integers(arrays[targets]), file)
     check_values(examples, file)
     return examples
+
+
+def _integers(targets: np.ndarray) -> np.ndarray:
+    """Targets (example, *), int64 if they are whole numbers."""
+    return targets.astype(np.int64) if targets.dtype.kind in "iu" else targets
 
 
 @dataclass(frozen=True)
@@ -140,12 +144,6 @@ class Stored:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     take: Callable[[Any], np.ndarray]
-
-    def tensor(self, rows: Any, labels: bool = False) -> torch.Tensor:
-        """Some rows; of `labels` all whole numbers are int64, else those that torch cannot add up."""
-        found = self.take(rows)
-        wide = found.dtype.kind in "iu" if labels else found.dtype.kind == "u" and found.dtype.itemsize > 1
-        return torch.from_numpy(found.astype(np.int64) if wide else found)
 
     def largest(self) -> int:
         """The largest of whole numbers; -1 for others."""
@@ -206,13 +204,14 @@ def _reader(inputs: Stored, targets: Stored, files: Sequence[File], hash_data: b
             raise DataError(f"{array.where} holds {array.dtype}, and examples are numbers; code it as numbers")
     check_lengths([inputs.shape, targets.shape], f"{inputs.where} and {targets.where}")
     count = inputs.shape[0]
-    known = targets.tensor(slice(None), labels=True) if len(targets.shape) == 1 else None
+    known = torch.from_numpy(_integers(targets.take(slice(None)))) if len(targets.shape) == 1 else None
     if known is not None:
         check_values(Examples(torch.empty(0), known), targets.where)
     starts = np.append(np.arange(0, count, group), count) if group else None
 
     def load(rows: Any) -> Examples:
         rows = rows if starts is None else slice(*starts[rows : rows + 2])
-        return Examples(inputs.tensor(rows), targets.tensor(rows, labels=True) if known is None else known[rows])
+        labels = torch.from_numpy(_integers(targets.take(rows))) if known is None else known[rows]
+        return examples_of(torch.from_numpy(inputs.take(rows)), labels, inputs.where)
 
     return FileReader(files, hash_data, count, load, known, starts, targets.largest)
