@@ -12,7 +12,7 @@ import torch
 from storage.errors import DataError
 from storage.values.hashing import json_digest
 from storage.values.tensors import Record
-from tasks.data.examples import Examples, Tensors, first_tensor, named_tensors, tensors_of
+from tasks.data.examples import Examples, Tensors, first_tensor, tensors_by_name, tensors_of
 from tasks.numerics.devices import moved
 
 
@@ -177,5 +177,5 @@ def check_alike(dataset: Dataset, name: str) -> None:
 def _described(examples: Examples) -> dict[str, str]:
     return {
         name: f"{'numbers' if tensor.is_floating_point() else 'integers'} of shape {tuple(tensor.shape[1:])}"
-        for name, tensor in named_tensors(examples).items()
+        for name, tensor in tensors_by_name(examples).items()
     }

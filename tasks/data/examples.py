@@ -112,7 +112,7 @@ def grouped_passes(groups: np.ndarray, size: int, steps: int, seed: int) -> Iter
         yield order[: (steps - done) * size]
 
 
-def named_tensors(examples: Examples) -> dict[str, torch.Tensor]:
+def tensors_by_name(examples: Examples) -> dict[str, torch.Tensor]:
     """The tensors (example, *) of inputs and targets, such as ``inputs``, or ``inputs a`` of several by name."""
     named: dict[str, torch.Tensor] = {}
     for kind, part in (("inputs", examples.inputs), ("targets", examples.targets)):
@@ -123,7 +123,7 @@ def named_tensors(examples: Examples) -> dict[str, torch.Tensor]:
 
 def tensors_of(examples: Examples) -> list[torch.Tensor]:
     """The tensors (example, *) of examples: first those of the inputs, then those of the targets."""
-    return list(named_tensors(examples).values())
+    return list(tensors_by_name(examples).values())
 
 
 def single(tensors: Tensors, what: str) -> torch.Tensor:
@@ -140,7 +140,7 @@ def first_tensor(tensors: Any) -> torch.Tensor:
 
 def check_values(examples: Examples, name: str) -> None:
     """Raise `DataError` for a non-finite number or a negative label, naming the first example that has one."""
-    for kind, tensor in named_tensors(examples).items():
+    for kind, tensor in tensors_by_name(examples).items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             bad = torch.nonzero(~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1))
             which = f"{len(bad)} of {len(tensor)} examples have NaN or infinite {kind}"

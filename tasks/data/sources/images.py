@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage.errors import DataError, FileMissing
-from tasks.data.collating import check_lengths
+from storage.errors import DataError, FileMissing, failing_as
 from tasks.data.datasets import Dataset
 from tasks.data.examples import Examples
-from tasks.data.sources.arrays import check_memory, reading
+from tasks.data.sources.arrays import check_memory
 from tasks.data.sources.table import Source
 
 IDX_SETS = {"mnist": (255.0, 0.1307, 0.3081), "fashion-mnist": (255.0, 0.2860, 0.3530)}
@@ -44,7 +43,9 @@ class Idx(Source):
         if labels.max() > 9:
             wrong = f"label {labels.max()} of {part} image {labels.argmax()}"
             raise DataError(f"{path}: {wrong} is out of range 0 to 9; fetch the file again")
-        check_lengths([images.shape, labels.shape], f"{part} in {self.folder}")
+        if len(images) != len(labels):
+            counts = f"{len(images)} {part} images but {len(labels)} labels"
+            raise DataError(f"{self.folder}: {counts}; fetch the files again")
         return Examples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
 
 
@@ -59,7 +60,7 @@ def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
     if path is None:
         raise FileMissing(f"no {plain}.gz or {plain} in {folder}; put the four IDX files of the data set there")
     packed = path.suffix == ".gz"
-    with reading(path, "an IDX file"), gzip.open(path) if packed else path.open("rb") as file:
+    with failing_as(partial(_truncated, path)), gzip.open(path) if packed else path.open("rb") as file:
         header = file.read(4 + 4 * rank)
         shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, len(header), 4))
         if header[:4] != bytes((0, 0, 8, rank)) or len(header) < 4 + 4 * rank or 0 in shape:
@@ -74,6 +75,10 @@ def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
         held = "more" if len(content) > size else len(content)
         raise DataError(f"{path} promises {shape} bytes and holds {held}; fetch it again")
     return path, np.frombuffer(bytearray(content), np.uint8).reshape(shape)
+
+
+def _truncated(path: Path, error: BaseException) -> DataError:
+    return DataError(f"{path} is truncated or no gzip file ({error}); fetch it again")
 
 
 @dataclass(frozen=True)

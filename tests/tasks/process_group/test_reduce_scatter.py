@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -22,7 +24,12 @@ from tasks.rounds.job import Work
 from tasks.rounds.plan import RoundPlan
 from tasks.rounds.steps import BlockResult, fold_block, reduce_blocks
 
-WORK = Work(None, Algorithm(Gradient(), Mean(), Sgd(0.1)), None, 0)  # type: ignore[arg-type]
+
+def work_of(partitions: int) -> Work:
+    dealt = SimpleNamespace(split=SimpleNamespace(partitions=partitions))
+    return Work(None, Algorithm(Gradient(), Mean(), Sgd(0.1)), dealt, 0)  # type: ignore[arg-type]
+
+
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -40,7 +47,7 @@ def blocks_of(
     plan, results = RoundPlan(partitions, ranks), []
     for block in range(ranks):
         records = {p: UpdateRecord("", 1, None if updates[p] else "refused") for p in plan.span(block)}
-        results.append(BlockResult(fold_block(WORK, 1, plan.nodes(block), updates), records))
+        results.append(BlockResult(fold_block(work_of(partitions), 1, plan.nodes(block), updates), records))
     return results
 
 
@@ -50,14 +57,15 @@ SIZES = st.integers(1, 20).flatmap(lambda n: st.tuples(st.just(n), st.integers(1
 @given(SIZES, st.sets(st.integers(0, 19)), st.integers(1, 200), st.sampled_from(DTYPES))
 def test_shares_have_the_bits_of_the_whole(sizes, refused, elements, dtype) -> None:
     partitions, ranks = sizes
+    work = work_of(partitions)
     blocks, state = blocks_of(*sizes, refused, elements, dtype), State({"float32": torch.zeros(elements)})
     if refused.issuperset(range(partitions)):
         with pytest.raises(RoundFailed, match=f"0 of {partitions} updates are sound"):
-            reduce_blocks(WORK, state, blocks)
+            reduce_blocks(work, state, blocks)
         return
-    whole = reduce_blocks(WORK, state, blocks)
+    whole = reduce_blocks(work, state, blocks)
     parts = [
-        reduce_blocks(WORK, state_share(state, rank, ranks), [block_share(block, rank, ranks) for block in blocks])
+        reduce_blocks(work, state_share(state, rank, ranks), [block_share(block, rank, ranks) for block in blocks])
         for rank in range(ranks)
     ]
     joined = joined_update(parts)

@@ -12,8 +12,7 @@ ALL = (
     overhead.NOOP,
     overhead.CLIENTS,
     overhead.CLIENTS_STACKED,
-    overhead.FEDERATED_ALL,
-    overhead.FEDERATED_COHORT,
+    *overhead.FEDERATED,
     overhead.SERVER,
     training.ACCURACY,  # last: it deletes many files, after which new ones are slow for minutes
 )

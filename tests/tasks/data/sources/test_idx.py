@@ -74,7 +74,7 @@ def test_a_truncated_gzip_file_is_named(tmp_path, left: float) -> None:
     path = tmp_path / "train-images-idx3-ubyte.gz"
     content = path.read_bytes()
     path.write_bytes(content[: int(left * len(content))])
-    broken(tmp_path, path.name, "fetch it again|cannot be read as an IDX file")
+    broken(tmp_path, path.name, "fetch it again")
 
 
 def test_a_gzip_file_with_a_flipped_bit_is_named(tmp_path) -> None:
@@ -83,7 +83,7 @@ def test_a_gzip_file_with_a_flipped_bit_is_named(tmp_path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    broken(tmp_path, path.name, "cannot be read as an IDX file: ")
+    broken(tmp_path, path.name, "truncated or no gzip file")
 
 
 @pytest.mark.parametrize("length", [0, 3, 4, 15, 16, 75, 77])
@@ -109,6 +109,11 @@ def test_a_file_of_another_kind_is_named(tmp_path, content: bytes) -> None:
     broken(tmp_path, "train-images-idx3-ubyte", "is no IDX file of unsigned bytes in 3 dimensions")
 
 
+def test_a_header_that_promises_far_too_much_is_refused(tmp_path) -> None:
+    write(tmp_path, False, images=idx(IMAGES)[:4] + b"\xff" * 12 + bytes(60))
+    broken(tmp_path, "train-images-idx3-ubyte", "promises")
+
+
 def test_a_label_out_of_range_is_named_with_its_image_and_file(tmp_path) -> None:
     write(tmp_path, False, labels=np.array([0, 1, 2, 10, 3], np.uint8))
     broken(tmp_path, "train-labels-idx1-ubyte", "label 10 of train image 3 is out of range 0 to 9")
@@ -117,7 +122,7 @@ def test_a_label_out_of_range_is_named_with_its_image_and_file(tmp_path) -> None
 def test_images_without_labels_are_refused(tmp_path) -> None:
     write(tmp_path, False, labels=LABELS[:4])
     write(tmp_path, False, "t10k")
-    with pytest.raises(DataError, match=r"train in .* arrays of shapes \(5, 4, 3\), \(4,\)"):
+    with pytest.raises(DataError, match="5 train images but 4 labels"):
         Idx("mnist", str(tmp_path)).load()
 
 
