@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field
 
+from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, views
 from tasks.data.examples import Examples
@@ -103,6 +104,14 @@ class Agnostic(LocalSteps):
 
     ascent: Ascent = 0.1
 
+    def bound(self, objective: Objective, partitions: Any) -> Self:
+        """This map; raises `UsageError` for parameters whose type would round the sum of losses."""
+        if rounding := {spec.dtype for spec in objective.layout.params} - {"float32", "float64"}:
+            raise UsageError(
+                f"afl carries sums of losses, which {', '.join(rounding)} rounds; give dtype = float32"
+            )
+        return super().bound(objective, partitions)
+
     @property
     def carry(self) -> tuple[str, ...]:
         """The weight, and what the optimizer keeps, each one vector (elements,) per dtype."""
@@ -116,9 +125,9 @@ class Agnostic(LocalSteps):
         own = carry.get("weight") or {name: torch.zeros_like(vector) for name, vector in state.params.items()}
         grown = self.ascent * start_loss(objective, state, examples)
         kept = {name: torch.cat([vector[:1] + grown, vector[1:]]) for name, vector in own.items()}
-        log_weight = next(iter(kept.values()))[0].item()
-        carried = {"weight": kept, **update.carry}
-        return replace(update, carry=carried, metrics={**update.metrics, "log_weight": log_weight})
+        # Weights and network step at once, each along the gradient before the step.
+        metrics = {**update.metrics, "log_weight": next(iter(own.values()))[0].item()}
+        return replace(update, carry={"weight": kept, **update.carry}, metrics=metrics)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
 from flows.stored import Run
 from storage.errors import RoundFailed, UsageError
 from tasks.algorithms.table import build_algorithm
@@ -103,9 +105,10 @@ def afl(cohorts: list[list[int]]) -> float:
     """Mohri et al. 2019 with one step, and weights by multiplied exponentials of 0.7 times the losses."""
     x, weights = 2.0, [1.0] * PARTITIONS
     for cohort in cohorts:
+        step = mean([x - walked(x, p, 1) for p in cohort], [weights[p] for p in cohort])
         for p in cohort:
             weights[p] *= math.exp(0.7 * (x - TARGETS[p]) ** 2)
-        x -= mean([x - walked(x, p, 1) for p in cohort], [weights[p] for p in cohort])
+        x -= step
     return x
 
 
@@ -148,6 +151,13 @@ def test_without_fairness_it_is_the_plain_mean(train, own) -> None:
 def test_a_map_that_does_not_tell_what_a_reduce_needs_is_named(train, own) -> None:
     with pytest.raises(RoundFailed, match="reduce Fair needs the metric 'start_loss' of its own map"):
         train(**fields(own, None), algorithm={"name": "q_fed_avg", "map": "local_steps"})
+
+
+def test_a_weight_that_its_type_would_round_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match="afl carries sums of losses, which bfloat16 rounds; give dtype = float32"
+    ):
+        resolve(TrainConfig(algorithm="afl", dtype="bfloat16"))
 
 
 @pytest.mark.parametrize(("name", "given"), [("fed_nova", "momentum"), ("mime_lite", "optimizer"), ("afl", "q")])
