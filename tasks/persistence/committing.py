@@ -159,7 +159,7 @@ class WholeNetwork:
         wanted = Counter(partition // shard for partition in partitions)
         shards: dict[int, list[tuple[Mapped, float]]] = defaultdict(list)
         written: dict[int, Future[dict[int, UpdateRecord]]] = {}
-        with beside(store.place, store.schema.state_bytes * shard) as call:
+        with beside(store.place, store.schema.state_bytes * max(wanted.values(), default=0)) as call:
 
             def persist(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
                 partition, number = mapped.partition, mapped.partition // shard
