@@ -195,8 +195,8 @@ def _create(config: TrainConfig, where: str, work: Work, description: Descriptio
         return create_run(where, config, work, description, initial, processes=processes)
     initial, carried = start.state(work.objective), _carried(start, config, work, description)
     if not carried:
-        # Extras in the state, such as a control variate, belong to the partitions' carry and are dropped with it.
-        names = initial.memory.keys() - set(work.algorithm.map.extras)
+        # What partitions carry, the server may keep for all, such as a control variate: it is dropped with that.
+        names = initial.memory.keys() - set(work.algorithm.map.carry)
         initial = replace(initial, memory={name: initial.memory[name] for name in names})
     if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
         notice(f"{run_name(where)} begins with {', '.join(new)} of its own: {start.reference} has none that fit")

@@ -31,7 +31,7 @@ class FedDyn(LocalSteps):
     is the apply `Drift`.
 
     >>> FedDyn(local_epochs=1).carry
-    ('gradient',)
+    ('drift',)
     """
 
     alpha: Regularization = 0.1
@@ -39,13 +39,13 @@ class FedDyn(LocalSteps):
     @property
     def carry(self) -> tuple[str, ...]:
         """g, and what the optimizer keeps, each one vector (elements,) per dtype."""
-        return ("gradient", *super().carry)
+        return ("drift", *super().carry)
 
     def __call__(
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train on the partition; direction and g are one vector (elements,) per dtype."""
-        own = carry.get("gradient") or {name: torch.zeros_like(vector) for name, vector in state.params.items()}
+        own = carry.get("drift") or {name: torch.zeros_like(vector) for name, vector in state.params.items()}
         start, g = (views(objective.layout.params, vectors) for vectors in (state.params, own))
 
         def term(name: str, w: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,7 @@ class FedDyn(LocalSteps):
 
         update, _ = self.walk(objective, state, examples, seed, term, carry=carry)
         kept = {name: vector + self.alpha * update.direction[name] for name, vector in own.items()}
-        return replace(update, carry={"gradient": kept, **update.carry})
+        return replace(update, carry={"drift": kept, **update.carry})
 
 
 @dataclass(frozen=True)
