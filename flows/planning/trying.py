@@ -122,6 +122,7 @@ class Bench:
         while True:
             resolved = self.resolved(replace(single.shortened(steps), algorithm=self.work.local))
             work, _ = work_of(resolved, self.executors["inline"])
+            state = replace(state, memory=work.algorithm.apply.init(state.params))
             seconds = inf
             for number in range(1, TIMES + 1):
                 began = time.perf_counter()

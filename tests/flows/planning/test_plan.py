@@ -183,6 +183,13 @@ def test_what_no_strategy_can_do_is_refused(tmp_path: Path) -> None:
         plan(config)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["scaffold", "fed_dyn", "mime_lite"])
+def test_algorithms_whose_maps_use_the_servers_memory_are_planned(tmp_path: Path, algorithm: str) -> None:
+    config = rw.TrainConfig(algorithm=algorithm, local_steps=3, rounds=20, model="logistic", root=tmp_path)
+    assert {"single", "local epoch"} <= plan(config).raced.keys()
+
+
 def test_the_command_prints_and_shows(
     planned: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
