@@ -118,6 +118,18 @@ def test_what_partitions_carry_goes_along_where_they_are_the_same(train) -> None
     assert "other begins with control of its own" in notices[0]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "slot", "stays"), [("fed_dyn", "drift", False), ("mime_lite", "momentum", True)]
+)
+def test_what_the_server_keeps_of_partitions_stays_behind_with_it(train, algorithm, slot, stays) -> None:
+    parent = train(**SMALL, algorithm=algorithm, name="parent")
+    run, _ = forked("parent@2", partitions=4)
+    before, after = (each.state.memory[slot] for each in (parent.round(2), run.round(0)))
+    assert before["float32"].any()
+    assert same_vectors(before, after) is stays
+    assert stays or not after["float32"].any()
+
+
 def test_what_partitions_carry_stays_where_the_fork_carries_something_else(train) -> None:
     adam = {"optimizer": "AdamW", "lr": 0.01, "optimizer_state": "carried"}
     parent = train(**SMALL, **adam, name="parent")
