@@ -59,8 +59,14 @@ def load_and_persist(job: Job, round: int, block: int) -> BlockExamples:
     """
     partitions = job.work.partitions
     if block == 0 and not partitions.source.partitioned:
-        job.attempt.open().splits.write(job.split(round), partitions.assignment)
+        _persist_split(job.attempt.open(), partitions, job.split(round))
     return load_block(job, round, block)
+
+
+@functools.lru_cache(maxsize=2)
+def _persist_split(store: RoundStore, partitions: Partitions, number: int) -> None:
+    """Store a split, once for all rounds of it: to look whether it is stored reads all of it."""
+    store.splits.write(number, partitions.assignment)
 
 
 def load_block(job: Job, round: int, block: int) -> BlockExamples:
