@@ -51,7 +51,7 @@ class Reweighted(Mean):
     def finish(self, state: State, node: Node) -> Update:
         """Divide the sums."""
         shared = self._shared(node)
-        mean = super().finish(state, shared.sum)
+        mean = super().finish(state, replace(shared.sum, direction={}))
         return replace(mean, direction=divided(shared.sum.direction, self.divisor(shared)))
 
     def divisor(self, shared: ReweightedSum) -> float:
@@ -65,7 +65,7 @@ class Reweighted(Mean):
             factor, divisor, scale = self.share(node)
         except KeyError as error:
             raise RoundFailed(f"reduce {type(self).__name__} needs the metric {error} of its own map") from None
-        lifted = self._lift(node)
+        lifted = self._lift(replace(node, direction={}))
         terms = {k: v.to(accumulator(k)) * factor if is_float(k) else v for k, v in node.direction.items()}
         return ReweightedSum(replace(lifted, direction=terms), divisor, scale)
 
