@@ -29,7 +29,10 @@ from tasks.rounds.job import Job, Work
 from tasks.rounds.steps import judge_round, map_partition, score_block
 
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}
-"""Fields of a trial's configuration: more rounds than there is time for, scored only between turns."""
+"""Fields of a trial's configuration: more rounds than there is time for, scored only between turns.
+
+A trial ends before it has stored so many, so its disk need not hold them.
+"""
 
 SCORED = 1000
 """The most held-out examples that strategies are compared on."""
@@ -163,7 +166,7 @@ class Lane:
         Rounds beyond the end of the run are not scored.
         """
         executor = self.bench.executors[self.strategy.executor]
-        with prepared(self.resolved, executor) as run:
+        with prepared(self.resolved, executor, must_fit=False) as run:
             self.rounds, seconds = run.done, None
             self.timing.begin()
             while not self.timing.rounds or self.rounds * self.worth < until:
@@ -179,7 +182,7 @@ class Lane:
     def refine(self) -> None:
         """Score some earlier rounds, too, more densely towards the beginning."""
         last = max(self.scores)
-        with prepared(self.resolved, self.bench.executors[self.strategy.executor]) as run:
+        with prepared(self.resolved, self.bench.executors[self.strategy.executor], must_fit=False) as run:
             self._score(run.job, {round(last ** (place / FINE)) for place in range(FINE)})
 
     def _score(self, job: Job, rounds: set[int]) -> None:

@@ -97,10 +97,11 @@ class Prepared:
 
 
 @contextmanager
-def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
+def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -> Iterator[Prepared]:
     """Create or open a configuration's run and lock it for writing while the context is open.
 
-    A failure inside the context is recorded in the run.
+    A failure inside the context is recorded in the run. Raises `UsageError` if a new run `must_fit`, and its disk
+    cannot hold all its rounds, or a machine's memory its network.
     """
     order = order_of(resolved.config, resolved.algorithm)
     config = resolved.config.model_copy(update={"device": _common_device(executor, resolved.config)})
@@ -111,7 +112,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
     keep = Keep.of(config.keep or "all")
-    store = _open_or_create(config, work, description, executor, keep)
+    store = _open_or_create(config, work, description, executor, Needs.of(work) if must_fit else None)
     begun.append(run_name(store.address))
     token = secrets.token_hex(4)
     with hold_lease(store.place, token, config.rounds) as lease:
@@ -160,13 +161,13 @@ def _common_fingerprint(executor: Executor, device: str, mixed: bool) -> Fingerp
 
 
 def _open_or_create(
-    config: TrainConfig, work: Work, description: Description, executor: Executor, keep: Keep
+    config: TrainConfig, work: Work, description: Description, executor: Executor, needs: Needs | None
 ) -> RoundStore:
     where = address(with_name(config))
     if config.address is None and not is_run(where):
-        needs = Needs.of(work)
-        needs.check_disk(place_of(where), keep, config.rounds)
-        needs.check_memory(executor)
+        if needs is not None:
+            needs.check_disk(place_of(where), Keep.of(config.keep or "all"), config.rounds)
+            needs.check_memory(executor)
         executor.gather(work.partitions.check_again, range(1))
         try:
             return _create(config, where, work, description, len(executor.each(source_digest)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -93,6 +95,13 @@ def test_a_turn_that_is_over_trains_no_more(lane) -> None:
     done = whole.rounds
     whole.train(0.0)
     assert (whole.seconds, whole.rounds) == (whole.worth, done)
+
+
+def test_a_trial_needs_no_room_for_all_rounds_that_it_might_run(lane, monkeypatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
+    tried = lane(steps=51)
+    tried.train(0.05)
+    assert tried.rounds > 0
 
 
 def test_what_is_tried_is_deleted(tmp_path: Path) -> None:
