@@ -15,7 +15,7 @@ from storage.values.tensors import Vectors
 from tasks.compute.mapper import Mapper
 from tasks.data.examples import Examples, Move
 from tasks.networks.objective import Objective
-from tasks.numerics.devices import find_device, forget_copies, moved, resident, seeded
+from tasks.numerics.devices import find_device, forget_copies, moved, resident, returned, seeded
 from tasks.numerics.pinning import pinned
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class OnDevice(Mapper):
     ) -> list[Update]:
         def mapped(to: Move) -> list[Update]:
             given = (moved(state, to), [each.on(to) for each in examples], moved(carries, to))
-            return moved(self.inner(self._precise(objective), *given, seeds), torch.Tensor.cpu)
+            return moved(self.inner(self._precise(objective), *given, seeds), returned)
 
         return self._there(seeds[0], mapped)
 

@@ -81,10 +81,11 @@ class Examples(Record):
             return
         whole = moved(self, lambda tensor: tensor.new_empty((size, *tensor.shape[1:])))
         for order in passes(len(self), size, steps, seed):
-            for rows in order.split(size):
+            # Orders go to a device as a whole, since it is waited for each time.
+            for rows in order.to(first_tensor(self.inputs).device).split(size):
                 batch = whole if len(rows) == size else whole.first(len(rows))
                 for source, target in zip(tensors_of(self), tensors_of(batch), strict=True):
-                    torch.index_select(source, 0, rows.to(source.device), out=target)
+                    torch.index_select(source, 0, rows, out=target)
                 yield batch
 
 

@@ -40,7 +40,7 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
     where = f"model {objective.model.name} on inputs of {_shapes(examples.inputs)}"
     with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
         network = objective.network(objective.initial()).eval()
-        with torch.no_grad(), pinned(0, threads=1):
+        with torch.no_grad(), pinned(0, threads=1, fill=True):
             if objective.loss == OWN_LOSS:
                 outputs, _ = own_loss(network, examples.inputs, examples.targets)
             else:

@@ -53,7 +53,7 @@ class ModelSpec:
         options = json.loads(self.options)
         with (
             failing_as(lambda e: ModelError(f"model {self.name} with options {options} fails with {one_line(e)}")),
-            pinned(derive_seed(self.seed, "model"), threads=1),
+            pinned(derive_seed(self.seed, "model"), threads=1, fill=True),
         ):
             if isinstance(self.model, Code):
                 network = self.model.load()(**options)

@@ -93,8 +93,17 @@ def resident(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """
     copies = _copies(device)
     if tensor not in copies:
-        copies[tensor] = tensor.to(device)
+        # From pinned memory it is copied many times as fast, and beside what the device computes.
+        source = tensor.pin_memory() if device.type == "cuda" else tensor
+        copies[tensor] = source.to(device, non_blocking=True)
     return copies[tensor]
+
+
+def returned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of a device in this process's memory, which is pinned where that makes the copy faster."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
 
 
 def forget_copies(device: torch.device) -> None:

@@ -25,6 +25,7 @@ def settings_now() -> tuple[object, ...]:
         torch.get_num_threads(),
         torch.get_deterministic_debug_mode(),
         torch.are_deterministic_algorithms_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
         torch.random.get_rng_state().tolist(),
         [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],
         random.getstate(),
@@ -47,6 +48,11 @@ def test_everything_is_as_before_once_the_pin_is_out(fails: bool) -> None:
     except ZeroDivisionError:
         assert fails
     assert settings_now() == before
+
+
+def test_memory_is_filled_with_nan_where_it_is_asked_for() -> None:
+    with pinned(0, threads=1, fill=True):
+        assert torch.empty(5).isnan().all()
 
 
 def test_inside_the_pin_seed_threads_and_determinism_are_set() -> None:
