@@ -1,7 +1,7 @@
 """The engine, a loop that computes rounds over a communicator, and the committer, which stores them.
 
 The `inline` executor runs the engine alone, and ranks on Dask's workers run it as a process group. The tasks of
-the `graph` executor call the same functions (see `tasks.persistence.committing`).
+the `graph` executor call the same functions (see `tasks.persistence`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,8 @@ from storage.rounds.commits import Commit, ProcessGroupRecord
 from storage.values.state import Update
 from tasks.compute.communicator import Alone, Communicator
 from tasks.data.partitions import BlockExamples
-from tasks.persistence.committing import (
-    Rank,
-    commit_round,
-    load_and_persist,
-    map_persist_fold,
-    reduce_round,
-    score_outcome,
-)
+from tasks.persistence.committing import commit_round, reduce_round, score_outcome
+from tasks.persistence.mapping import Rank, load_and_persist, map_persist_fold
 from tasks.process_group.reduce_scatter import block_share, in_shares, reduce_in_shares
 from tasks.process_group.shared_memory import most_memory
 from tasks.rounds.job import Job

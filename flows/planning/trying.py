@@ -24,7 +24,7 @@ from storage.values.state import State
 from tasks.data.loading import AnyExamples
 from tasks.data.partitions import Partition
 from tasks.executors.base import Executor
-from tasks.persistence.committing import read_outcome
+from tasks.persistence.mapping import read_outcome
 from tasks.rounds.job import Job, Work
 from tasks.rounds.steps import judge_round, map_partition, score_block
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -106,13 +106,13 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     order = order_of(resolved.config, resolved.algorithm)
     config = resolved.config.model_copy(update={"device": _common_device(executor, resolved.config)})
     work, description = work_of(replace(resolved, config=config), executor)
-    common = _common_fingerprint(executor, config.device, config.mixed_hardware)
-    work = replace(work, fingerprint=common, source=source_digest())
+    processes = executor.each(partial(source_and_fingerprint, config.device))
+    work = replace(work, fingerprint=_common_fingerprint(processes, config.mixed_hardware), source=source_digest())
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
     keep = Keep.of(config.keep or "all")
-    store = _open_or_create(config, work, description, executor, Needs.of(work) if must_fit else None)
+    store = _open_or_create(config, work, description, executor, len(processes), must_fit)
     begun.append(run_name(store.address))
     token = secrets.token_hex(4)
     with hold_lease(store.place, token, config.rounds) as lease:
@@ -145,13 +145,11 @@ def _common_device(executor: Executor, config: TrainConfig) -> str:
     return device
 
 
-def _common_fingerprint(executor: Executor, device: str, mixed: bool) -> Fingerprint | None:
-    """The numerics fingerprint that all processes share with a device; None for `mixed` hardware.
+def _common_fingerprint(processes: Mapping[str, tuple[str, Fingerprint]], mixed: bool) -> Fingerprint | None:
+    """The numerics fingerprint that all processes share, given with their sources; None for `mixed` hardware.
 
-    Raises `NumericsMismatch` if processes differ in it, or have another Roundweave than this process, and
-    `UsageError` if one has no such device.
+    Raises `NumericsMismatch` if processes differ in it, or have another Roundweave than this process.
     """
-    processes = executor.each(partial(source_and_fingerprint, device))
     first = None if mixed else next(iter(processes.values()))[1]
     for place, (source, other) in processes.items():
         check_source(source_digest(), source, place)
@@ -161,16 +159,17 @@ def _common_fingerprint(executor: Executor, device: str, mixed: bool) -> Fingerp
 
 
 def _open_or_create(
-    config: TrainConfig, work: Work, description: Description, executor: Executor, needs: Needs | None
+    config: TrainConfig, work: Work, description: Description, executor: Executor, processes: int, must_fit: bool
 ) -> RoundStore:
     where = address(with_name(config))
     if config.address is None and not is_run(where):
-        if needs is not None:
+        if must_fit:
+            needs = Needs.of(work)
             needs.check_disk(place_of(where), Keep.of(config.keep or "all"), config.rounds)
             needs.check_memory(executor)
         executor.gather(work.partitions.check_again, range(1))
         try:
-            return _create(config, where, work, description, len(executor.each(source_digest)))
+            return _create(config, where, work, description, processes)
         except ExperimentDiffers:
             # Another process may have created the same run meanwhile; then it is opened below.
             if not is_run(where):

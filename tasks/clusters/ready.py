@@ -3,4 +3,5 @@
 from tasks.imports import kept
 
 with kept(own=True):
-    import tasks.persistence.committing  # noqa: F401
+    import tasks.persistence.committing
+    import tasks.persistence.mapping  # noqa: F401

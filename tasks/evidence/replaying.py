@@ -29,8 +29,9 @@ from tasks.asynchronous.ledger import recorded_round, standing
 from tasks.asynchronous.steps import Pushed, map_version, recorded_push, rules, serve
 from tasks.data.partitions import BlockExamples
 from tasks.evidence.results import Difference, RoundResult, record_difference, tensor_difference
-from tasks.persistence.committing import fold_round, read_outcome
+from tasks.persistence.committing import fold_round
 from tasks.persistence.exchanging import exchanged
+from tasks.persistence.mapping import read_outcome
 from tasks.rounds.guard import LEFT_OUT, NOTHING
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply

@@ -24,14 +24,8 @@ from tasks.evidence.results import RoundResult
 from tasks.executors.on_worker import commit_and_hold, elsewhere, read_or_held, run_step, step_after, step_aside
 from tasks.executors.parameter_server.on_dask import DaskServer
 from tasks.executors.pool import PLACED, Key, Task, WorkerPool
-from tasks.persistence.committing import (
-    fold_round,
-    load_and_persist,
-    load_block,
-    map_and_persist,
-    reduce_round,
-    score_outcome,
-)
+from tasks.persistence.committing import fold_round, reduce_round, score_outcome
+from tasks.persistence.mapping import load_and_persist, load_block, map_and_persist
 from tasks.rounds.job import Job
 from tasks.rounds.timing import Notice, log_notice
 from tasks.when import Asynchronous

@@ -12,7 +12,7 @@ from tasks.engine import BlockData, Committer, Computed, Engine
 from tasks.evidence.replaying import replay_block, replay_round
 from tasks.evidence.results import RoundResult
 from tasks.executors.parameter_server.server import OrderedServer
-from tasks.persistence.committing import WholeNetwork, load_block
+from tasks.persistence.mapping import WholeNetwork, load_block
 from tasks.persistence.pushes import pushes_at
 from tasks.rounds.job import Job
 from tasks.rounds.steps import Outcome

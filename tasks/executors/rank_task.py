@@ -11,7 +11,7 @@ from tasks.compute.communicator import Alone
 from tasks.data.partitions import BlockExamples
 from tasks.engine import BlockData, Committer, Engine
 from tasks.numerics.pinning import generators_kept
-from tasks.persistence.committing import WholeNetwork
+from tasks.persistence.mapping import WholeNetwork
 from tasks.persistence.streaming import InShares
 from tasks.process_group.collectives import Broken
 from tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous

@@ -27,7 +27,7 @@ from tasks.executors.graph import GraphExecutor
 from tasks.executors.on_worker import run_step
 from tasks.executors.pool import WorkerPool
 from tasks.executors.rank_task import Event, halt, take_part
-from tasks.persistence.committing import load_and_persist
+from tasks.persistence.mapping import load_and_persist
 from tasks.process_group.group import Rendezvous
 from tasks.rounds.job import Job
 from tasks.rounds.steps import MapRaised

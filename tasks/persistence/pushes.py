@@ -10,15 +10,8 @@ from storage.rounds.commits import Commit, InFlight
 from storage.values.state import Update
 from tasks.asynchronous.steps import Pushed, carried, map_version, serve
 from tasks.data.partitions import BlockExamples
-from tasks.persistence.committing import (
-    Again,
-    check_machine,
-    commit_round,
-    read_carry,
-    read_outcome,
-    record_of,
-    score_outcome,
-)
+from tasks.persistence.committing import commit_round, score_outcome
+from tasks.persistence.mapping import Again, check_machine, read_carry, read_outcome, record_of
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import Mapped, Outcome

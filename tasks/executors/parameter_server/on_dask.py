@@ -25,7 +25,7 @@ from tasks.executors.on_worker import elsewhere
 from tasks.executors.parameter_server.server import ParameterServer, Served
 from tasks.executors.parameter_server.submitting import DaskSubmitter, Submitted
 from tasks.executors.pool import WorkerPool
-from tasks.persistence.committing import load_and_persist
+from tasks.persistence.mapping import load_and_persist
 from tasks.persistence.pushes import Ref, commit_server_rounds
 from tasks.rounds.job import Job
 from tasks.when import ServerRound

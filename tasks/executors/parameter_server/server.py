@@ -16,7 +16,7 @@ from tasks.asynchronous.ledger import standing
 from tasks.asynchronous.orders import Seeded
 from tasks.asynchronous.steps import rules
 from tasks.data.partitions import BlockExamples
-from tasks.persistence.committing import Again, here
+from tasks.persistence.mapping import Again, here
 from tasks.persistence.pushes import Ref, make_pushes, newest, read_version, score_version, serve_rounds
 from tasks.rounds.job import Job
 from tasks.when import ServerRound

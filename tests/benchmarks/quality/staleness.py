@@ -31,7 +31,8 @@ from storage.rounds.commits import UpdateRecord
 from tasks.data.partitions import Partition
 from tasks.executors.inline import InlineExecutor
 from tasks.executors.parameter_server.server import OrderedServer
-from tasks.persistence.committing import load_block, read_outcome, score_outcome
+from tasks.persistence.committing import score_outcome
+from tasks.persistence.mapping import load_block, read_outcome
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import score
 from tasks.rounds.steps import BlockResult, Outcome, fold_block, map_block, reduce_apply
