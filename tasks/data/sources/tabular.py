@@ -175,7 +175,7 @@ def _column(parts: Sequence[tuple[File, Any]], name: str) -> Any:
 
 def _schema(parts: Sequence[tuple[File, Any]]) -> dict[str, Any]:
     """The types of the columns by name; raises `DataError` if one of the files has others."""
-    schemas = [{field.name: field.type for field in metadata.schema.to_arrow_schema()} for _, metadata in parts]
+    schemas = [_fields(metadata.schema.to_arrow_schema()) for _, metadata in parts]
     first = schemas[0]
     for (file, _), schema in zip(parts, schemas, strict=True):
         if name := next((name for name in {**first, **schema} if schema.get(name) != first.get(name)), None):
@@ -183,6 +183,12 @@ def _schema(parts: Sequence[tuple[File, Any]]) -> dict[str, Any]:
             where = f"{file.address} has {found} in column {name!r}, and {parts[0][0].name} {wanted}"
             raise DataError(f"{where}; make them alike")
     return first
+
+
+def _fields(schema: Any) -> dict[str, Any]:
+    """The types of a schema's columns by name, without those that pandas keeps its index in."""
+    index = (schema.pandas_metadata or {}).get("index_columns", [])
+    return {field.name: field.type for field in schema if field.name not in index}
 
 
 def _holds_numbers(kind: Any) -> bool:

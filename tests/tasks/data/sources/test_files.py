@@ -75,6 +75,16 @@ def test_any_rows_come_back_in_their_order(write, tmp_path: Path) -> None:
         assert found.targets.tolist() == TARGETS[rows].tolist()
 
 
+@pytest.mark.parametrize("name", [None, "day"])
+def test_the_index_of_pandas_is_no_column(tmp_path: Path, name: str | None) -> None:
+    """It would be the last column otherwise, and so the target."""
+    table = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [5.0, 6.0, 7.0, 8.0], "c": [0, 0, 1, 0]})
+    table[table.a != 2].rename_axis(name).to_parquet(tmp_path / "kept.parquet")
+    for data in (f"parquet:{tmp_path}", f"parquet:{tmp_path}/kept.parquet"):
+        train = find_source(data).load(0, 1).train.read(np.arange(3))
+        assert (train.inputs.tolist(), train.targets.tolist()) == ([[1.0, 5.0], [3.0, 7.0], [4.0, 8.0]], [0, 1, 0])
+
+
 def test_groups_are_what_is_stored_together(tmp_path: Path) -> None:
     sizes = {write: find_source(write(tmp_path)).load(0, 1).train.groups for write in (zarr_group, parquet)}
     assert np.bincount(sizes[zarr_group]).tolist() == [16] * 6 + [4]
