@@ -41,6 +41,9 @@ class Tabular(Source):
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """Inputs float32 (rows, columns), targets int64 or float64 (rows,), in the order of the file."""
         table = _read(self.format, self.file)
+        if unnamed := [number for number, name in enumerate(table, 1) if str(name).startswith("Unnamed: ")]:
+            # So pandas writes its index to a .csv file, of which nothing can be learned.
+            raise DataError(f"{self.file}: column {unnamed[0]} has no name; give it one, or leave it out")
         inputs, target = _roles(dict(table.dtypes), len(table), self, self.file, lambda kind: kind.kind in "biuf")
         missing = np.argwhere(table.isna().to_numpy())
         if len(missing):

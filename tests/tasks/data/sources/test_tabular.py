@@ -107,6 +107,12 @@ def test_what_cannot_be_learned_from_is_one_clear_line(write, table, options, sa
     assert "\n" not in str(caught.value)
 
 
+def test_a_column_without_a_name_is_refused(tmp_path) -> None:
+    TABLE.to_csv(tmp_path / "indexed.csv")
+    with pytest.raises(DataError, match=r"indexed\.csv: column 1 has no name; give it one, or leave it out$"):
+        find_source(f"csv:{tmp_path}/indexed.csv").load(0, 1)
+
+
 def test_what_labels_were_called_is_kept(write) -> None:
     partitions = Partitions(find_source(write(TABLE.drop(columns="ward"))), Split(1), held_out=0.0)
     assert partitions.describe(0).class_names == ("apple", "fig", "pear")
