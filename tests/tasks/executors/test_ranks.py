@@ -85,7 +85,7 @@ def test_a_hanging_rank_is_named(train, client, fields, hang, caplog) -> None:
     train(RanksExecutor(client, worker_timeout=1), 30, **fields, name="there")
     told = [line.partition(" for ")[0] for line in lines(caplog)]
     assert len(told) == 2
-    # The commit of round 2 may be under way until the first rank maps round 4, which another rank may do before it.
+    # The commit of round 2 may be under way until the first rank maps round 4, which another may do before it.
     assert re.fullmatch(r"round [345]: partition 2 has been mapping", *set(told))
 
 
