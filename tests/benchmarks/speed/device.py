@@ -1,6 +1,6 @@
 """Examples a second on a device, beside a plain loop in torch on it, and whether a run replays to the bit there.
 
-    python tests/benchmarks/speed/device.py DATA [--device cuda] [--rounds 4] [--cases recipe,cnn,gpt2]
+    python tests/benchmarks/speed/device.py DATA [--device cuda] [--rounds 6] [--cases recipe,cnn,gpt2]
 
 DATA is a folder with `fashion` (IDX files) and `text/tinyshakespeare.txt`. Not a test: it asserts nothing. Rounds
 are of two partitions, everything stored, in this process and on workers; a round is scored at the end of the run.
@@ -11,13 +11,11 @@ optimizer. A line is printed for each case and precision as soon as it is known.
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +29,7 @@ from tasks.executors.base import Executor
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.networks.objective import CASTS
+from tests.benchmarks.peers.recipes import pace
 from tests.training import trained
 
 PARTITIONS = 2
@@ -88,27 +87,19 @@ def plain(case: Case, fields: dict[str, Any], device: torch.device, deterministi
     return min(seconds)
 
 
-@dataclass
-class Moments:
-    """The moments at which rounds were committed."""
-
-    at: list[float] = field(default_factory=list)
-
-    def __call__(self, commit: object) -> None:
-        self.at.append(time.perf_counter())
-
-    @property
-    def pace(self) -> float:
-        """Seconds a round: the median, without the first, and the last, beside whose commit no other is mapped."""
-        return statistics.median(after - before for before, after in pairwise(self.at[:-1]))
-
-
 def ours(fields: dict[str, Any], root: Path, executor: Executor, replayed: bool) -> tuple[float, str]:
-    """Seconds a round, and the digest of the last state or what is wrong with it."""
-    moments = Moments()
-    run = trained(root, executor, window=fields["rounds"], on_commit=moments, **fields)
+    """Seconds a round, and the digest of the last state or what is wrong with it.
+
+    The last round does not count, as no other is mapped beside its commit.
+    """
+    moments: list[float] = []
+
+    def committed(commit: object) -> None:
+        moments.append(time.perf_counter())
+
+    run = trained(root, executor, window=fields["rounds"], on_commit=committed, **fields)
     identical = not replayed or run.replay("last").identical
-    return moments.pace, run.digest[:12] if identical else "not replayed"
+    return pace(moments[:-1]), run.digest[:12] if identical else "not replayed"
 
 
 def compare(name: str, case: Case, fields: dict[str, Any]) -> None:
@@ -121,8 +112,9 @@ def compare(name: str, case: Case, fields: dict[str, Any]) -> None:
         os.environ["ROUNDWEAVE_ROOT"] = folder  # so that a replay trusts the code that is kept there
         executors: dict[str, Executor] = {"inline": InlineExecutor(), "graph": GraphExecutor(client)}
         for where, executor in executors.items():
-            pace, digest = ours(fields, Path(folder), executor, replayed=where == "inline")
-            tell(f"  {where} {units / pace:,.0f}/s, {best / pace:.2f} of plain, {pace:.2f} s a round, {digest}")
+            seconds, digest = ours(fields, Path(folder), executor, replayed=where == "inline")
+            ratio = f"{best / seconds:.2f} of plain, {seconds:.2f} s a round"
+            tell(f"  {where} {units / seconds:,.0f}/s, {ratio}, {digest}")
 
 
 def main(
