@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +28,10 @@ def server_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module", autouse=True)
 def _one_server(server_root: Path) -> Iterator[None]:
     """Flows in this process report to one server; those in processes of their own may be told otherwise."""
-    with prefect_api(server_root):
+    assert "PREFECT_API_URL" not in os.environ, "a test has left an address of a server behind"
+    with prefect_api(server_root) as server:
         yield
+        assert server is None or server.process.poll() is None, (server_root / ".prefect/server.log").read_text()
 
 
 @pytest.fixture(scope="session")
