@@ -120,8 +120,8 @@ _servers: list[Server] = []
 
 
 def warm_up() -> None:
-    """Start a server for this process's only flow in the background, unless the user has a Prefect API."""
-    if not user_api():
+    """Start a server for this process's next flow in the background, unless it has one or the user's Prefect API."""
+    if not _servers and not user_api():
         _servers.append(Server(once=True))
 
 

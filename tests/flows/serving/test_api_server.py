@@ -123,10 +123,12 @@ def test_servers_that_start_at_once_make_one_sound_template(tmp_path, monkeypatc
 
 
 def test_a_server_that_was_begun_before_its_root_was_known_is_used_once(monkeypatch, tmp_path) -> None:
+    """However many commands of one process have begun one."""
     for name in [name for name in os.environ if name.startswith("PREFECT")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "none.toml"))
     monkeypatch.setattr("flows.serving.server._servers", [])
+    warm_up()
     warm_up()
     first = start_server(tmp_path)
     assert first is not None
@@ -137,6 +139,7 @@ def test_a_server_that_was_begun_before_its_root_was_known_is_used_once(monkeypa
     second = start_server(tmp_path)
     assert second is not None
     assert not second.once
+    assert second.running
     assert first.process.wait(60) is not None
     stop_server(tmp_path)
     assert not second.running
