@@ -235,7 +235,7 @@ class LocalSteps(LocalSgd):
         """
         if self.is_plain:
             return replace(self, slots=())
-        network = objective.network(objective.initial())
+        network = objective.fresh()
         optimizer = self.optimizer_for(network)
         if self.optimizer_state == "carried":
             bound = replace(self, slots=find_slots(optimizer, trained_of(network)))

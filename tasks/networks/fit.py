@@ -39,7 +39,7 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
     examples, more = partitions.sample(partition), functools.partial(partitions.sample, partition, spread=True)
     where = f"model {objective.model.name} on inputs of {_shapes(examples.inputs)}"
     with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
-        network = objective.network(objective.initial()).eval()
+        network = objective.fresh().eval()
         with torch.no_grad(), pinned(0, threads=1, fill=True):
             if objective.loss == OWN_LOSS:
                 outputs, _ = own_loss(network, examples.inputs, examples.targets)

@@ -17,7 +17,7 @@ from torch import nn
 from storage.errors import ModelError, failing_as, one_line
 from storage.values.layout import Layout
 from storage.values.state import State
-from storage.values.tensors import UNSUMMED, Vectors, dtype_name, is_dense, pack, specs_of, views
+from storage.values.tensors import UNSUMMED, Vectors, dtype_name, empty_vectors, is_dense, pack, specs_of, views
 from tasks.data.examples import Tensors, first_tensor
 from tasks.matching.unofficial import hooked
 from tasks.networks.compiling import compile_network
@@ -85,14 +85,27 @@ def _checked(network: Any, name: str) -> nn.Module:
     return network
 
 
+class _Leaving(dict[str, torch.Tensor]):
+    """Named tensors of which each is held here until it is asked for."""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.pop(name)
+
+
 CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """What torch's autocast computes in, by the names of precisions."""
 
 
 @functools.lru_cache(maxsize=4)
 def _skeleton(spec: ModelSpec) -> tuple[nn.Module, Layout]:
+    """A network and its layout; the tensors that a state holds, but for scalars, are zeros that take no memory."""
     network = spec.build()
-    return network, layout_of(network)
+    layout = layout_of(network)
+    held = {each.name for each in (*layout.params, *layout.buffers, *layout.frozen)}
+    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
+        if name in held and tensor.ndim:
+            tensor.data = tensor.new_zeros(()).expand(tensor.shape)
+    return network, layout
 
 
 def layout_of(network: nn.Module) -> Layout:
@@ -148,22 +161,20 @@ class Objective:
 
     @property
     def built(self) -> nn.Module:
-        """The network with its initial weights; it is shared, so do not change it."""
+        """The network without the values that a state holds; it is shared, so do not change it."""
         return _skeleton(self.model)[0]
 
     def initial(self) -> State:
-        """The state before the first round, without the outer optimizer's memory."""
-        network = self.built
-        return self.packed(dict([*network.named_parameters(), *network.named_buffers()]))
+        """The state before the first round, without the outer optimizer's memory; it is computed at each call."""
+        network = self.model.build()
+        layout = layout_of(network)
+        tensors = _Leaving([*network.named_parameters(), *network.named_buffers()])
+        del network
+        return state_of(layout, tensors)
 
     def packed(self, tensors: Mapping[str, torch.Tensor]) -> State:
         """The state that holds a network's named tensors, without the outer optimizer's memory."""
-        layout = self.layout
-        return State(
-            params=pack(layout.params, tensors),
-            buffers=pack(layout.buffers, tensors),
-            frozen=pack(layout.frozen, tensors),
-        )
+        return state_of(self.layout, tensors)
 
     def seeded(self, seed: int) -> Objective:
         """A copy whose initial weights are drawn from another seed."""
@@ -171,6 +182,18 @@ class Objective:
 
     def network(self, state: State) -> nn.Module:
         """A new network in training mode over a copy of the state, on the device of its tensors."""
+        params, buffers, frozen = (
+            {dtype: vector.clone() for dtype, vector in vectors.items()}
+            for vectors in (state.params, state.buffers, state.frozen)
+        )
+        return self.over(replace(state, params=params, buffers=buffers, frozen=frozen))
+
+    def fresh(self) -> nn.Module:
+        """A new network in training mode with the initial weights."""
+        return self.over(self.initial())
+
+    def over(self, state: State) -> nn.Module:
+        """A new network in training mode whose tensors are views of the state's vectors."""
         network = bound_network(*_skeleton(self.model), state)
         if self.compiled:
             compile_network(network)
@@ -208,10 +231,18 @@ class Objective:
         return loss.mean() if each else loss
 
 
+@torch.no_grad()
+def state_of(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> State:
+    """The state that holds named tensors; it asks for one after the other, each once."""
+    params, buffers, frozen = map(empty_vectors, (layout.params, layout.buffers, layout.frozen))
+    for name, place in named_tensors(layout, params, buffers, frozen).items():
+        place.copy_(tensors[name])
+    return State(params, buffers, frozen)
+
+
 def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Module:
-    """A copy of a network whose tensors are views of a copy of the state's vectors, as the layout says."""
-    vectors = (state.params, state.buffers, state.frozen)
-    bound = named_tensors(layout, *({dtype: vector.clone() for dtype, vector in each.items()} for each in vectors))
+    """A copy of a network whose tensors are views of the state's vectors, as the layout says."""
+    bound = named_tensors(layout, state.params, state.buffers, state.frozen)
     # For objects in its memo deepcopy takes the given copy, so that tied tensors stay tied.
     memo: dict[int, object] = {
         id(old): hooked(nn.Parameter(bound[name], requires_grad=old.requires_grad), old)

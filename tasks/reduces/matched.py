@@ -102,7 +102,7 @@ class Matched(Gather):
         Raises `UnitsUnsound` if permuting them is unsound.
         """
         inputs = (_inputs(partitions, BATCH if self.match != "weights" else 2),)
-        network = objective.network(objective.initial())
+        network = objective.fresh()
         units = find_units(network, inputs)
         units = units.without(spec.name for spec in objective.layout.frozen)
         check_function(network, inputs, units)
@@ -129,7 +129,7 @@ class Matched(Gather):
             raise UsageError("Matched must be bound to the run's networks before its first round")
         start = self.networks.tensors(state.params, state.buffers, state.frozen)
         arrived = [_arrived(self.networks, state, update) for update in updates]
-        permutations = self._permutations(self.networks, start, arrived)
+        permutations = self._permutations(self.networks, state, start, arrived)
         units = self.networks.units
         moved = [units.permute(tensors, order) for tensors, order in zip(arrived, permutations, strict=True)]
         aligned = [
@@ -144,7 +144,7 @@ class Matched(Gather):
         return replace(reduce_all(self.averaging, state, aligned), matches=matches)
 
     def _permutations(
-        self, networks: Networks, start: Tensors, arrived: Sequence[Tensors]
+        self, networks: Networks, state: State, start: Tensors, arrived: Sequence[Tensors]
     ) -> list[dict[str, torch.Tensor]]:
         states = [start, *arrived] if self.to == "start" else list(arrived)
         pairs = list(combinations(range(len(states)), 2))
@@ -152,7 +152,7 @@ class Matched(Gather):
             pairs = [(0, i) for i in range(1, len(states))]
         moments: Mapping[Any, Any] = {}
         if self.match != "weights" and pairs:
-            network = networks.objective.network(networks.objective.initial())
+            network = networks.objective.network(state)
             inputs = [_inputs(networks.partitions, self.examples)]
             moments = activation_moments(network, states, inputs, networks.units, pairs)
         evidence = Evidence(states, networks.units, self.match, self.metric, moments)

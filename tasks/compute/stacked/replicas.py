@@ -76,7 +76,7 @@ def check_stackable(stacked: Stacked, examples: Examples) -> None:
     """
     objective, count = stacked.objective, stacked.count
     with failing_as(lambda error: refusal(objective, f"they fail with {one_line(error)}")):
-        alone = objective.network(objective.initial())
+        alone = objective.fresh()
         _check_alone(objective, alone, examples)
         batch = Examples(*(t.expand(count, *t.shape).contiguous() for t in (examples.inputs, examples.targets)))
         start = _scattered(stacked.network(objective.initial()))

@@ -45,7 +45,7 @@ def find_shares(
     batch is divided before the shared layers. Raises `ModelError` if the network cannot be shared so.
     """
     inputs = enough(inputs, ranks)
-    network = objective.network(objective.initial())
+    network = objective.fresh()
     fitting = candidates(network, inputs, ranks)
     sound = functools.partial(is_sound, objective, inputs)
     for divided in [_named(fitting, units)] if units else _choices(fitting, sound):

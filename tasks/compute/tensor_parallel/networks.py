@@ -49,8 +49,8 @@ class ShareObjective(Objective):
         """The rank's share of the state before the first round."""
         return self.shares.state(super().initial(), self.group.rank)
 
-    def network(self, state: State) -> nn.Module:
-        """The rank's share of a network in training mode, with a copy of its share of a state."""
+    def over(self, state: State) -> nn.Module:
+        """The rank's share of a network in training mode, whose tensors are views of its share of a state."""
         skeleton = _skeleton(self.model) if self.apart else self.built
         network = bound_network(skeleton, self.layout, state)
         exchange, shares = Exchange(self.group), self.shares

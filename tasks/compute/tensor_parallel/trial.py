@@ -38,7 +38,7 @@ def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool
 
 def _states(objective: Objective) -> Iterator[State]:
     yield objective.initial()
-    network = objective.network(objective.initial())
+    network = objective.fresh()
     randomise(network, torch.Generator().manual_seed(0))
     random = objective.packed(dict([*network.named_parameters(), *network.named_buffers()]))
     yield random
