@@ -7,6 +7,7 @@ import inspect
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -14,9 +15,15 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import EVERY_OPTION, Named, option_fields
-from storage.errors import RoundweaveError
+from flows.config.algorithms import EVERY_OPTION, Named, algorithm_name, option_fields
+from flows.config.experiment import Experiment
+from flows.config.files import read_toml
+from flows.config.recorded import recorded_experiment
+from storage.errors import RoundweaveError, UsageError
 from storage.parsing import from_json
+from storage.places.addresses import address_of
+from storage.runs.names import default_root, stored_round
+from storage.runs.run import open_stored
 from tasks.user_code import Code
 
 
@@ -41,20 +48,39 @@ def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Cal
 
 
 def with_algorithms(command: Callable[..., Any], arguments: list[str]) -> Callable[..., Any]:
-    """Give a command the options of all algorithms; its help shows those of the algorithm in the arguments."""
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    asked = words[words.index("--algorithm") + 1] if "--algorithm" in words[:-1] else None
+    """Give a command the options of all algorithms; its help shows those of the algorithm that it is to train.
+
+    Raises `UsageError` if that is a user's function with a parameter that the command has as an option already.
+    """
+    known = dict(inspect.signature(command).parameters)
     try:
+        asked = _algorithm([word for argument in arguments for word in argument.split("=", 1)])
         shown: Mapping[str, FieldInfo] = option_fields(asked) if asked else {}
     except RoundweaveError:  # it is raised again and reported when the configuration is resolved
-        shown = {}
-    known = dict(inspect.signature(command).parameters)
+        asked, shown = None, {}
+    label = asked.reference if isinstance(asked, Code) else asked
+    if taken := shown.keys() & known.keys():
+        raise UsageError(f"{label} takes {', '.join(sorted(taken))}, as the command does; give it another name")
     options = {
-        name: _parameter(name, field, f"Options of {asked}", hidden=name not in shown)
+        name: _parameter(name, field, f"Options of {label}", hidden=name not in shown)
         for name, field in {**EVERY_OPTION, **shown}.items()
-        if name not in known
     }
     return _signed(command, known | options)
+
+
+def _algorithm(words: Sequence[str]) -> str | Code | None:
+    """The algorithm that a command line names: itself, in its TOML file, or by the run that it forks."""
+    values = dict(pairwise(words))
+    if "--algorithm" in values:
+        return values["--algorithm"]
+    for file in (Path(word) for word in words if word.endswith(".toml")):
+        if file.is_file() and (named := read_toml(file).get("algorithm")):
+            return algorithm_name(named)
+    if round := stored_round(values.get("--from", "")):
+        root = address_of(values.get("--root") or default_root())
+        experiment = recorded_experiment(open_stored(round[0], root), root, "--trust" in words, {})
+        return Experiment(**experiment).algorithm.name
+    return None
 
 
 def _signed(command: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> Callable[..., Any]:

@@ -201,14 +201,14 @@ def leave_checks(schema: dict[str, Any]) -> None:
     schema["additionalProperties"] = True
 
 
-def option_fields(name: str) -> dict[str, FieldInfo]:
+def option_fields(name: str | Code) -> dict[str, FieldInfo]:
     """The options of an algorithm by name.
 
     For a user's function its file is run to find the function's parameters; raises `CodeError` if that fails.
     """
     if not is_own_algorithm(name):
-        return {option: _field(*described) for option, described in _options(name).items()}
-    if not is_reference(name):
+        return {option: _field(*described) for option, described in _options(str(name)).items()}
+    if not (isinstance(name, Code) or is_reference(name)):
         return {}
     function = find_code(name).load()
     with failing_as(lambda error: CodeError(f"the options of {name} cannot be read: {located(error)}")):
@@ -241,6 +241,12 @@ def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
     moved = {n: v for n, v in values.items() if n not in fields and (n in EVERY_OPTION or own)}
     rest = {name: value for name, value in values.items() if name not in moved}
     return rest | {"algorithm": table | moved} if moved else rest
+
+
+def algorithm_name(value: Any) -> str | Code:
+    """The name of an algorithm that is given by its name, or as a table of name and options."""
+    name: str | Code = _table(value)["name"]
+    return name
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -120,7 +120,7 @@ _servers: list[Server] = []
 
 
 def warm_up() -> None:
-    """Start a server for this process's next flow in the background, unless it has one or the user's Prefect API."""
+    """Start a server for the next flow of this process in the background, unless there is one or a user's API."""
     if not _servers and not user_api():
         _servers.append(Server(once=True))
 

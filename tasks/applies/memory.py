@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 
+from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Apply
@@ -39,11 +40,16 @@ class KeepExtras(Apply):
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """The memory of the inner apply, and zeros (elements,) per dtype for each of the extras."""
         zeros = {slot: {k: torch.zeros_like(p) for k, p in params.items()} for slot in self.slots}
-        return {**self.apply.init(params), **zeros}
+        inner = self.apply.init(params)
+        if both := inner.keys() & zeros.keys():
+            raise UsageError(f"both the apply and its extras have a slot {min(both)}; give one another name")
+        return {**inner, **zeros}
 
     @torch.no_grad()
     def __call__(self, state: State, update: Update) -> State:
         """Apply the inner apply, then add the extras; vectors are (elements,) per dtype."""
+        if lacking := set(self.slots) - update.extras.keys():
+            raise UsageError(f"the apply keeps extras {sorted(lacking)}, which the map does not send")
         after, share = self.apply(state, update), update.count / (self.partitions or update.count)
         kept = {
             slot: {

@@ -16,9 +16,9 @@ from tasks.maps.gradient import Downpour
 from tasks.numerics.dtypes import accumulator
 from tasks.numerics.pinning import limited, pinned
 from tasks.reduces.tree import fold_updates
-from tasks.rounds.guard import NOTHING
+from tasks.rounds.guard import NOTHING, check_buffers, check_state
 from tasks.rounds.job import Work
-from tasks.rounds.steps import Mapped, Outcome, check_state, map_partition, own_code
+from tasks.rounds.steps import Mapped, Outcome, map_partition, own_code
 from tasks.user_code import Code, WithCode
 from tasks.when import Asynchronous, ServerRound
 
@@ -149,6 +149,7 @@ def _applied(work: Work, before: State, accepted: Mapping[int, Update]) -> tuple
         start = work.counted(before)
         reduced = rules.reduce.finish(start, fold_updates(rules.reduce, (0, partitions), accepted))
         state = work.numbered(rules.apply(start, replace(reduced, count=len(accepted))))
+        check_buffers(state, before, reduced)
         return replace(state, round=round), dict(zip(sorted(accepted), reduced.matches, strict=False))
 
 

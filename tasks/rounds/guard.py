@@ -1,4 +1,7 @@
-"""Checks of what a map returned. An update that must not be averaged is refused, and the reason recorded."""
+"""Checks of what a map and an apply return.
+
+An update that must not be averaged is refused, and the reason recorded; an unsound state ends the run.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import Any
 
 import torch
 
-from storage.errors import ShapeMismatch
+from storage.errors import RoundFailed, ShapeMismatch
 from storage.rounds.commits import metric_problem
 from storage.values.layout import Layout
-from storage.values.state import Update
+from storage.values.state import State, Update
 from storage.values.tensors import Specs, Vectors, check_sizes, views
 
 NOTHING = Update({}, weight=0)
@@ -111,3 +114,41 @@ def _positive(weight: Any) -> int | None:
     except TypeError:
         return None
     return number if number > 0 else None
+
+
+def check_buffers(state: State, before: State, reduced: Update) -> None:
+    """Raise `RoundFailed` if a new state has the buffers of the state before instead of the reduced update's."""
+    if state.buffers is before.buffers and reduced.buffers and reduced.buffers is not before.buffers:
+        raise RoundFailed(
+            f"round {before.round + 1}: the apply left the buffers as they were; have it return "
+            "replace(state, ..., buffers=update.buffers), or buffers=dict(state.buffers) if they are to stay"
+        )
+
+
+def check_state(layout: Layout, state: State, before: State) -> None:
+    """Raise `RoundFailed` for a new state that the round after could not begin from.
+
+    That is one of another round or with other memory slots than the apply's `init` has, one whose vectors are
+    misshapen, or one with new numbers that are not finite.
+    """
+    if state.round != before.round + 1:
+        raise RoundFailed(
+            f"round {before.round + 1}: the apply gave the state of round {state.round}; have it return "
+            "replace(state, ..., round=state.round + 1)"
+        )
+    if state.memory.keys() != before.memory.keys():
+        raise RoundFailed(
+            f"round {state.round}: the apply's memory has slots {sorted(state.memory)}, its init "
+            f"{sorted(before.memory)}; give both the same"
+        )
+    params, buffers = (layout.params, state.params), (layout.buffers, state.buffers)
+    reason = misshapen(*params) or non_finite(*params)
+    reason = reason or misshapen(*buffers) or non_finite(*buffers, before=before.buffers)
+    for slot, vectors in state.memory.items():
+        if not reason and (why := misshapen(layout.params, vectors) or non_finite(layout.params, vectors)):
+            reason = f"memory {slot}: {why}"
+    if reason:
+        raise RoundFailed(
+            f"round {before.round + 1}: the new state is unsound, {reason}. Rounds to {before.round} are kept; "
+            "try a smaller lr or outer lr"
+        )

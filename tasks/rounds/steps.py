@@ -16,7 +16,6 @@ import torch
 from storage.errors import RoundFailed, RoundweaveError, failing_as, listed, located
 from storage.rounds.commits import RAISED, Score, ServerRecord, UpdateRecord
 from storage.values.digests import match_digest
-from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Node
@@ -25,7 +24,7 @@ from tasks.data.reading import ReadingFailed
 from tasks.networks.objective import Objective
 from tasks.numerics.pinning import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
-from tasks.rounds.guard import NOTHING, checked_update, misshapen, non_finite
+from tasks.rounds.guard import NOTHING, check_buffers, check_state, checked_update
 from tasks.rounds.job import Work
 from tasks.rounds.scoring import Tally, score, scores_of_partitions, tally
 from tasks.rounds.timing import mapping
@@ -233,6 +232,7 @@ def apply_reduced(
     with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
         reduced = update()
         state = work.numbered(rules.apply(work.counted(before.state), reduced))
+        check_buffers(state, before.state, reduced)
         check_state(work.objective.layout, state, before.state)
     carried = dict.fromkeys(accepted, round) if rules.map.carry else {}
     matches = dict(zip(accepted, reduced.matches, strict=False))
@@ -251,35 +251,6 @@ def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> li
             f"partition {partition}: {reason}. Rounds to {round - 1} are kept{advice}"
         )
     return accepted
-
-
-def check_state(layout: Layout, state: State, before: State) -> None:
-    """Raise `RoundFailed` for a new state that the round after could not begin from.
-
-    That is one of another round or with other memory slots than the apply's `init` has, one whose vectors are
-    misshapen, or one with new numbers that are not finite.
-    """
-    if state.round != before.round + 1:
-        raise RoundFailed(
-            f"round {before.round + 1}: the apply gave the state of round {state.round}; have it return "
-            "replace(state, ..., round=state.round + 1)"
-        )
-    if state.memory.keys() != before.memory.keys():
-        raise RoundFailed(
-            f"round {state.round}: the apply's memory has slots {sorted(state.memory)}, its init "
-            f"{sorted(before.memory)}; give both the same"
-        )
-    params, buffers = (layout.params, state.params), (layout.buffers, state.buffers)
-    reason = misshapen(*params) or non_finite(*params)
-    reason = reason or misshapen(*buffers) or non_finite(*buffers, before=before.buffers)
-    for slot, vectors in state.memory.items():
-        if not reason and (why := misshapen(layout.params, vectors) or non_finite(layout.params, vectors)):
-            reason = f"memory {slot}: {why}"
-    if reason:
-        raise RoundFailed(
-            f"round {before.round + 1}: the new state is unsound, {reason}. Rounds to {before.round} are kept; "
-            "try a smaller lr or outer lr"
-        )
 
 
 def score_block(work: Work, state: State, data: BlockExamples) -> list[Tally]:

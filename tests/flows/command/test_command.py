@@ -329,6 +329,32 @@ def test_help_shows_the_options_of_the_algorithm_that_is_asked_for(capsys, own, 
     assert "--outer-lr" not in mine
 
 
+OWN_OPTIONS = """
+import roundweave as rw
+def algorithm(sharpness: float = 2.0):
+    print("sharpness", sharpness)
+    return rw.Algorithm(rw.LocalSteps(local_steps=1), rw.Mean(), rw.Sgd(1.0))
+def clashing(sharpness: float = 2.0, seed: int = 3):
+    return algorithm(sharpness)
+"""
+
+
+def test_options_of_an_algorithm_of_ones_own_are_known_by_its_file_and_its_run(capsys, own, tmp_path) -> None:
+    path = own(OWN_OPTIONS)
+    (tmp_path / "a.toml").write_text(f'rounds = 1\nexecutor = "inline"\n[algorithm]\nname = "{path}:algorithm"\n')
+    for number, arguments in enumerate(([str(tmp_path / "a.toml")], ["--from", "own0@1", "--executor", "inline"])):
+        code, out, err = run(capsys, "train", *arguments, "--sharpness", "5", "--name", f"own{number}")
+        assert (code, "sharpness 5.0" in out) == (0, True), err
+    code, _, err = run(capsys, "train", "--from", "own0@1", "--dullness", "5")
+    assert (code, "No such option: --dullness" in err) == (2, True)
+
+
+def test_a_parameter_of_ones_own_that_the_command_takes_is_refused(capsys, own) -> None:
+    path = own(OWN_OPTIONS)
+    says = f"{path}:clashing takes seed, as the command does; give it another name"
+    assert refused(capsys, "train", "--algorithm", f"{path}:clashing", "--seed", "5") == (2, says)
+
+
 def test_options_come_from_a_table_flat_keys_and_flags(capsys, tmp_path) -> None:
     (tmp_path / "a.toml").write_text(
         'rounds = 1\nexecutor = "inline"\nmomentum = 0.5\n[algorithm]\nname = "fed_prox"\nmu = 0.3\nlr = 0.05\n'

@@ -115,6 +115,14 @@ def test_the_extras_are_added_up_beside_the_memory_of_the_apply() -> None:
         assert one.round == two.round
 
 
+def test_extras_that_would_replace_the_memory_of_the_apply_or_are_not_sent_are_refused() -> None:
+    with pytest.raises(UsageError, match="both the apply and its extras have a slot velocity"):
+        KeepExtras(Sgd(0.5, 0.9), ("velocity",)).init(PARAMS)
+    state = State(PARAMS, memory={"control": PARAMS})
+    with pytest.raises(UsageError, match=r"keeps extras \['control'\], which the map does not send"):
+        KeepExtras(Sgd(), ("control",))(state, Update(PARAMS))
+
+
 @dataclass(frozen=True)
 class Told(Sgd):
     told: str = ""

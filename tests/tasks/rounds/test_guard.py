@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.errors import RoundFailed
 from storage.values.layout import Layout
-from storage.values.state import Update
+from storage.values.state import State, Update
 from storage.values.tensors import TensorSpec, Vectors
-from tasks.rounds.guard import checked_update, non_finite
+from tasks.rounds.guard import check_buffers, checked_update, non_finite
 
 
 def fault(layout: Layout, update: Update, buffers: Vectors | None = None) -> str | None:
@@ -117,3 +118,18 @@ def test_numbers_are_finite_where_each_is_whatever_their_sum(numbers) -> None:
     assert (non_finite([TensorSpec("w", "float32", (len(numbers),))], {"float32": vector}) is None) == bool(
         vector.isfinite().all()
     )
+
+
+def test_an_apply_that_forgets_the_buffers_is_told_so_and_may_keep_them_on_purpose() -> None:
+    before, reduced = State(vector(), BUFFERS), Update(vector(), {**BUFFERS})
+    for after, update in (
+        (replace(before, buffers=reduced.buffers), reduced),
+        (replace(before, buffers=dict(before.buffers)), reduced),
+        (before, Update(vector())),
+        (before, Update(vector(), before.buffers)),
+    ):
+        check_buffers(after, before, update)
+    with pytest.raises(
+        RoundFailed, match=r"round 1: the apply left the buffers as they were"
+    ):
+        check_buffers(replace(before, params=vector(_0=1.0)), before, reduced)
