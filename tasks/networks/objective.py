@@ -170,11 +170,11 @@ class Objective:
         layout = layout_of(network)
         tensors = _Leaving([*network.named_parameters(), *network.named_buffers()])
         del network
-        return state_of(layout, tensors)
+        return packed_state(layout, tensors)
 
     def packed(self, tensors: Mapping[str, torch.Tensor]) -> State:
         """The state that holds a network's named tensors, without the outer optimizer's memory."""
-        return state_of(self.layout, tensors)
+        return packed_state(self.layout, tensors)
 
     def seeded(self, seed: int) -> Objective:
         """A copy whose initial weights are drawn from another seed."""
@@ -232,7 +232,7 @@ class Objective:
 
 
 @torch.no_grad()
-def state_of(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> State:
+def packed_state(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> State:
     """The state that holds named tensors; it asks for one after the other, each once."""
     params, buffers, frozen = map(empty_vectors, (layout.params, layout.buffers, layout.frozen))
     for name, place in named_tensors(layout, params, buffers, frozen).items():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
-from storage.errors import DataError, failing_as, one_line
+from storage.errors import DataError, failing_as, located
 from storage.values.digests import tensor_digest
 from tasks.data.collating import TARGETS, batch_of, collated, examples_of, inputs_and_targets, joined, needed
 from tasks.data.datasets import Dataset, Reader, pixel_scaling
@@ -52,9 +52,9 @@ class Own(Source):
 
     def again(self, partition: int, partitions: int) -> Dataset:
         """Call the function and turn its value into tensors."""
-        name = str(self)
-        with failing_as(lambda error: DataError(f"{name} failed with {one_line(error)}")):
-            value = self.code.load()(*((partition, partitions) if self.partitioned else ()))
+        name, asked = str(self), (partition, partitions) if self.partitioned else ()
+        with failing_as(lambda error: DataError(f"{name}{asked or ''} failed with {located(error)}")):
+            value = self.code.load()(*asked)
         if isinstance(value, Dataset):
             return value
         parts = value if _is_pair(value) else [value]

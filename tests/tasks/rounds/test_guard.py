@@ -129,7 +129,5 @@ def test_an_apply_that_forgets_the_buffers_is_told_so_and_may_keep_them_on_purpo
         (before, Update(vector(), before.buffers)),
     ):
         check_buffers(after, before, update)
-    with pytest.raises(
-        RoundFailed, match=r"round 1: the apply left the buffers as they were"
-    ):
+    with pytest.raises(RoundFailed, match=r"round 1: the apply left the buffers as they were"):
         check_buffers(replace(before, params=vector(_0=1.0)), before, reduced)
