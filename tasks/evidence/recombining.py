@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from storage.rounds.commits import Commit, InFlight, Score, ServerRecord
 from storage.rounds.store import RoundStore
 from storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
-from storage.values.state import State
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import BlockExamples, Partitions
+from tasks.persistence.exchanging import own_params
 from tasks.persistence.recomputing import recomputed, reduce_again
 from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Work
@@ -88,10 +88,10 @@ def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
     """Reduce the round at index `number` of the subject's rounds again, and score it. Nothing is written."""
     store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
     commit = store.log.read(round)
-    state = _recombine(subject, store, commit).state
-    original = commit.score or _score(work, recomputed(subject.recorded, store, round).state)
-    digest = state_digest(tensor_digests(state.named(work.objective.layout)), round)
-    return RecombinedRound(round, digest, commit.state, _score(work, state), original)
+    after = _recombine(subject, store, commit)
+    original = commit.score or _score(work, store, recomputed(subject.recorded, store, round))
+    digest = state_digest(tensor_digests(after.state.named(work.objective.layout)), round)
+    return RecombinedRound(round, digest, commit.state, _score(work, store, after), original)
 
 
 def persist_recombined(subject: Recombining, place: str, scored: Score | None, number: int) -> Commit:
@@ -146,10 +146,10 @@ def _numbers(score: Score | None) -> dict[str, float]:
     return {} if score is None else {"loss": score.loss, **score.values}
 
 
-def _score(work: Work, state: State) -> Score | None:
-    return judge_round(
-        work, state.round, score_block(work, state, _examples(work.partitions, work.cohort(state.round)))
-    )[0]
+def _score(work: Work, store: RoundStore, after: Outcome) -> Score | None:
+    examples = _examples(work.partitions, work.cohort(after.state.round))
+    tallies = score_block(work, after.state, examples, own_params(work, store, after))
+    return judge_round(work, after.state.round, tallies)[0]
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
 from storage.values.state import Update
 from tasks.data.partitions import BlockExamples, Partitions
+from tasks.persistence.exchanging import own_params
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import (
@@ -38,7 +39,7 @@ def reduce_round(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Ou
 
 def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
     """Score the state after a round on the held-out examples of a block; `commit_round` stores the score."""
-    return score_block(job.work, after.state, data)
+    return score_block(job.work, after.state, data, own_params(job.work, job.attempt.open(), after))
 
 
 def commit_round(

@@ -1,9 +1,10 @@
-"""The exchange of decentralised training: a partition begins from the average of its neighbours' networks."""
+"""The networks that partitions keep in decentralised training: their exchange before a round, and their scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from storage.rounds.store import RoundStore
 from storage.values.tensors import Vectors
 from tasks.numerics.dtypes import accumulator
 from tasks.rounds.job import Work
@@ -32,3 +33,16 @@ def exchanged(work: Work, before: Outcome, partition: int, read: Read) -> Mappin
         for name, vector in other.get(OWN, before.state.params).items():
             sums[name] += vector.to(accumulator(name)) * weight
     return {**carry, OWN: {name: sums[name].to(vector.dtype) for name, vector in before.state.params.items()}}
+
+
+def own_params(work: Work, store: RoundStore, after: Outcome) -> Callable[[int], Vectors] | None:
+    """Gives the parameters of each partition's network after a round, (element,) by dtype; None if it has none.
+
+    A partition that has carried nothing yet has those of the state.
+    """
+
+    def read(partition: int) -> Vectors:
+        source = after.carry_from.get(partition)
+        return after.state.params if source is None else store.tensors.read_carry(source, partition)[OWN]
+
+    return read if work.topology else None

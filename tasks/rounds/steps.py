@@ -253,17 +253,25 @@ def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> li
     return accepted
 
 
-def score_block(work: Work, state: State, data: BlockExamples) -> list[Tally]:
+def score_block(
+    work: Work, state: State, data: BlockExamples, own_params: Callable[[int], Vectors] | None = None
+) -> list[Tally]:
     """Tally the network of a state on the held-out examples of some partitions, batch by batch.
 
-    The tallies of examples that are a partition's own come last.
+    The tallies of examples that are a partition's own come last. Those are of a network of the partition's own, if
+    `own_params` gives its parameters, (element,) by dtype.
     """
 
     def scored(objective: Objective, state: State) -> list[Tally]:
         network = objective.network(state).eval()
-        own = [(part.own, number) for number, part in data.items() if part.own is not None]
-        parts = [*((part.held_out, None) for part in data.values()), *own]
-        return [each for held_out, number in parts for each in tally(objective, network, held_out, number)]
+        tallies = [each for part in data.values() for each in tally(objective, network, part.held_out)]
+        for number, part in data.items():
+            if part.own is not None:
+                if own_params is not None:
+                    params = {k: v.to(state.params[k].device) for k, v in own_params(number).items()}
+                    network = objective.network(replace(state, params=params)).eval()
+                tallies += tally(objective, network, part.own, number)
+        return tallies
 
     with own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
         return work.mapper.scored(work.objective, state, scored)

@@ -15,6 +15,8 @@ from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.stored import Run
 from storage.errors import ExperimentDiffers, UsageError
+from tasks.clusters.connecting import connect
+from tasks.executors.graph import GraphExecutor
 from tasks.topology import find_topology
 from tests.flows.command.in_process import run as command
 
@@ -149,6 +151,25 @@ def test_a_level_of_all_is_the_same_at_any_k_and_sites_that_never_meet_are_runs_
     for round in range(1, 6):
         mean = networks(apart, round)[:3].mean(0)
         np.testing.assert_allclose(mean, site.round(round).state.params["float64"], rtol=1e-12, atol=1e-12)
+
+
+def test_each_partitions_own_score_is_of_its_own_network_also_on_workers_and_reduced_again(train) -> None:
+    fields = MOONS | {"data": "digits", "score_partitions": 0.25}
+    partitions = resolve(TrainConfig(**fields)).partitions
+    run = train(**fields, rounds=3, name="scored")
+    network, stored = run.network(), run.round(3)
+    for p, record in stored.commit.updates.items():
+        tensors = stored.update_tensors(p)
+        own = {name: tensors[f"carry/own/{name}"] for name, _ in network.named_parameters()}
+        network.load_state_dict(own)
+        examples = partitions.load(0, p).own
+        loss = torch.nn.functional.cross_entropy(network(examples.inputs), examples.targets).item()
+        assert record.metrics["own_loss"] == pytest.approx(loss, rel=1e-5)
+    with connect(None, 2) as client:
+        there = train(GraphExecutor(client), 2, **fields, rounds=3, name="there")
+    assert there.digest == run.digest
+    assert there.ds["own_loss"].equals(run.ds["own_loss"])
+    assert run.recombine(3).rounds[0].score == stored.commit.score
 
 
 def test_partitions_without_neighbours_to_learn_from_stay_apart_longer(train) -> None:
