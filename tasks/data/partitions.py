@@ -313,8 +313,9 @@ def _known_cohort(partitions: Partitions, round: int) -> tuple[int, ...]:
     """What `Partitions.cohort_of` returns, drawn once for a round, which asks several times."""
     cohort = partitions.cohort
     assert cohort is not None
-    sizes = partitions.sizes(0) if cohort.by_size else range(partitions.split.partitions)
-    return cohort.draw(partitions.split.seed, round, sizes)
+    split = partitions.split
+    sizes = partitions.sizes(split.number(round)) if cohort.by_size else range(split.partitions)
+    return cohort.draw(split.seed, round, sizes)
 
 
 @functools.lru_cache(maxsize=1024)
