@@ -147,13 +147,14 @@ def _numbers(score: Score | None) -> dict[str, float]:
 
 
 def _score(work: Work, state: State) -> Score | None:
-    return judge_round(
-        work, state.round, score_block(work, state, _examples(work.partitions, work.cohort(state.round)))
-    )[0]
+    # Every split holds out the same examples, but for those that partitions hold out themselves.
+    split = work.split(state.round) if work.partitions.own_held_out else 0
+    examples = _examples(work.partitions, split, work.cohort(state.round))
+    return judge_round(work, state.round, score_block(work, state, examples))[0]
 
 
 @functools.lru_cache(maxsize=1)
-def _examples(partitions: Partitions, cohort: tuple[int, ...] | None) -> BlockExamples:
-    """The partitions of a cohort, or all. Every split holds out the same examples, so split 0 is used."""
+def _examples(partitions: Partitions, split: int, cohort: tuple[int, ...] | None) -> BlockExamples:
+    """The partitions of a cohort, or all, under the split of this number."""
     members = range(partitions.split.partitions) if cohort is None else cohort
-    return {p: partitions.load(0, p, place, len(members)) for place, p in enumerate(members)}
+    return {p: partitions.load(split, p, place, len(members)) for place, p in enumerate(members)}
