@@ -100,7 +100,7 @@ class RowGroups(Source):
             arrays = {name: _array(column, f"{where}: column {name!r}") for name, column in columns.items()}
             return examples_of(joined(arrays), targets[slice(*starts[number : number + 2])], where)
 
-        reader = FileReader(files, self.hash_data, len(targets), group, targets, starts)
+        reader = FileReader(files, self.hash_data, where, len(targets), group, targets, starts)
         by = {self.by: np.array(_column(parts, self.by).to_pylist())} if self.by else {}
         return Dataset(reader, columns=by, class_names=names)
 
