@@ -25,7 +25,7 @@ from storage.places.addresses import full_address
 from storage.rounds.store import RoundStore
 from storage.runs.names import WhichRound, is_run, run_address
 from storage.runs.run import StoredRun, open_stored
-from tasks.data.partitions import Description
+from tasks.data.partitions import Description, forget_examples
 from tasks.evidence.recombining import Recombination, Recombining, persist_recombined, recombine_stored
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
@@ -100,6 +100,7 @@ def plan_recombine(config: RecombineConfig) -> RecombinePlan:
     rounds = _rounds(run, config)
     training = _training(run, config, config.recorded())
     _check_without(run, rounds, config.without, training.quorum)
+    forget_examples()
     with examples_wanted():
         resolved = resolve(training)
         whole = {number - before for number in rounds for before in (0, 1)} <= set(run.kept)

@@ -14,7 +14,7 @@ from flows.config.resolving import named_or_own, objective_for, resolve
 from flows.config.train import TrainConfig
 from storage.errors import CodeError, ModelError, UsageError, one_line
 from storage.values.tensors import dtype_name
-from tasks.data.partitions import Partitions
+from tasks.data.partitions import Partitions, forget_examples
 from tasks.data.sources.table import keep_source
 from tasks.matching.check import check_function
 from tasks.matching.search.activations import BATCH
@@ -64,6 +64,7 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     fields = ("held_out", "dtype", "seed", "data", "target", "loss", "model")
     same: dict[str, Any] = {field: getattr(config, field) for field in fields}
     options = config.model_options or {}
+    forget_examples()  # of an earlier run or merge; their files may have changed
     resolved = resolve(TrainConfig(**same, model_options=options, partitions=len(each) or blocks))
     partitions, objective = resolved.partitions, resolved.objective
     if objective is None:  # each partition is loaded on its own, so the network is tried on the first one

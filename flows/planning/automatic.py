@@ -15,6 +15,7 @@ from flows.reporting.listening import notice
 from storage.errors import UsageError
 from storage.runs.names import is_run
 from storage.runs.run import open_stored
+from tasks.data.partitions import forget_examples
 
 DECIDED = ("executor", "partitions", "threads", "evaluate_every", "quorum", "ranks", "units", "hybrid")
 """Fields of a configuration that a strategy decides for a run, besides the algorithm and the number of rounds."""
@@ -25,6 +26,7 @@ def settled(config: TrainConfig) -> Resolved:
 
     Raises `Skipped` if the configuration says to skip the training.
     """
+    forget_examples()  # this process may have trained before on a file that was written anew
     config = as_scheduled(config)
     if config.algorithm.name != AUTO:
         return resolve(config)

@@ -10,6 +10,7 @@ from flows.config.algorithms import Named, is_own_algorithm, option_fields
 from flows.config.resolving import Resolved, deal, resolve
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
+from tasks.data.partitions import forget_examples
 from tasks.maps.optimizers import is_own_optimizer
 from tasks.when import Asynchronous
 
@@ -50,6 +51,7 @@ def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
     name, batch = str(config.algorithm.name), _checked_batch(config)
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     algorithm = Named.model_validate({"name": "sync_sgd", "batch_size": batch})
+    forget_examples()  # of an earlier run or plan; their files may have changed
     plain = resolve(config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1}))
     assert plain.description is not None
     assert plain.objective is not None

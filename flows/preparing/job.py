@@ -16,7 +16,7 @@ from flows.config.train import TrainConfig
 from flows.preparing.needs import Needs
 from flows.recording import create_run
 from flows.reporting.listening import begun, notice
-from storage.errors import ExperimentDiffers, StoreError
+from storage.errors import ExperimentDiffers, StoreError, UsageError
 from storage.places.addresses import full_address
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
@@ -106,6 +106,7 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     order = order_of(resolved.config, resolved.algorithm)
     config = resolved.config.model_copy(update={"device": _common_device(executor, resolved.config)})
     work, description = work_of(replace(resolved, config=config), executor)
+    _check_stops(config, description)
     processes = executor.each(partial(source_and_fingerprint, config.device))
     work = replace(work, fingerprint=_common_fingerprint(processes, config.mixed_hardware), source=source_digest())
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
@@ -131,6 +132,13 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
                 with suppress(StoreError):  # an error that ended the window early is reported already
                     store.numbers.catch_up()
         run.let_go(syncing.written)
+
+
+def _check_stops(config: TrainConfig, description: Description) -> None:
+    """Raise `UsageError` for a reason to stop that needs a score, where no examples are held out for one."""
+    given = next((name for name in ("target_accuracy", "patience") if getattr(config, name) is not None), None)
+    if given and not description.held_out:
+        raise UsageError(f"{given} needs scores, and no examples are held out; give held_out, or leave it out")
 
 
 def _common_device(executor: Executor, config: TrainConfig) -> str:

@@ -168,8 +168,8 @@ class StoredRun(RunFacts):
 
         Args:
             score: ``"loss"``, or one of `Run.scores`.
-            lowest: Whether the lowest number is the best one. By default it is for ``loss`` and ``mae``, and the
-                highest is for all other scores.
+            lowest: Whether the lowest number is the best one. By default it is for ``loss`` and ``mae``, also of
+                the worst partitions (``worst_loss``), and for each ``spread_``; for others the highest is.
 
         Returns:
             The round.

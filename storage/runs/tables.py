@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOWEST = ("loss", "mae")
-"""The scores whose lowest number is the best one."""
+"""The scores whose lowest number is the best one, as that of the worst partitions is, and each spread."""
 
 
 def history_table(history: History) -> pd.DataFrame:
@@ -92,7 +92,8 @@ def best_round(history: pd.DataFrame, score: str, scores: Sequence[str], lowest:
     numbers = history[score].dropna()
     if numbers.empty:
         raise RoundMissing(f"no round has the score {score}")
-    least = score in LOWEST if lowest is None else lowest
+    lower = score.removeprefix("worst_") in LOWEST or score.startswith("spread_")
+    least = lower if lowest is None else lowest
     return int(numbers.index[int(numbers.argmin() if least else numbers.argmax())])
 
 

@@ -59,7 +59,8 @@ class ScaledObjective(Objective):
 
     def loss_of(self, network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         loss = super().loss_of(network, inputs, targets)
-        loss.register_hook(lambda gradient: gradient * self.scaler.scale)
+        if loss.requires_grad:  # not where a map asks for the loss alone
+            loss.register_hook(lambda gradient: gradient * self.scaler.scale)
         return loss
 
     def accepts(self, parameters: Sequence[nn.Parameter]) -> bool:

@@ -139,13 +139,17 @@ def first_tensor(tensors: Any) -> torch.Tensor:
     return tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors.values()))
 
 
-def check_values(examples: Examples, name: str) -> None:
-    """Raise `DataError` for a non-finite number or a negative label, naming the first example that has one."""
+def check_values(examples: Examples, name: str, numbers: np.ndarray | None = None) -> None:
+    """Raise `DataError` for a non-finite number or a negative label, naming the first example that has one.
+
+    `numbers`, int64 (example,), are what the examples are called; by default they are counted from 0.
+    """
     for kind, tensor in tensors_by_name(examples).items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             bad = torch.nonzero(~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1))
             which = f"{len(bad)} of {len(tensor)} examples have NaN or infinite {kind}"
-            raise DataError(f"{name}: {which}, the first is number {bad[0].item()}; remove or fill them")
+            first = bad[0].item() if numbers is None else numbers[int(bad[0])]
+            raise DataError(f"{name}: {which}, the first is number {first}; remove or fill them")
     labels = examples.targets
     if isinstance(labels, torch.Tensor) and are_scalar_labels(labels) and int(labels.min()) < 0:
         label = f"label {int(labels.min())} of example {int(labels.argmin())}"

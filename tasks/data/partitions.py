@@ -117,8 +117,11 @@ class Partitions:
         Of held-out examples that belong to no partition it scores the part at its `place` among so many `scorers`;
         by default all partitions are scorers.
         """
-        found = self._dataset(partition)
-        if self.digests and found.digest != self.digests[partition if self.source.partitioned else 0]:
+        found, wanted = self._dataset(partition), partition if self.source.partitioned else 0
+        if self.digests and found.digest != self.digests[wanted]:
+            forget_examples()  # a worker may still have what it read for an earlier run
+            found = self._dataset(partition)
+        if self.digests and found.digest != self.digests[wanted]:
             mine = {name: shown for name, shown in self.files if name.startswith(self._named(partition, ""))}
             other = differing_files(mine, self._files(partition)) or f"the examples of {self.source} have changed"
             raise DataError(f"{other} since the run began; restore them")
@@ -238,7 +241,13 @@ class Partitions:
             )
 
     def describe(self, partition: int) -> Description:
-        """Describe what the source loads for a partition, which is everything if it loads all at once."""
+        """Describe what the source loads for a partition, which is everything if it loads all at once.
+
+        A partition that is loaded on its own is read again, as its process may have read it for an earlier run.
+        """
+        if self.source.partitioned:
+            forget_opened(self._reading(partition, held_out=False))
+            _known_rows.cache_clear()
         found = self._dataset(partition)
         dataset = found.dataset
         train, held_out = self._rows(partition, 0)
@@ -304,8 +313,9 @@ def _known_cohort(partitions: Partitions, round: int) -> tuple[int, ...]:
     """What `Partitions.cohort_of` returns, drawn once for a round, which asks several times."""
     cohort = partitions.cohort
     assert cohort is not None
-    sizes = partitions.sizes(0) if cohort.by_size else range(partitions.split.partitions)
-    return cohort.draw(partitions.split.seed, round, sizes)
+    split = partitions.split
+    sizes = partitions.sizes(split.number(round)) if cohort.by_size else range(split.partitions)
+    return cohort.draw(split.seed, round, sizes)
 
 
 @functools.lru_cache(maxsize=1024)

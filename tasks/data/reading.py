@@ -59,9 +59,12 @@ def opened(source: Source, partition: int, partitions: int, memory: float = 0) -
     return _opened[key]
 
 
-def forget_opened() -> None:
-    """Forget the data sets of this process, which may have changed on disk."""
-    _opened.clear()
+def forget_opened(reading: Reading | None = None) -> None:
+    """Forget the data sets of this process, or the one that a reading is of: they may have changed on disk."""
+    if reading is None:
+        _opened.clear()
+    else:
+        _opened.pop((reading.source, reading.partition, reading.partitions), None)
 
 
 @dataclass(frozen=True)

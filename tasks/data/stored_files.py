@@ -16,7 +16,7 @@ from storage.errors import DataError, FileMissing
 from storage.places.addresses import scheme_of
 from storage.values.hashing import json_digest, pieces_digest
 from tasks.data.datasets import Reader
-from tasks.data.examples import Examples, tensors_of
+from tasks.data.examples import Examples, check_values, tensors_of
 from tasks.numerics.devices import moved
 
 HASHED = 256_000_000
@@ -103,7 +103,7 @@ def files_below(folder: str, pattern: str = DEEP) -> list[File]:
 
 @dataclass(frozen=True, eq=False)
 class FileReader(Reader):
-    """Reads `count` examples of files by `load`, a function of their rows, int64 (row,).
+    """Reads `count` examples of files by `load`, a function of their rows, int64 (row,); errors say `where`.
 
     With `starts`, int64 (group + 1,), the first row of each group and the number of examples, `load` is a function
     of a group's number and reads it as a whole. `targets` are in memory, or None; then `largest` finds the largest
@@ -112,6 +112,7 @@ class FileReader(Reader):
 
     found: Sequence[File]
     hash_data: bool
+    where: str
     count: int
     load: Callable[[Any], Examples]
     targets: torch.Tensor | None = None
@@ -131,14 +132,18 @@ class FileReader(Reader):
         return functools.lru_cache(HELD)(self.load)
 
     def read(self, rows: np.ndarray) -> Examples:
-        """The examples at some rows, int64 (row,)."""
-        if self.starts is None:
-            return self.load(rows)
-        numbers, whole = np.searchsorted(self.starts, rows, "right") - 1, None
+        """The examples at some rows, int64 (row,); raises `DataError` for numbers that are not finite."""
+        read = self.load(rows) if self.starts is None else self._gathered(self.starts, rows)
+        check_values(read, self.where, rows)
+        return read
+
+    def _gathered(self, starts: np.ndarray, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,), of the groups that begin at `starts`."""
+        numbers, whole = np.searchsorted(starts, rows, "right") - 1, None
         # In the order in which they come, so that the last one is still held for the next batch.
         for number in dict.fromkeys(numbers.tolist()):
             places = np.flatnonzero(numbers == number)
-            part = self._group(number).read(rows[places] - self.starts[number])
+            part = self._group(number).read(rows[places] - starts[number])
             whole = whole or moved(part, lambda tensor: tensor.new_empty((len(rows), *tensor.shape[1:])))
             for source, target in zip(tensors_of(part), tensors_of(whole), strict=True):
                 target[torch.from_numpy(places)] = source

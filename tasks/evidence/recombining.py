@@ -147,13 +147,15 @@ def _numbers(score: Score | None) -> dict[str, float]:
 
 
 def _score(work: Work, store: RoundStore, after: Outcome) -> Score | None:
-    examples = _examples(work.partitions, work.cohort(after.state.round))
-    tallies = score_block(work, after.state, examples, own_params(work, store, after))
-    return judge_round(work, after.state.round, tallies)[0]
+    round = after.state.round
+    # Every split holds out the same examples, but for those that partitions hold out themselves.
+    split = work.split(round) if work.partitions.own_held_out else 0
+    examples = _examples(work.partitions, split, work.cohort(round))
+    return judge_round(work, round, score_block(work, after.state, examples, own_params(work, store, after)))[0]
 
 
 @functools.lru_cache(maxsize=1)
-def _examples(partitions: Partitions, cohort: tuple[int, ...] | None) -> BlockExamples:
-    """The partitions of a cohort, or all. Every split holds out the same examples, so split 0 is used."""
+def _examples(partitions: Partitions, split: int, cohort: tuple[int, ...] | None) -> BlockExamples:
+    """The partitions of a cohort, or all, under the split of this number."""
     members = range(partitions.split.partitions) if cohort is None else cohort
-    return {p: partitions.load(0, p, place, len(members)) for place, p in enumerate(members)}
+    return {p: partitions.load(split, p, place, len(members)) for place, p in enumerate(members)}

@@ -20,6 +20,14 @@ class Minimised(Protocol):
         ...
 
 
+class Counting(Minimised, Protocol):
+    """A loss that is a mean, and says over how many items of its targets."""
+
+    def counted(self, targets: Tensors) -> int:
+        """Over how many items of targets (examples, *) the loss is a mean."""
+        ...
+
+
 def backprop(objective: Minimised, network: nn.Module, batch: Examples, share: float = 1.0) -> torch.Tensor:
     """Do a forward and a backward pass on a batch; adds to the parameters' gradients and returns the loss.
 
@@ -31,9 +39,16 @@ def backprop(objective: Minimised, network: nn.Module, batch: Examples, share: f
     return loss.detach()
 
 
-def backprop_in_pieces(objective: Minimised, network: nn.Module, batch: Examples, size: int) -> torch.Tensor:
-    """Do as `backprop` does, with at most `size` examples at once; both results are means over all."""
-    losses = [backprop(objective, network, piece, len(piece) / len(batch)) for piece in batch.slices(size)]
+def backprop_in_pieces(objective: Counting, network: nn.Module, batch: Examples, size: int) -> torch.Tensor:
+    """Do as `backprop` does, with at most `size` examples at once; both results are means over all.
+
+    A piece in which nothing counts is left out, unless nothing does in the whole batch.
+    """
+    whole, losses = objective.counted(batch.targets), []
+    for piece in batch.slices(size):
+        counted = objective.counted(piece.targets)
+        if counted or not whole:
+            losses.append(backprop(objective, network, piece, counted / (whole or 1)))
     return torch.stack(losses).sum()
 
 

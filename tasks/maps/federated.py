@@ -157,10 +157,12 @@ class MimeLite(LocalSgd):
 @torch.no_grad()
 def start_loss(objective: Objective, state: State, examples: Examples) -> float:
     """The mean loss of all examples (example, *) of a partition, batch by batch, at a state."""
-    network, total = objective.network(state).eval(), 0.0
+    network, total, counted = objective.network(state).eval(), 0.0, 0
     for batch in examples.slices(SLICE):
-        total += len(batch) * objective.loss_of(network, batch.inputs, batch.targets).item()
-    return total / len(examples)
+        if items := objective.counted(batch.targets):
+            total += items * objective.loss_of(network, batch.inputs, batch.targets).item()
+            counted += items
+    return total / (counted or 1)
 
 
 SLICE = 128

@@ -18,7 +18,7 @@ from storage.errors import ModelError, failing_as, one_line
 from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import UNSUMMED, Vectors, dtype_name, empty_vectors, is_dense, pack, specs_of, views
-from tasks.data.examples import Tensors, first_tensor
+from tasks.data.examples import IGNORED, Tensors, first_tensor
 from tasks.matching.unofficial import hooked
 from tasks.networks.compiling import compile_network
 from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
@@ -210,6 +210,12 @@ class Objective:
         if self.loss == OWN_LOSS:
             return own_loss(network, inputs, targets)[1]
         return self.value(call(network, inputs), targets)
+
+    def counted(self, targets: Tensors) -> int:
+        """Over how many items of targets (examples, *) the loss is a mean: labels not `IGNORED`, or examples."""
+        if self.loss == "cross_entropy" and not targets.is_floating_point():
+            return int((targets != IGNORED).sum())
+        return len(first_tensor(targets))
 
     def casting(self, device: str) -> AbstractContextManager[Any]:
         """A context in which torch computes in the wanted precision on a kind of device, such as ``cpu``."""

@@ -214,4 +214,4 @@ def _reader(inputs: Stored, targets: Stored, files: Sequence[File], hash_data: b
         labels = torch.from_numpy(_integers(targets.take(rows))) if known is None else known[rows]
         return examples_of(torch.from_numpy(inputs.take(rows)), labels, inputs.where)
 
-    return FileReader(files, hash_data, count, load, known, starts, targets.largest)
+    return FileReader(files, hash_data, inputs.where, count, load, known, starts, targets.largest)

@@ -51,7 +51,7 @@ class Tabular(Source):
             first = f"in row {row + 1} (the header is none), column {table.columns[column]!r}"
             gaps = f"{len(missing)} values are missing, the first {first}"
             raise DataError(f"{self.file}: {gaps}; fill them or remove the rows")
-        targets, names = _coded(table[target])
+        targets, names = _coded(table[target], self.file)
         examples = examples_of(table[inputs].to_numpy(np.float32), targets, self.file)
         check_values(examples, self.file)
         columns = {self.by: np.array(table[self.by].tolist())} if self.by else {}
@@ -91,7 +91,7 @@ class RowGroups(Source):
         starts = np.cumsum([0, *(metadata.row_group(group).num_rows for _, metadata, group in places)])
         where = f"{self.folder}/{self.pattern}"
         inputs, target = _roles(_schema(parts), int(starts[-1]), self, where, _holds_numbers)
-        known, names = _coded(_column(parts, target).to_pandas())
+        known, names = _coded(_column(parts, target).to_pandas().rename(target), where)
         targets = torch.from_numpy(np.array(known))
         check_values(Examples(torch.empty(0), targets), where)
 
@@ -100,7 +100,7 @@ class RowGroups(Source):
             arrays = {name: _array(column, f"{where}: column {name!r}") for name, column in columns.items()}
             return examples_of(joined(arrays), targets[slice(*starts[number : number + 2])], where)
 
-        reader = FileReader(files, self.hash_data, len(targets), group, targets, starts)
+        reader = FileReader(files, self.hash_data, where, len(targets), group, targets, starts)
         by = {self.by: np.array(_column(parts, self.by).to_pylist())} if self.by else {}
         return Dataset(reader, columns=by, class_names=names)
 
@@ -127,10 +127,15 @@ def _roles(
     return inputs, target
 
 
-def _coded(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Targets (rows,), int64 labels for whole numbers and texts, else float64; and the texts in label order."""
+def _coded(column: pd.Series, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Targets (rows,), int64 labels for whole numbers and texts, else float64; and the texts in label order.
+
+    Raises `DataError` for decimals, whose digits would be taken for texts.
+    """
     if column.dtype.kind in "biuf":
         return column.to_numpy(np.float64 if column.dtype.kind == "f" else np.int64), ()
+    if pd.api.types.infer_dtype(column) == "decimal":
+        raise DataError(f"{where}: column {column.name!r} holds decimals; code them as whole numbers or floats")
     labels, names = column.astype(str).factorize(sort=True)
     return labels.astype(np.int64), tuple(map(str, names))
 

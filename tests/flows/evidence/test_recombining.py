@@ -399,3 +399,10 @@ def test_machines_get_an_object(simple, capsys) -> None:
     assert (row["loss"], row["loss_before"]) == pytest.approx((0, 4), abs=1e-9)
     assert printed["saved"] == str(rw.open_run("kept").path.resolve())
     assert printed["run"] == run.name
+
+
+def test_partitions_are_scored_on_what_they_held_out_of_the_rounds_own_split(train) -> None:
+    run = train(partitions=3, rounds=3, local_steps=2, resplit_every=1, score_partitions=0.2)
+    for reduced in run.recombine(reduce="mean").rounds:
+        assert reduced.identical
+        assert reduced.score == reduced.original

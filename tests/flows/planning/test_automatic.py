@@ -8,6 +8,7 @@ import pytest
 
 import roundweave as rw
 from flows import train_flow
+from flows.planning.automatic import settled
 from storage.errors import UsageError
 
 
@@ -55,3 +56,16 @@ def test_a_run_that_was_not_planned_goes_on_by_its_own_algorithm(tmp_path: Path)
 def test_auto_is_no_algorithm_that_can_be_built() -> None:
     with pytest.raises(UsageError, match="auto is no algorithm of its own"):
         rw.TrainConfig(algorithm="auto").algorithm.build()
+
+
+def test_a_new_run_in_the_same_process_is_of_the_file_as_it_is_now(tmp_path: Path) -> None:
+    """As in a notebook, in which a file is written anew between two runs."""
+    file, digests = tmp_path / "night.csv", []
+    for first in (0, 100):
+        rows = "\n".join(f"{number},{number % 2}" for number in range(first, first + 40))
+        file.write_text(f"a,label\n{rows}\n")
+        resolved = settled(rw.TrainConfig(data=f"csv:{file}", partitions=2))
+        assert resolved.description is not None
+        digests.append(resolved.description.digest)
+        assert resolved.partitions.load(0, 0).train.inputs.min() >= first
+    assert digests[0] != digests[1]

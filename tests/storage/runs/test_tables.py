@@ -109,6 +109,16 @@ def test_the_best_round_has_the_lowest_loss_and_the_highest_score(tiny) -> None:
         run.best("acuracy")
 
 
+def test_the_lowest_loss_of_the_worst_partitions_is_the_best_and_so_is_the_lowest_spread(tiny) -> None:
+    store = tiny.create(rounds=2)
+    for round, (loss, accuracy) in enumerate([(2.0, 0.5), (1.0, 0.7)], 1):
+        values = {"worst_loss": loss, "worst_accuracy": accuracy, "spread_accuracy": loss}
+        store.commit(tiny.write(store, round, score=Score(1.0, values, 8)))
+    run = StoredRun(store.path)
+    assert [run.best(name).number for name in ("worst_loss", "worst_accuracy", "spread_accuracy")] == [2, 2, 2]
+    assert run.best("worst_loss", lowest=False).number == 1
+
+
 def test_a_round_that_was_not_scored_is_not_the_best(tiny) -> None:
     store = tiny.create()
     store.commit(tiny.write(store, 1, score=None))

@@ -169,6 +169,13 @@ def test_what_does_not_go_with_it_is_one_line(options: list[str], reason: str, c
     assert reason in said
 
 
+@pytest.mark.parametrize("name", ["q_fed_avg", "afl"])
+def test_maps_that_also_ask_for_the_loss_alone_train_in_float16(name: str, train) -> None:
+    run = train(algorithm=name, partitions=2, rounds=2, local_steps=2, precision="fp16")
+    assert run.history()["accepted"].tolist() == [0, 2, 2]
+    assert run.replay().identical
+
+
 def test_a_network_of_one_parameter_has_no_place_for_the_scale() -> None:
     small = Objective(ModelSpec("linear", (1,), 1, "float32", seed=0), "mse")
     one = replace(small.initial(), params={"float32": torch.zeros(1)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import DataError, UsageError
-from tasks.data.datasets import Dataset
+from tasks.data.datasets import Dataset, digest_of
 from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.images import Digits
+from tasks.data.sources.table import find_source
 from tasks.data.splits.deals import Pool
 from tasks.data.splits.split import Split, hold_out
 
@@ -308,3 +310,35 @@ def test_held_out_examples_that_all_partitions_share_are_counted_once(differ: bo
     shared = replace(partitions, shared=bool(described.shared))
     scored = [len(shared.load(0, partition).held_out) for partition in range(3)]
     assert (scored, described.held_out) == (([7, 7, 7], 21) if differ else ([7, 0, 0], 7))
+
+
+def _table(path: Path, first: int) -> None:
+    rows = "\n".join(f"{number},{number % 2}" for number in range(first, first + 40))
+    path.write_text(f"a,label\n{rows}\n")
+
+
+def test_a_process_that_holds_what_it_read_for_an_earlier_run_reads_it_again(tmp_path: Path) -> None:
+    """As a worker of a cluster that stays, where another process has found other examples in the file since."""
+    _table(tmp_path / "night.csv", 0)
+    source = find_source(f"csv:{tmp_path}/night.csv")
+    before = Partitions(source, Split(2, "contiguous"), held_out=0.0)
+    assert before.load(0, 0).train.inputs[0].item() == 0
+    _table(tmp_path / "night.csv", 100)
+    digest = digest_of(source.load(0, 1))
+    assert replace(before, digests=(digest,)).load(0, 0).train.inputs[0].item() == 100
+    with pytest.raises(DataError, match="have changed since the run began"):
+        replace(before, digests=("0" * 64,)).load(0, 0)
+
+
+def test_partitions_that_are_loaded_on_their_own_are_described_as_they_are_now(own, tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers.npy"
+    read = f"x = np.load({str(numbers)!r})"
+    file = own(f"import numpy as np\ndef part(p, n):\n    {read}\n    return x, np.arange(len(x)) % 2")
+    partitions = Partitions(find_source(f"{file}:part"), Split(1))
+    digests = []
+    for count in (20, 30):
+        np.save(numbers, np.ones((count, 2), np.float32))
+        described = partitions.describe(0)
+        digests.append(described.digest)
+        assert described.examples + described.held_out == count
+    assert digests[0] != digests[1]

@@ -15,9 +15,12 @@ from storage.values.state import State
 from tasks.algorithms.table import build_algorithm
 from tasks.applies.schedules import Schedule
 from tasks.compute.compute import Compute
+from tasks.data.examples import IGNORED, Examples
 from tasks.maps.backprop import batches
 from tasks.maps.corrected import FedProx, Scaffold
+from tasks.maps.federated import start_loss
 from tasks.maps.local_steps import LocalSteps
+from tasks.networks.objective import ModelSpec, Objective
 from tests.tasks.maps.networks import examples, objective
 from tests.tasks.maps.test_optimizer_state import distance, rounds
 
@@ -46,6 +49,23 @@ def test_batches_together_are_one_large_batch_of_an_epoch_and_of_other_maps() ->
     assert difference(epochs, replace(epochs, batch_size=16, accumulate=1)) < 1e-12
     near = FedProx(local_steps=5, batch_size=4, accumulate=4, mu=0.5)
     assert difference(near, replace(near, batch_size=16, accumulate=1)) < 1e-12
+
+
+def test_places_that_are_left_out_count_in_no_piece() -> None:
+    """Padded sequences, of which some are all padding: a mean of the pieces' means would be another number."""
+    what = Objective(ModelSpec("gpt", (6,), 9, "float64", seed=0), "cross_entropy")
+    inputs = torch.randint(9, (50, 6), generator=torch.Generator().manual_seed(0))
+    targets = inputs.masked_fill(torch.arange(6) >= (torch.arange(50) % 7)[:, None], IGNORED)
+    part, state = Examples(inputs, targets), what.initial()
+    maps = [replace(LOCAL, batch_size=16 // pieces, accumulate=pieces) for pieces in (1, 2, 16)]
+    large, *small = (map(what, state, part, {}, 7) for map in maps)
+    for update in small:
+        assert update.metrics["train_loss"] == pytest.approx(large.metrics["train_loss"], abs=1e-6)
+        torch.testing.assert_close(update.direction, large.direction, rtol=0, atol=1e-12)
+    network = what.network(state).eval()
+    assert start_loss(what, state, part) == pytest.approx(what.loss_of(network, inputs, targets).item(), abs=1e-12)
+    many = Examples(inputs.repeat(6, 1), targets.repeat(6, 1))
+    assert start_loss(what, state, many) == pytest.approx(start_loss(what, state, part), abs=1e-12)
 
 
 def test_one_batch_a_step_has_the_bits_of_before() -> None:

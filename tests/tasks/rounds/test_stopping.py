@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from distributed import Client, LocalCluster
 
+from storage.errors import UsageError
 from tasks.executors.graph import GraphExecutor
 
 LEARNS = {"model": "logistic", "partitions": 2, "local_epochs": 1, "rounds": 30}
@@ -25,6 +27,12 @@ def test_patience_counts_scores_without_a_better_loss(train) -> None:
     best = loss[:-2].argmin()
     assert len(loss) - 1 - best == 2
     assert f"2 scores without a better loss than {loss[best]:.6g}" in run.stop
+
+
+@pytest.mark.parametrize("reason", [{"patience": 1}, {"target_accuracy": 0.5}])
+def test_a_reason_to_stop_that_no_round_could_have_is_refused(reason: dict[str, float], train) -> None:
+    with pytest.raises(UsageError, match=f"{next(iter(reason))} needs scores, and no examples are held out"):
+        train(**LEARNS, **reason, held_out=0)
 
 
 def test_a_window_of_tasks_ends_at_the_same_round(train) -> None:

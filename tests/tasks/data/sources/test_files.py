@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -98,6 +99,25 @@ def test_a_run_on_files_has_the_same_bits_when_it_is_replayed(write, split: str,
     options = {"local_steps": 3, "batch_size": 8, "rounds": 2, "partitions": 3, "algorithm": "fed_avg"}
     run = train(data=write(tmp_path), split=split, **options)
     assert run.replay([1, 2]).identical
+
+
+@pytest.mark.parametrize("write", [npy, zarr_group, parquet])
+def test_a_number_that_is_none_refuses_its_partition_and_is_never_left_out_of_a_score(
+    write, train, tmp_path: Path, monkeypatch
+) -> None:
+    inputs = INPUTS.copy()
+    inputs[70, 2] = np.inf  # pandas would store NaN as a value that is missing
+    monkeypatch.setitem(globals(), "INPUTS", inputs)
+    options = {"split": "contiguous", "partitions": 2, "algorithm": "fed_avg", "rounds": 1}
+    options["data"] = write(tmp_path, *([] if write is parquet else [inputs]))
+    said = r"1 of \d+ examples have NaN or infinite inputs, the first is number 70; remove or fill them"
+    run = train(**options, held_out=0)
+    refused = [update.refused for _, update in sorted(run.round(1).commit.updates.items())]
+    assert refused[0] is None
+    assert re.search(said, refused[1])
+    monkeypatch.setattr("tasks.data.partitions.hold_out", lambda *given: (np.arange(60), np.arange(60, 100)))
+    with pytest.raises(RoundFailed, match=f"scoring failed with .*{said}"):
+        train(**options)
 
 
 def test_a_file_is_in_memory_and_a_folder_or_pattern_is_not(tmp_path: Path) -> None:

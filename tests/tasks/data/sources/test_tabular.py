@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -111,6 +113,14 @@ def test_a_column_without_a_name_is_refused(tmp_path) -> None:
     TABLE.to_csv(tmp_path / "indexed.csv")
     with pytest.raises(DataError, match=r"indexed\.csv: column 1 has no name; give it one, or leave it out$"):
         find_source(f"csv:{tmp_path}/indexed.csv").load(0, 1)
+
+
+@pytest.mark.parametrize("data", ["day.parquet", "*.parquet"])
+def test_decimals_are_no_texts_to_be_coded_as_labels(data: str, tmp_path) -> None:
+    table = pd.DataFrame({"a": [1.0, 2.0], "price": [Decimal("9.50"), Decimal("10.00")]})
+    table.to_parquet(tmp_path / "day.parquet")
+    with pytest.raises(DataError, match=r"parquet: column 'price' holds decimals; code them as whole"):
+        find_source(f"parquet:{tmp_path}/{data}").load(0, 1)
 
 
 def test_what_labels_were_called_is_kept(write) -> None:

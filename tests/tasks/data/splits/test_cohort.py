@@ -59,6 +59,16 @@ def test_by_size_a_partition_is_drawn_as_often_as_it_has_examples() -> None:
         Cohort(4, by_size=True).draw(0, 1, [1, 3, 0, 6])
 
 
+def test_by_size_the_sizes_are_those_of_the_rounds_own_split() -> None:
+    fields = {"partitions": 6, "split": "dirichlet_by_class:0.2", "resplit_every": 2}
+    partitions = resolve(TrainConfig(**fields, cohort=2, cohort_by_size=True)).partitions
+    sizes = [partitions.sizes(number) for number in (0, 1, 2)]
+    assert sizes[0] != sizes[1] != sizes[2]
+    for round in range(1, 7):
+        drawn = Cohort(2, by_size=True).draw(0, round, sizes[(round - 1) // 2])
+        assert partitions.cohort_of(round) == drawn
+
+
 def fields(own, bad: set[int] = frozenset()) -> dict[str, object]:  # type: ignore[assignment]
     path = own(SOURCE.replace("BAD", repr({*bad} or ())))
     where = {"data": f"{path}:data", "model": "linear", "loss": "mse", "held_out": 0.2}
