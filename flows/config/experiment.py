@@ -52,8 +52,10 @@ class Dealing(Config):
         default="iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}"
     )
     resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
-    score_partitions: Share | None = Field(
+    score_partitions: float | None = Field(
         default=None,
+        gt=0,
+        lt=1,
         description="share of its examples that each partition holds out for a score of its own, such as 0.1",
     )
     seed: int = Field(default=0, ge=0, description="decides every random number")

@@ -67,7 +67,7 @@ ALGORITHMS: Mapping[str, Preset] = {
     "fed_adagrad": preset(LocalSteps, Mean, Adagrad, outer_lr=0.1),
     "fed_yogi": preset(LocalSteps, Mean, Yogi),
     "fed_prox": preset(FedProx, Mean, Sgd),
-    "scaffold": preset(Scaffold, Mean, Sgd),
+    "scaffold": preset(Scaffold, Mean(weighted=False), Sgd),
     "fed_dyn": preset(FedDyn, Mean(weighted=False), Drift()),
     "fed_nova": preset(FedNova, Normalised, Sgd),
     "mime_lite": preset(MimeLite, Mean, KeepSum(Sgd(), MimeLite.extras)),

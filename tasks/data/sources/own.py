@@ -61,7 +61,7 @@ class Own(Source):
         if all(map(is_data_set, parts)):
             return dataset_of(parts, name)
         train, *held_out = [examples_of(inputs, targets, name) for inputs, targets in _pairs(value, name)]
-        return Dataset(train, held_out[0] if held_out else None)
+        return Dataset(train, held_out[0] if held_out else None, pixel_scaling(train.inputs))
 
 
 def _is_pair(value: Any) -> bool:

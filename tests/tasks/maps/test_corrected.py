@@ -180,6 +180,16 @@ def test_a_refused_partition_leaves_no_error_in_the_servers_variate(square: Obje
     assert after.memory["control"]["float64"].item() == pytest.approx((2.0 - 0.5) / 2)
 
 
+def test_the_servers_variate_is_the_mean_of_all_partitions_own_whoever_takes_part(train) -> None:
+    """Karimireddy et al. 2020, Algorithm 1, lines 14 to 17, of partitions that have unequally many examples."""
+    fields = {"split": "sizes:power", "partitions": 6, "cohort": 3, "dtype": "float64"}
+    run = train(**FIELDS | fields | {"rounds": 8})
+    carried = [update.carry["control"]["float64"] for update in run.carried(8).values()]
+    server = run.round(8).state.memory["control"]["float64"]
+    assert server.norm() > 0.01
+    torch.testing.assert_close(server, torch.stack(carried).sum(0) / 6, rtol=0, atol=1e-14)
+
+
 FIELDS = {
     "algorithm": "scaffold",
     "model": "mlp",

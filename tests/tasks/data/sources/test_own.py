@@ -184,6 +184,13 @@ def test_held_out_rows_are_taken_from_the_held_out_examples() -> None:
     assert math.isclose(dataset.take(np.array([0]), "bfloat16", held_out=True).targets.item(), 1)
 
 
+def test_bytes_of_pictures_are_scaled_as_those_of_a_file_are(source) -> None:
+    pictures = source("return np.full((4, 2, 2), 51, np.uint8), np.arange(4)").load()
+    assert pictures.take(np.array([0]), "float32").inputs.unique().tolist() == pytest.approx([0.2])
+    rows = source("return np.full((4, 2), 51, np.uint8), np.arange(4)").load()
+    assert rows.take(np.array([0]), "float32").inputs.unique().tolist() == [51]
+
+
 @pytest.mark.parametrize("kind", ["uint16", "uint32", "uint64", "int32", "uint8"])
 def test_labels_of_any_integers_are_labels(source, kind: str) -> None:
     targets = source(f"return np.zeros((4, 2)), np.array([0, 1, 2, 1], np.{kind})").load().train.targets
