@@ -57,8 +57,8 @@ class Scaffold(LocalSgd):
     Each of the K steps uses g - c_i + c in place of the gradient g. A partition carries c_i, which becomes its
     mean gradient in the round, c_i - c + (start - arrived) / (K lr), and sends the change as the extra
     ``control``; K lr is the sum of the steps' learning rates. To the server's c, `KeepExtras` adds |S| / N times
-    the mean change of the S partitions of N that took part and were not refused. With a reduce for which each counts
-    the same, as in the paper, c so stays the mean of all c_i.
+    the mean change of the S partitions of N that took part and were not refused. If each counts the same in the
+    reduce, as in the paper, c stays the mean of all c_i.
 
     >>> Scaffold(local_epochs=1).carry
     ('control',)

@@ -183,10 +183,9 @@ def test_what_partitions_carry_goes_along(train) -> None:
     before, after = run.round(1).update(1).carry["control"], kept.round(0).update(1).carry["control"]
     assert torch.equal(before["float32"], after["float32"])
     first, third = run.round(2).update(0), run.round(2).update(2)
-    sum_of_both = sum(update.extras["control"]["float32"] * update.weight for update in (first, third))
+    sum_of_both = first.extras["control"]["float32"] + third.extras["control"]["float32"]
     earlier, control = (kept.round(number).state.memory["control"]["float32"] for number in (0, 1))
-    mean_change = sum_of_both / (first.weight + third.weight)
-    assert torch.allclose(control, earlier + 2 / 3 * mean_change, atol=1e-6)  # two of three partitions
+    assert torch.allclose(control, earlier + sum_of_both / 3, atol=1e-6)  # of three partitions
 
 
 def test_a_saved_run_goes_on_with_the_new_reduce_and_says_where_it_came_from(train, capsys) -> None:
