@@ -127,8 +127,7 @@ class Trace:
         position = next(i for i, argument in enumerate(given) if isinstance(argument, fx.GraphModule))
         inner = given[position].graph
         places = [n for n in inner.nodes if n.op == "placeholder"]
-        result = self.run(inner, dict(zip(places, given[position + 1 :], strict=True)))
-        return tuple(result) if isinstance(result, list | tuple) and not is_axes(result) else result
+        return self.run(inner, dict(zip(places, given[position + 1 :], strict=True)))
 
     def _unknown(
         self, node: fx.Node, name: str, shapes: list[tuple[int, ...]], environment: Environment
