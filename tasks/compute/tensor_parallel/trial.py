@@ -81,16 +81,13 @@ def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str 
     if not all(tensor.isfinite().all() for numbers in whole.values() for tensor in numbers.values()):
         return None
     for kind, numbers in whole.items():
+        # A gradient may really be zero, so the scale is that of all tensors of its kind.
         scale = max((tensor.abs().max().item() for tensor in numbers.values() if tensor.numel()), default=0.0)
+        most = TOLERANCE * scale
         for name, tensor in numbers.items():
             for rank, part in enumerate(parts):
                 share, here = shares.share(name, tensor, rank), part[kind].get(name)
-                # A gradient may really be zero, so the scale is that of all tensors of its kind.
-                if (
-                    here is None
-                    or here.shape != share.shape
-                    or not ((here - share).abs() <= TOLERANCE * scale).all()
-                ):
+                if here is None or here.shape != share.shape or not ((here - share).abs() <= most).all():
                     return f"{kind} {name} is another one on rank {rank}"
     return None
 
