@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -45,10 +44,11 @@ def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -
         """The module's own values, or random ones; these are drawn in single precision to save memory."""
         dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
         own = int(torch.randint(1 << 62, (), generator=seeds))
-        draw = partial(_random, tensor, own, torch.float32) if random else tensor.clone
 
         def values() -> torch.Tensor:
-            return units.permuted(name, {name: draw()}, order).to(dtype)
+            seeded = torch.Generator().manual_seed(own)
+            drawn = _random(tensor, seeded, torch.float32) if random else tensor.clone()
+            return units.permuted(name, {name: drawn}, order).to(dtype)
 
         if not isinstance(tensor, nn.Parameter):
             return values()
@@ -135,9 +135,8 @@ def _tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
         yield name, buffer, name in persistent and buffer.is_floating_point()
 
 
-def _random(tensor: torch.Tensor, seed: torch.Generator | int, dtype: torch.dtype) -> torch.Tensor:
-    """Random values (*shape) of the usual scale for a parameter or a buffer, by a seed or its generator."""
-    generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
+def _random(tensor: torch.Tensor, generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
+    """Random values (*shape) of the usual scale for a parameter or a buffer."""
     if not isinstance(tensor, nn.Parameter):
         return torch.rand(tensor.shape, generator=generator, dtype=dtype).add_(0.5)
     values = torch.randn(tensor.shape, generator=generator, dtype=dtype)
