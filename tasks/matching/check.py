@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.errors import ModelError, UnitsUnsound, one_line
+from storage.errors import ModelError, UnitsUnsound, failing_as, one_line
 from tasks.matching.groups import Permutation, UnitGroups
 from tasks.matching.tracing.export import evaluating, plain_attention
 from tasks.matching.unofficial import GROUPED_PRODUCT, Deferred, TorchDispatchMode, operation_name, tensors_in
@@ -97,12 +97,11 @@ def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Ten
 
 def _outputs(network: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     doubled = tuple(x.double() if x.is_floating_point() else x for x in inputs)
-    try:
-        with torch.no_grad(), plain_attention(), _AllDouble():
-            # `clone`, since a network may return one of its own tensors.
-            return [leaf.double().clone() for leaf in tensors_in(network(*doubled))]
-    except Exception as error:
-        raise ModelError(f"{type(network).__name__} cannot be checked in float64: {one_line(error)}") from error
+    what = f"{type(network).__name__} cannot be checked in float64"
+    failing = failing_as(lambda error: ModelError(f"{what}: {one_line(error)}"))
+    with failing, torch.no_grad(), plain_attention(), _AllDouble():
+        # `clone`, since a network may return one of its own tensors.
+        return [leaf.double().clone() for leaf in tensors_in(network(*doubled))]
 
 
 def _difference(before: torch.Tensor, after: torch.Tensor) -> float:

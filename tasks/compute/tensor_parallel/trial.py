@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.errors import ModelError, one_line
+from storage.errors import ModelError, failing_as, one_line
 from storage.values.state import State
 from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.networks import ShareObjective
@@ -56,12 +56,10 @@ def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state
     """
     doubled, state, batch = _doubled(objective, state, inputs)
     shares = replace(shares, layout=doubled.layout)
-    with pinned(0, torch.get_num_threads()):
-        try:
-            whole = _numbers(doubled.network(state), batch)
-        except Exception as error:
-            name = type(doubled.built).__name__
-            raise ModelError(f"{name} cannot be tried in float64: {one_line(error)}") from error
+    what = f"{type(doubled.built).__name__} cannot be tried in float64"
+    failing = failing_as(lambda error: ModelError(f"{what}: {one_line(error)}"))
+    with failing, pinned(0, torch.get_num_threads()):
+        whole = _numbers(doubled.network(state), batch)
 
     def of_rank(group: Communicator) -> tuple[Numbers, torch.Tensor]:
         share = ShareObjective.of(doubled, shares, group, apart=True)
