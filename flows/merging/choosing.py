@@ -47,17 +47,15 @@ def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
     }
     blends |= {"ensemble": replace(kinds[PLAIN], how="ensemble")} | kinds
     steps = [i / (config.points - 1) for i in range(config.points)] if count == 2 else []
-    points = [
-        (kind, replace(blend, coefficients=(1 - step, step), layers=()))
+    points = (
+        (f"path {kind}", replace(blend, coefficients=(1 - step, step), layers=()))
         for kind, blend in kinds.items()
         for step in steps
-    ]
-    named = [*blends.items(), *((f"path {kind}", point) for kind, point in points)]
-    found = _finite([name for name, _ in named], scorer(plan.gallery, [blend for _, blend in named]))
-    scores = dict(zip(blends, found, strict=False))
-    paths: dict[str, list[Score]] = {}
-    for (kind, _), score in zip(points, found[len(blends) :], strict=True):
-        paths.setdefault(kind, []).append(score)
+    )
+    names, every = zip(*blends.items(), *points, strict=True)
+    found = iter(_finite(names, scorer(plan.gallery, list(every))))
+    scores = {name: next(found) for name in blends}
+    paths = {kind: [next(found) for _ in steps] for kind in kinds if steps}
     *_, (final, blend) = kinds.items()
     if config.average == "best":
         best = min(range(len(steps)), key=lambda i: (-(paths[final][i].accuracy or 0.0), paths[final][i].loss))

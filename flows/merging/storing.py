@@ -16,7 +16,7 @@ from storage.rounds.commits import Score
 from storage.runs.names import new_name, run_address
 from storage.values.state import Match
 from storage.values.tensors import LazyTensors
-from tasks.matching.averaging import averaged, check_coefficients
+from tasks.matching.averaging import averaging
 from tasks.matching.groups import Permutation, Tensors
 from tasks.merging.gallery import blended
 from tasks.merging.storing import merge_layout, persist_merge
@@ -38,9 +38,9 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
     if blend.repair and plan.gallery is not None:
         merged: Tensors = blended(plan.gallery, blend).state_dict()
     else:
-        first, weights = networks.states[0], (blend.coefficients, dict(blend.layers))
-        check_coefficients(networks.states, *weights)
-        merged = LazyTensors(first.names, lambda name: averaged(name, networks.states, *weights), first.specs)
+        first = networks.states[0]
+        averaged = averaging(networks.states, blend.coefficients, dict(blend.layers))
+        merged = LazyTensors(first.names, averaged, first.specs)
     name = config.name or new_name(config.root, "merge", short_name(plan.model.model))
     score = list(choice.scores.values())[-1] if choice.scores else None
     plot = config.plot or (config.out and str(Path(config.out).with_suffix(".png")))

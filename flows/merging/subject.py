@@ -12,7 +12,7 @@ import torch
 from flows.config.merge import Architecture
 from flows.config.resolving import named_or_own, objective_for, resolve
 from flows.config.train import TrainConfig
-from storage.errors import CodeError, ModelError, UsageError, one_line
+from storage.errors import CodeError, ModelError, UsageError, failing_as, one_line
 from storage.values.tensors import dtype_name
 from tasks.data.partitions import Partitions, forget_examples
 from tasks.data.sources.table import keep_source
@@ -81,12 +81,10 @@ def _without_data(config: Architecture, model: str | Code) -> Subject:
     shape = tuple(inputs[0].shape[1:])
     built = ModelSpec(model, shape, OUTPUTS, config.dtype, config.seed, options)
     network = built.build().eval()
-    try:
-        with torch.no_grad():
-            network(*inputs)
-    except Exception as error:
-        shapes = ", ".join(f"{tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for tensor in inputs)
-        raise ModelError(f"the model fails on inputs of shape {shapes} with {one_line(error)}") from error
+    shapes = ", ".join(f"{tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for tensor in inputs)
+    what = f"the model fails on inputs of shape {shapes}"
+    with failing_as(lambda error: ModelError(f"{what} with {one_line(error)}")), torch.no_grad():
+        network(*inputs)
     return Subject(Objective(built, config.loss or "cross_entropy"), inputs, None)
 
 
@@ -113,10 +111,8 @@ def example_inputs(given: str, dtype: str) -> tuple[torch.Tensor, ...]:
 
 
 def _own_inputs(code: Code) -> tuple[torch.Tensor, ...]:
-    try:
+    with failing_as(lambda error: CodeError(f"{code.reference} failed with {one_line(error)}")):
         value = code.load()()
-    except Exception as error:
-        raise CodeError(f"{code.reference} failed with {one_line(error)}") from error
     inputs = (value,) if isinstance(value, torch.Tensor) else value
     if not isinstance(inputs, tuple | list) or not inputs or not all(isinstance(t, torch.Tensor) for t in inputs):
         raise UsageError(f"{code.reference} must return a tuple of tensors, not {type(value).__name__}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -13,42 +13,38 @@ from tasks.matching.groups import Tensors
 BLOCK = 1 << 20
 """The number of elements that are averaged at once; larger tensors are averaged in blocks, to save memory."""
 
+Layers = Mapping[str, Sequence[float]]
+"""Coefficients by the name of a layer."""
+
 
 def average(
-    states: Sequence[Tensors], coefficients: Sequence[float], layers: Mapping[str, Sequence[float]] | None = None
+    states: Sequence[Tensors], coefficients: Sequence[float], layers: Layers | None = None
 ) -> dict[str, torch.Tensor]:
     """The mean of networks' named tensors, of the same shapes, weighted by coefficients with a positive sum.
 
     `layers` has separate coefficients for some layers, by the beginning of their tensors' names. Integer and bool
     tensors take the maximum. Raises `UsageError` for wrong numbers of coefficients, or negative ones.
     """
-    check_coefficients(states, coefficients, layers)
-    return {name: averaged(name, states, coefficients, layers) for name in states[0]}
+    averaged = averaging(states, coefficients, layers or {})
+    return {name: averaged(name) for name in states[0]}
 
 
-def check_coefficients(
-    states: Sequence[Tensors], coefficients: Sequence[float], layers: Mapping[str, Sequence[float]] | None = None
-) -> None:
-    """Raise `UsageError` for coefficients that do not fit the networks, or layers that are not theirs."""
-    own = layers or {}
-    for given in (coefficients, *own.values()):
+def averaging(
+    states: Sequence[Tensors], coefficients: Sequence[float], layers: Layers
+) -> Callable[[str], torch.Tensor]:
+    """A function that computes one tensor of `average`, (*shape), by its name; raises `UsageError` as it does."""
+    for given in (coefficients, *layers.values()):
         if len(given) != len(states) or not 0 < sum(given) < math.inf or min(given) < 0:
             raise UsageError(f"{len(states)} networks need as many coefficients, not negative, not {list(given)}")
-    for layer in own:
+    for layer in layers:
         check_layer(layer, states[0])
 
+    def averaged(name: str) -> torch.Tensor:
+        chosen = next((layers[layer] for layer in layers if _belongs(name, layer)), coefficients)
+        values = [state[name] for state in states]
+        return _mean(values, chosen) if values[0].is_floating_point() else torch.stack(values).amax(0)
 
-def averaged(
-    name: str,
-    states: Sequence[Tensors],
-    coefficients: Sequence[float],
-    layers: Mapping[str, Sequence[float]] | None = None,
-) -> torch.Tensor:
-    """One tensor of `average`, (*shape); the coefficients are not checked."""
-    own = layers or {}
-    chosen = next((own[layer] for layer in own if _belongs(name, layer)), coefficients)
-    values = [state[name] for state in states]
-    return _mean(values, chosen) if values[0].is_floating_point() else torch.stack(values).amax(0)
+    return averaged
 
 
 def check_layer(layer: str, state: Tensors) -> None:

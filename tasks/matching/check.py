@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from storage.errors import ModelError, UnitsUnsound, one_line
+from storage.errors import ModelError, UnitsUnsound, failing_as, one_line
 from tasks.matching.groups import Permutation, UnitGroups
 from tasks.matching.tracing.export import evaluating, plain_attention
 from tasks.matching.unofficial import GROUPED_PRODUCT, Deferred, TorchDispatchMode, operation_name, tensors_in
@@ -45,10 +44,11 @@ def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -
         """The module's own values, or random ones; these are drawn in single precision to save memory."""
         dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
         own = int(torch.randint(1 << 62, (), generator=seeds))
-        draw = partial(_random, tensor, own, torch.float32) if random else tensor.clone
 
         def values() -> torch.Tensor:
-            return units.permuted(name, {name: draw()}, order).to(dtype)
+            seeded = torch.Generator().manual_seed(own)
+            drawn = _random(tensor, seeded, torch.float32) if random else tensor.clone()
+            return units.permuted(name, {name: drawn}, order).to(dtype)
 
         if not isinstance(tensor, nn.Parameter):
             return values()
@@ -97,12 +97,11 @@ def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Ten
 
 def _outputs(network: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     doubled = tuple(x.double() if x.is_floating_point() else x for x in inputs)
-    try:
-        with torch.no_grad(), plain_attention(), _AllDouble():
-            # `clone`, since a network may return one of its own tensors.
-            return [leaf.double().clone() for leaf in tensors_in(network(*doubled))]
-    except Exception as error:
-        raise ModelError(f"{type(network).__name__} cannot be checked in float64: {one_line(error)}") from error
+    what = f"{type(network).__name__} cannot be checked in float64"
+    failing = failing_as(lambda error: ModelError(f"{what}: {one_line(error)}"))
+    with failing, torch.no_grad(), plain_attention(), _AllDouble():
+        # `clone`, since a network may return one of its own tensors.
+        return [leaf.double().clone() for leaf in tensors_in(network(*doubled))]
 
 
 def _difference(before: torch.Tensor, after: torch.Tensor) -> float:
@@ -135,9 +134,8 @@ def _tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
         yield name, buffer, name in persistent and buffer.is_floating_point()
 
 
-def _random(tensor: torch.Tensor, seed: torch.Generator | int, dtype: torch.dtype) -> torch.Tensor:
-    """Random values (*shape) of the usual scale for a parameter or a buffer, by a seed or its generator."""
-    generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
+def _random(tensor: torch.Tensor, generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
+    """Random values (*shape) of the usual scale for a parameter or a buffer."""
     if not isinstance(tensor, nn.Parameter):
         return torch.rand(tensor.shape, generator=generator, dtype=dtype).add_(0.5)
     values = torch.randn(tensor.shape, generator=generator, dtype=dtype)

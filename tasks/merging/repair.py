@@ -80,7 +80,10 @@ def rescale(
     interchangeable units, in one pass over the inputs (examples, …), so that each layer reads repaired ones
     (Jordan et al. 2023, section 3.2). Raises `UsageError` if there is no such layer.
     """
-    names = [name for name, layer in network.named_modules() if isinstance(layer, LAYERS) and _free(name, units)]
+    # The first axis of a layer's weight has its outputs.
+    free = {tensor for group in units.groups for tensor, axis, _ in units.members(group) if axis == 0}
+    layers = (name for name, layer in network.named_modules() if isinstance(layer, LAYERS))
+    names = [name for name in layers if f"{name}.weight" in free]
     if not names:
         raise UsageError(
             "no linear or convolutional layer has interchangeable outputs, so there is nothing to rescale"
@@ -92,16 +95,6 @@ def rescale(
     # Some layers are never called, as attention reads the weights of its projection directly.
     targets = {n: _mean([spread[n] for spread in spreads], coefficients) for n in spreads[0]}
     _run(network, inputs, {name: partial(_correct, target) for name, target in targets.items()})
-
-
-def _free(name: str, units: UnitGroups) -> bool:
-    """Whether a layer's outputs (the first axis of its weight) are interchangeable units."""
-    return any(
-        group is not None and axis == 0
-        for piece in units.pieces
-        if piece.tensor == f"{name}.weight"
-        for group, axis in zip(piece.groups, piece.axes, strict=True)
-    )
 
 
 def _run(

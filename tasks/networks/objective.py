@@ -48,12 +48,12 @@ class ModelSpec:
         """The built-in name, or the reference of the user's function."""
         return self.model if isinstance(self.model, str) else self.model.reference
 
-    def build(self) -> nn.Module:
-        """A new network with initial weights drawn from the seed; raises `ModelError`."""
+    def build(self, fill: bool = True) -> nn.Module:
+        """A new network with weights drawn from the seed; raises `ModelError`. `fill` is that of `limited`."""
         options = json.loads(self.options)
         with (
             failing_as(lambda e: ModelError(f"model {self.name} with options {options} fails with {one_line(e)}")),
-            pinned(derive_seed(self.seed, "model"), threads=1, fill=True),
+            pinned(derive_seed(self.seed, "model"), threads=1, fill=fill),
         ):
             if isinstance(self.model, Code):
                 network = self.model.load()(**options)

@@ -65,17 +65,14 @@ class Fork(Start):
 
     def state(self, objective: Objective) -> State:
         """The state before the first round, with the stored round's memory; raises `CheckpointError`."""
-        return replace(super().state(objective), memory=_memory(self._round(), objective.layout.params))
+        round = self.run().round(int(self.reference.rpartition("@")[2]))
+        if round.chain != self.chain:
+            raise CheckpointError(f"{self.reference} is not the round that the run was to begin with; restore it")
+        return replace(super().state(objective), memory=_memory(round, objective.layout.params))
 
     def run(self) -> StoredRun:
         """Open the run of the stored round."""
         return open_stored(self.reference.rpartition("@")[0])
-
-    def _round(self) -> StoredRound:
-        round = self.run().round(int(self.reference.rpartition("@")[2]))
-        if round.chain != self.chain:
-            raise CheckpointError(f"{self.reference} is not the round that the run was to begin with; restore it")
-        return round
 
 
 def _memory(round: StoredRound, specs: Specs) -> dict[str, Vectors]:

@@ -2,7 +2,7 @@
 
 `tasks.matching` finds the unit groups: which axes of which tensors belong together. A group can be divided if
 linear layers make its units and only linear layers take them, and nothing between these layers mixes units.
-Whether something does is tried in `trying`.
+Whether something does is tried in `trial`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import nn
 
-from storage.errors import ModelError, UsageError
+from storage.errors import ModelError, UsageError, spans
 from storage.values.layout import Layout
 from tasks.compute.tensor_parallel.layers import attention_of
 from tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even
@@ -132,7 +131,7 @@ def _place(network: nn.Module, tensor: str, axis: int, size: int) -> tuple[str, 
     return None if attention is None else (attention, "heads")
 
 
-def _unit_of_index(units: UnitGroups, group: str, tensor: str, axis: int) -> np.ndarray:
+def _unit_of_index(units: UnitGroups, group: str, tensor: str, axis: int) -> torch.Tensor:
     """The number of a group's unit that each index of a tensor's axis belongs to, int32 (index,); -1 for none."""
     numbers = torch.full(units.tensors[tensor], -1, dtype=torch.int32)
     for piece in units.pieces:
@@ -140,13 +139,12 @@ def _unit_of_index(units: UnitGroups, group: str, tensor: str, axis: int) -> np.
             dim = piece.groups.index(group)
             each = torch.arange(piece.shape[dim], dtype=torch.int32)
             piece.view(numbers).copy_(each.reshape(-1, *[1] * (len(piece.shape) - dim - 1)))
-    return numbers.movedim(axis, 0).flatten(1).amax(1).numpy() if numbers.ndim > 1 else numbers.numpy()
+    return numbers.movedim(axis, 0).flatten(1).amax(1) if numbers.ndim > 1 else numbers
 
 
-def _spans(mask: np.ndarray) -> Spans:
+def _spans(mask: torch.Tensor) -> Spans:
     """The spans of true values in a mask, bool (index,), over the indices of an axis."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return tuple((int(first), int(end)) for first, end in zip(edges[::2], edges[1::2], strict=True))
+    return tuple((first, last + 1) for first, last in spans(mask.nonzero().flatten().tolist()))
 
 
 def _counts(

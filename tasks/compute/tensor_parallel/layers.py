@@ -99,10 +99,7 @@ class Exchange:
 
 def _added(parts: list[torch.Tensor]) -> torch.Tensor:
     """The sum of tensors, (*shape), added from the first to the last."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    return sum(parts[1:], parts[0])
 
 
 class _Sent(Record):

@@ -11,7 +11,6 @@ import torch
 from storage.errors import RoundFailed, UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.compute.communicator import Communicator
 from tasks.compute.mapper import Mapper
 from tasks.compute.tensor_parallel.finding import enough
 from tasks.compute.tensor_parallel.networks import ShareObjective
@@ -76,8 +75,5 @@ class TensorParallel(Mapper):
 
     def _each(self, objective: Objective, function: Callable[[ShareObjective], T]) -> list[T]:
         objective.built  # noqa: B018 - built once, before the ranks ask for it
-
-        def of_rank(group: Communicator) -> T:
-            return function(ShareObjective.of(objective, self.known_shares, group))
-
-        return in_turn(self.ranks, of_rank)
+        shares = self.known_shares
+        return in_turn(self.ranks, lambda group: function(ShareObjective.of(objective, shares, group)))

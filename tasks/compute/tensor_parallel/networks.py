@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any
 
-import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -80,28 +79,14 @@ class ShareObjective(Objective):
 def _skeleton(model: ModelSpec) -> nn.Module:
     """A network whose parameters have no values yet: their memory is reserved, but not touched."""
     with _Unfilled():
-        network = model.build()
+        network = model.build(fill=False)
     saved = network.state_dict(keep_vars=True)
     # A buffer outside the state may depend on values that were not drawn: then the network is built with them.
     return network if all(name in saved for name, _ in network.named_buffers()) else model.build()
 
 
-_memory: Any = torch.utils.deterministic
-"""Typed as `Any`, because torch does not declare the attributes of this module."""
-
-
 class _Unfilled(TorchFunctionMode):
-    """Skips operations that fill parameters in place, and that deterministic algorithms fill new memory."""
-
-    def __enter__(self) -> Self:
-        self._filling = _memory.fill_uninitialized_memory
-        _memory.fill_uninitialized_memory = False
-        super().__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        _memory.fill_uninitialized_memory = self._filling
-        super().__exit__(*raised)
+    """Skips operations that fill parameters in place."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         by_name = kwargs or {}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.errors import ModelError, one_line
+from storage.errors import ModelError, failing_as, one_line
 from storage.values.state import State
 from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.networks import ShareObjective
@@ -56,12 +56,10 @@ def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state
     """
     doubled, state, batch = _doubled(objective, state, inputs)
     shares = replace(shares, layout=doubled.layout)
-    with pinned(0, torch.get_num_threads()):
-        try:
-            whole = _numbers(doubled.network(state), batch)
-        except Exception as error:
-            name = type(doubled.built).__name__
-            raise ModelError(f"{name} cannot be tried in float64: {one_line(error)}") from error
+    what = f"{type(doubled.built).__name__} cannot be tried in float64"
+    failing = failing_as(lambda error: ModelError(f"{what}: {one_line(error)}"))
+    with failing, pinned(0, torch.get_num_threads()):
+        whole = _numbers(doubled.network(state), batch)
 
     def of_rank(group: Communicator) -> tuple[Numbers, torch.Tensor]:
         share = ShareObjective.of(doubled, shares, group, apart=True)
@@ -81,16 +79,13 @@ def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str 
     if not all(tensor.isfinite().all() for numbers in whole.values() for tensor in numbers.values()):
         return None
     for kind, numbers in whole.items():
+        # A gradient may really be zero, so the scale is that of all tensors of its kind.
         scale = max((tensor.abs().max().item() for tensor in numbers.values() if tensor.numel()), default=0.0)
+        most = TOLERANCE * scale
         for name, tensor in numbers.items():
             for rank, part in enumerate(parts):
                 share, here = shares.share(name, tensor, rank), part[kind].get(name)
-                # A gradient may really be zero, so the scale is that of all tensors of its kind.
-                if (
-                    here is None
-                    or here.shape != share.shape
-                    or not ((here - share).abs() <= TOLERANCE * scale).all()
-                ):
+                if here is None or here.shape != share.shape or not ((here - share).abs() <= most).all():
                     return f"{kind} {name} is another one on rank {rank}"
     return None
 

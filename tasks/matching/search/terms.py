@@ -35,15 +35,13 @@ class WeightTerm:
         """Whether each unit has more than a single number to compare: some dimension has no label."""
         return None in self.labels
 
-    def scores(self) -> torch.Tensor:
-        """Inner products (target units, source units) for a term with a single label."""
-        target, source = map(self._rows, self.read())
-        return target @ source.T
+    def compared(self, metric: Metric) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Inner products (target units, source units) for a term with a single label, and squared lengths.
 
-    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Squared lengths (units,) of the target's and the source's units for a term with a single label."""
+        The lengths (units,) are those of the target's and the source's units; there are none for l2.
+        """
         target, source = map(self._rows, self.read())
-        return target.square().sum(1), source.square().sum(1)
+        return target @ source.T, () if metric == "l2" else (target.square().sum(1), source.square().sum(1))
 
     def _rows(self, tensor: torch.Tensor) -> torch.Tensor:
         (dim,) = (d for d, label in enumerate(self.labels) if label is not None)
@@ -104,13 +102,9 @@ class MomentTerm:
     labels: Labels
     informed: bool = True
 
-    def scores(self) -> torch.Tensor:
-        """The moments themselves (target units, source units)."""
-        return self.moments
-
-    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ones (units,) twice, as the moments are normalised already."""
-        return torch.ones(self.moments.shape[0]), torch.ones(self.moments.shape[0])
+    def compared(self, metric: Metric) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """The moments themselves (target units, source units), and ones (units,), as these are normalised."""
+        return self.moments, () if metric == "l2" else (torch.ones(self.moments.shape[0]),) * 2
 
     def held(self) -> MomentTerm:
         """The term itself, as moments are in memory."""
@@ -191,7 +185,7 @@ def similarity(terms: Sequence[Term], metric: Metric) -> torch.Tensor:
     similarities = []
     for same in _by_kind(terms):
         # Each term is in memory only while it is compared.
-        scores, norms = zip(*(_compared(term.held(), metric) for term in same), strict=True)
+        scores, norms = zip(*(term.compared(metric) for term in same), strict=True)
         total = scores[0] if len(same) == 1 else _summed(scores)
         if metric != "l2":
             target, source = (
@@ -200,10 +194,6 @@ def similarity(terms: Sequence[Term], metric: Metric) -> torch.Tensor:
             total = total / target[:, None] / source[None, :]
         similarities.append(total)
     return similarities[0] if len(similarities) == 1 else torch.stack(similarities).mean(0)
-
-
-def _compared(term: Term, metric: Metric) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    return term.scores(), () if metric == "l2" else term.norms()
 
 
 def _summed(scores: Sequence[torch.Tensor]) -> torch.Tensor:

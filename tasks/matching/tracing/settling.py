@@ -26,7 +26,7 @@ def settle(trace: Trace) -> None:
         if not illegal:
             return
         for head in illegal:
-            _give_up(head, next(iter(head.chosen), None))
+            _give_up(head, next(iter(head.chosen)))
 
 
 def _heads(trace: Trace) -> list[Atom]:
@@ -56,10 +56,9 @@ def _tidy(head: Atom) -> bool:
     return False
 
 
-def _give_up(head: Atom, beside: Atom | None) -> None:
+def _give_up(head: Atom, beside: Atom) -> None:
     """Undo a choice: unify its atoms with the head, so that the units no longer depend on an index."""
-    choices = head.chosen.pop(beside, {}) if beside is not None else {}
-    for atom in choices.values():
+    for atom in head.chosen.pop(beside).values():
         union(head, atom)
 
 

@@ -127,8 +127,7 @@ class Trace:
         position = next(i for i, argument in enumerate(given) if isinstance(argument, fx.GraphModule))
         inner = given[position].graph
         places = [n for n in inner.nodes if n.op == "placeholder"]
-        result = self.run(inner, dict(zip(places, given[position + 1 :], strict=True)))
-        return tuple(result) if isinstance(result, list | tuple) and not is_axes(result) else result
+        return self.run(inner, dict(zip(places, given[position + 1 :], strict=True)))
 
     def _unknown(
         self, node: fx.Node, name: str, shapes: list[tuple[int, ...]], environment: Environment
@@ -147,24 +146,21 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     traced = Trace(program)
     names = first_names(model)
     places = [node for node in program.graph.nodes if node.op == "placeholder"]
-    environment = {node: _placeholder(traced, node, names) for node in places}
-    used = [environment[node] for node in places if node.users]
-    for axes in traced.tensors.values():
-        if not any(axes is one for one in used):
-            pin_all(axes, "not used")
-    for axes in _axes_within(traced.run(program.graph, dict(environment))):
+    targets = [given.target or "" for given in program.graph_signature.input_specs]
+    environment = {n: _placeholder(traced, n, target, names) for n, target in zip(places, targets, strict=True)}
+    for axes in _axes_within(traced.run(program.graph, environment)):
         pin_all(axes, "output")
     return traced
 
 
-def _placeholder(traced: Trace, node: fx.Node, names: Mapping[str, str]) -> Axes | None:
-    value, signature = node.meta.get("val"), traced.program.graph_signature
+def _placeholder(traced: Trace, node: fx.Node, target: str, names: Mapping[str, str]) -> Axes | None:
+    """The axes of an input of the graph; `target` is its name in the module, empty for the module's arguments."""
+    value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
-    name = signature.inputs_to_parameters.get(node.name) or signature.inputs_to_buffers.get(node.name)
-    if name in names:
-        return traced.tensors.setdefault(names[name], new_axes(value.shape))
-    return new_axes(value.shape, "input" if node.name in signature.user_inputs else "constant")
+    if target in names:
+        return traced.tensors.setdefault(names[target], new_axes(value.shape))
+    return new_axes(value.shape, "constant" if target else "input")
 
 
 def _values(argument: Any, environment: Environment) -> Any:

@@ -124,8 +124,7 @@ def reduced(site: Site, axes: Axes, dims: Sequence[int]) -> Axes:
     return [Atom(1) if d in dims else axis for d, axis in enumerate(axes) if keep or d not in dims]
 
 
-@rule("all amax amin any logsumexp max_values mean norm linalg_vector_norm nansum nanmean prod std sum var")
-@rule("var_mean std_mean")
+@rule("all amax amin any logsumexp mean norm linalg_vector_norm nansum nanmean prod std std_mean sum var var_mean")
 def _reduction(site: Site, self: Axes, dim: Any = None, **_: Any) -> Axes:
     return reduced(site, self, dimensions(dim, len(self)))
 
@@ -146,7 +145,7 @@ def _cosine_similarity(site: Site, x1: Axes, x2: Axes, dim: int = 1, **_: Any) -
     return reduced(site, pairs, dimensions(dim, len(pairs)))
 
 
-@rule("softmax log_softmax _softmax _log_softmax _safe_softmax softmin")
+@rule("softmax log_softmax _softmax _log_softmax _safe_softmax")
 def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
     reduced(site, self, dimensions(dim, len(self)))
     return self
@@ -219,7 +218,7 @@ def _weight_norm(site: Site, v: Axes, g: Axes, **_: Any) -> Axes:
 avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d max_pool1d_with_indices
 max_pool2d_with_indices max_pool3d_with_indices adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
 adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
-lp_pool2d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
+upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
 upsample_bicubic2d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d
 _upsample_bilinear2d_aa _upsample_bicubic2d_aa
 """)

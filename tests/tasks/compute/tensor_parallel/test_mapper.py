@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 
@@ -16,9 +17,11 @@ from tasks.applies.memory import KeepExtras
 from tasks.applies.optimizers import Adam
 from tasks.compute.compute import Compute, whole_part
 from tasks.compute.mapper import Mapper
+from tasks.compute.tensor_parallel.networks import _skeleton
 from tasks.maps.corrected import FedProx
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
+from tasks.networks.objective import ModelSpec
 from tasks.reduces.mean import Mean
 from tasks.reduces.robust import Median
 from tasks.reduces.tree import reduce_all
@@ -170,3 +173,10 @@ def test_only_parts_that_treat_each_element_for_itself_are_done_in_shares() -> N
 def test_ranks_that_were_told_no_shares_are_refused() -> None:
     with pytest.raises(UsageError, match="must be told their shares"):
         mapped(Compute(ranks=2).mapper(STEPS), objective_of("chain"))
+
+
+def test_the_skeleton_of_a_rank_touches_no_memory_of_its_parameters() -> None:
+    before = psutil.Process().memory_info().rss
+    network = _skeleton(ModelSpec("linear", (8192,), 4096, "float32", 0))
+    size = sum(parameter.nbytes for parameter in network.parameters())
+    assert psutil.Process().memory_info().rss - before < size / 4
