@@ -29,7 +29,7 @@ from tasks.algebra import Algorithm
 from tasks.algorithms.table import ALGORITHMS, build_algorithm
 from tasks.applies.optimizers import Sgd
 from tasks.clusters.connecting import connect, local_cluster
-from tasks.data.examples import Examples
+from tasks.data.examples import IGNORED, Examples
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.ranks import RanksExecutor
 from tasks.maps.gradient import Gradient
@@ -37,6 +37,7 @@ from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.reduces.mean import Mean
 from tasks.reduces.tree import reduce_all
+from tasks.user_code import find_code
 from tasks.when import SYNCHRONOUS
 
 DROPOUT = {
@@ -154,6 +155,29 @@ def test_unequal_partitions_are_weighted_by_their_examples(cuts: list[int], lr: 
     algorithm = Algorithm(Gradient(), Mean(), Sgd(lr))
     whole = step(algorithm, objective, objective.initial(), [Examples(inputs, targets)])
     assert close(step(algorithm, objective, objective.initial(), parts).params["float64"], whole.params["float64"])
+
+
+TOKENS = """
+import torch
+def tokens():
+    return torch.nn.Linear(4, 3)  # at each place a logit for each of three classes
+"""
+
+
+def test_labels_that_are_left_out_weigh_nothing(own) -> None:
+    """Partitions of 20 sequences each, of which one has most labels left out: labels count, and not sequences."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(40, 3, 4, generator=generator, dtype=torch.float64)
+    targets = torch.randint(3, (40, 3), generator=generator)
+    targets[:20, 1:] = targets[20:25] = IGNORED
+    objective = Objective(ModelSpec(find_code(f"{own(TOKENS)}:tokens"), (3, 4), 3, "float64", 0), "cross_entropy")
+    algorithm = Algorithm(Gradient(), Mean(), Sgd(0.5))
+    halves = [Examples(inputs[half], targets[half]) for half in (slice(20), slice(20, 40))]
+    one, two = (
+        step(algorithm, objective, objective.initial(), parts).params["float64"]
+        for parts in ([Examples(inputs, targets)], halves)
+    )
+    assert close(two, one)
 
 
 # Law 2: averaging gradients and then stepping equals stepping and then averaging.

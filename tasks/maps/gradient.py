@@ -22,8 +22,9 @@ from tasks.networks.objective import Objective, buffers_of
 class Gradient(Map):
     """The gradient of the mean loss over the partition, or over one random batch of it.
 
-    The weight is the partition's number of examples, so that the mean over partitions is the gradient over all
-    examples; with batches, that is its expectation.
+    The weight is the number of items that the loss is a mean over: the partition's examples, or those of their
+    labels that are not left out. So the mean over partitions is the gradient over all. With batches the weight is
+    the number of examples, and the gradient over all is the expectation, if each has as many labels.
 
     >>> from tasks.networks.objective import ModelSpec
     >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
@@ -52,7 +53,7 @@ class Gradient(Map):
         return Update(
             direction=pack(objective.layout.params, gradients),
             buffers=buffers_of(network, objective.layout),
-            weight=len(examples),
+            weight=len(examples) if self.batch_size else objective.counted(batch.targets),
             metrics={"train_loss": loss.item()},
         )
 
