@@ -159,8 +159,11 @@ def reason(error: BaseException) -> str:
 
 
 def located(error: BaseException) -> str:
-    """An error's type and text in one line, with the file and line number where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """An error's type and text in one line, with the file and line where it was raised.
+
+    What dataclasses generate has no file: its error is that of the line that called it.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != "<string>"]
     return one_line(error) + (f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else "")
 
 

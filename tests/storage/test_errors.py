@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from storage.errors import near, nearest
+from dataclasses import FrozenInstanceError, dataclass
+
+import pytest
+
+from storage.errors import located, near, nearest
 
 
 def test_a_mistyped_name_is_asked_for() -> None:
@@ -11,3 +15,17 @@ def test_a_mistyped_name_is_asked_for() -> None:
     assert nearest("losss", names, "no", most=2) == "did you mean losses or loss?"
     assert nearest("losss", iter(names), "no") == "did you mean losses?"
     assert nearest("zzz", names, "there are three") == "there are three"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    number: int = 1
+
+
+def test_an_error_of_what_a_dataclass_generates_is_that_of_the_line_that_called_it() -> None:
+    with pytest.raises(FrozenInstanceError) as raised:
+        Frozen().number = 2  # type: ignore[misc]
+    line = (
+        test_an_error_of_what_a_dataclass_generates_is_that_of_the_line_that_called_it.__code__.co_firstlineno + 2
+    )
+    assert located(raised.value).endswith(f"(line {line} of {__file__})")
