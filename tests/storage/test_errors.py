@@ -25,7 +25,5 @@ class Frozen:
 def test_an_error_in_what_a_dataclass_generates_names_the_line_that_called_it() -> None:
     with pytest.raises(FrozenInstanceError) as raised:
         Frozen().number = 2  # type: ignore[misc]
-    line = (
-        test_an_error_in_what_a_dataclass_generates_names_the_line_that_called_it.__code__.co_firstlineno + 2
-    )
+    line = test_an_error_in_what_a_dataclass_generates_names_the_line_that_called_it.__code__.co_firstlineno + 2
     assert located(raised.value).endswith(f"(line {line} of {__file__})")
