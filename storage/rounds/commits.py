@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from storage.errors import UsageError
 from storage.hierarchy.documents import NAME
@@ -211,10 +211,7 @@ class Commit:
     @classmethod
     def from_json(cls, text: str) -> Commit:
         """The record of a JSON text that `to_json` gave; raises `ValueError` for anything else."""
-        return validated(RECORD, text)
-
-
-RECORD = TypeAdapter(Commit)
+        return validated(cls, text)
 
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")

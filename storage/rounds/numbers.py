@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from storage.errors import RoundMissing, StoreDamaged
 from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
@@ -40,9 +39,6 @@ class Copied:
     since: dict[str, Round]
 
 
-COPIED = TypeAdapter(Copied)
-
-
 def read_copied(log: CommitLog) -> Copied | None:
     """Up to which round the arrays are copies; None where the file is missing, damaged or of another history."""
     try:
@@ -60,7 +56,7 @@ def check_copied(log: CommitLog) -> Copied | None:
     if content is None:
         return None
     try:
-        copied = unsealed(COPIED, content)
+        copied = unsealed(Copied, content)
     except ValueError as error:
         raise StoreDamaged(f"{log.place}/{KEY}: it is not what was written") from error
     if not all(path in NUMBERS or _is_reported(path) for path in copied.since):

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter
-
 from storage.errors import RoundMissing, StoreDamaged, spans
 from storage.hierarchy.schema import ArraySpec
 from storage.parsing import Partition, Round
@@ -34,9 +32,6 @@ class PrunedRecord:
     carried: list[tuple[Round, Partition]]
     newest: Round
     chain: str
-
-
-RECORD = TypeAdapter(PrunedRecord)
 
 
 @dataclass(frozen=True)
@@ -160,7 +155,7 @@ def _read(log: CommitLog) -> tuple[Pruned, PrunedRecord | None]:
     if content is None:
         return Pruned(), None
     try:
-        record = unsealed(RECORD, content)
+        record = unsealed(PrunedRecord, content)
         if record.run != log.run:
             raise ValueError("it is of another run")
         states, updates = (_rounds(each, record.newest) for each in (record.states, record.updates))
