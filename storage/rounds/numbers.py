@@ -14,7 +14,7 @@ from itertools import groupby
 
 import numpy as np
 
-from storage.errors import RoundMissing, StoreDamaged
+from storage.errors import StoreDamaged, unless_damaged
 from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import LARGEST, replace_documents
 from storage.hierarchy.schema import METRIC_ROWS, NUMBERS, REPORTED, Schema
@@ -40,15 +40,7 @@ class Copied:
 
 
 def read_copied(log: CommitLog) -> Copied | None:
-    """Up to which round the arrays are copies; None where the file is missing, damaged or of another history."""
-    try:
-        return check_copied(log)
-    except StoreDamaged:
-        return None
-
-
-def check_copied(log: CommitLog) -> Copied | None:
-    """Read the file; raises `StoreDamaged` where it is damaged, or where it belongs to another history.
+    """Up to which round the arrays are copies; raises `StoreDamaged` where the file is, or is of another history.
 
     None where it is missing, or where the record that it names is damaged or lost.
     """
@@ -61,13 +53,10 @@ def check_copied(log: CommitLog) -> Copied | None:
         raise StoreDamaged(f"{log.place}/{KEY}: it is not what was written") from error
     if not all(path in NUMBERS or _is_reported(path) for path in copied.since):
         raise StoreDamaged(f"{log.place}/{KEY}: it names what is no array of numbers")
-    try:
-        chain = log.chain(copied.round)
-    except (StoreDamaged, RoundMissing):
-        return None
-    if chain != copied.chain:
+    link = log.whole(copied.round)
+    if link is not None and link.chain != copied.chain:
         raise StoreDamaged(f"{log.place}/{KEY}: it is of another history")
-    return copied
+    return copied if link else None
 
 
 def _is_reported(path: str) -> bool:
@@ -93,7 +82,7 @@ class History:
     def __init__(self, log: CommitLog, rounds: Sequence[int]) -> None:
         self.log = log
         self.schema = log.schema
-        copied = read_copied(log)
+        copied = unless_damaged(read_copied, log)
         self._copied = copied if copied and copied.round <= rounds[-1] else Copied(-1, "", {})
         self._rounds = rounds
         self._later = self._read(self._copied.round + 1, rounds[-1] + 1)

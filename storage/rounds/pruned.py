@@ -74,10 +74,8 @@ class Pruned:
 
 def there(log: CommitLog, pruned: Pruned, round: int) -> bool:
     """Whether the state of a round was stored and not pruned; False where its record is lost or damaged."""
-    try:
-        return pruned.has_state(round) and log.read(round).stored
-    except (RoundMissing, StoreDamaged):
-        return False
+    link = log.whole(round) if pruned.has_state(round) else None
+    return link is not None and link.stored
 
 
 def base_of(log: CommitLog, pruned: Pruned, round: int) -> int:
@@ -87,10 +85,8 @@ def base_of(log: CommitLog, pruned: Pruned, round: int) -> int:
 
 def has_updates(log: CommitLog, pruned: Pruned, round: int) -> bool:
     """Whether the updates of a round were stored and not pruned; False where its record is lost or damaged."""
-    try:
-        return pruned.has_update(round) and log.read(round).updates_stored
-    except (RoundMissing, StoreDamaged):
-        return False
+    link = log.whole(round) if pruned.has_update(round) else None
+    return link is not None and link.updates_stored
 
 
 def with_unwritten(log: CommitLog, pruned: Pruned, links: Mapping[int, Link]) -> Pruned:
@@ -115,14 +111,6 @@ def absent(log: CommitLog, last: int) -> Pruned:
 def read_pruned(log: CommitLog) -> Pruned:
     """What was pruned from the run of a log; raises `StoreDamaged` where the record of it is damaged."""
     return _read(log)[0]
-
-
-def known_pruned(log: CommitLog) -> Pruned | None:
-    """What was pruned from the run of a log; None where the record of it is damaged."""
-    try:
-        return read_pruned(log)
-    except StoreDamaged:
-        return None
 
 
 def check_pruned(log: CommitLog) -> None:

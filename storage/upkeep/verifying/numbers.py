@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from storage.errors import StoreDamaged
+from storage.errors import StoreDamaged, unless_damaged
 from storage.hierarchy.chunks import CHUNK, chunk_key, empty_chunk, read_chunk
 from storage.hierarchy.schema import NUMBERS, ArraySpec
 from storage.rounds.commits import Commit, numbers_of
@@ -20,7 +20,7 @@ def numbers(audit: Audit) -> int:
     The newest rounds may not be copied yet.
     """
     _coordinates(audit)
-    statement, arrays = read_copied(audit.store.log), _stored_arrays(audit)
+    statement, arrays = unless_damaged(read_copied, audit.store.log), _stored_arrays(audit)
     if statement:
         _left_out(audit, statement)
     copied = max(_last_committed(audit, arrays), statement.round if statement else -1)
