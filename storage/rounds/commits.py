@@ -190,11 +190,6 @@ class Commit:
         in_flight = self.server.in_flight.values() if self.server else ()
         return frozenset({self.round, *(work.version for work in in_flight)})
 
-    @property
-    def needed(self) -> int:
-        """The oldest round whose state is needed to go on from here."""
-        return min(self.begins)
-
     def identity(self) -> tuple[Any, ...]:
         """What is equal in two commits of the same work: everything that follows from the bits of the round.
 
