@@ -64,16 +64,23 @@ def _is_reported(path: str) -> bool:
     return group in REPORTED and metric_problem(name) is None
 
 
-def put(chunks: dict[str, np.ndarray], schema: Schema, commit: Commit) -> None:
-    """Copy the numbers of a commit into the chunks of its block of rounds, by array; new arrays are added."""
-    row = commit.round % schema.block
-    for path, number in {"committed": True, **numbers_of(commit)}.items():
-        if path not in chunks:
-            chunks[path] = empty_chunk(schema.number(path, 1))
-        if isinstance(number, dict):
-            chunks[path][row, list(number)] = list(number.values())
-        else:
-            chunks[path][row] = number
+def put(
+    chunks: dict[str, np.ndarray], schema: Schema, commits: Iterable[Commit], index: int
+) -> dict[str, np.ndarray]:
+    """Copy the numbers of the commits of a block of rounds into its chunks, by array, and return these.
+
+    Commits of other blocks are passed over, and new arrays are added.
+    """
+    for commit in (commit for commit in commits if commit.round // schema.block == index):
+        row = commit.round % schema.block
+        for path, number in {"committed": True, **numbers_of(commit)}.items():
+            if path not in chunks:
+                chunks[path] = empty_chunk(schema.number(path, 1))
+            if isinstance(number, dict):
+                chunks[path][row, list(number)] = list(number.values())
+            else:
+                chunks[path][row] = number
+    return chunks
 
 
 class History:
@@ -107,16 +114,11 @@ class History:
 
     def block(self, index: int) -> dict[str, np.ndarray]:
         """The chunks of a block of rounds by array; empty where no record of the block is whole."""
-        start, end = index * self.schema.block, (index + 1) * self.schema.block
-        chunks: dict[str, np.ndarray] = {}
-        commits = self._later
-        if start <= self._copied.round:
-            chunks = self._chunks(index)
-            commits = commits if chunks else self._read(start, end)
-        for commit in commits:
-            if start <= commit.round < end:
-                put(chunks, self.schema, commit)
-        return chunks
+        start = index * self.schema.block
+        copied = start <= self._copied.round
+        chunks = self._chunks(index) if copied else {}
+        commits = self._read(start, start + self.schema.block) if copied and not chunks else self._later
+        return put(chunks, self.schema, commits, index)
 
     def _read(self, start: int, end: int) -> list[Commit]:
         """The whole records of the rounds from `start` to before `end`."""
@@ -195,7 +197,7 @@ class Numbers:
             if self.last // self.schema.block < index:
                 self._chunks = {path: empty_chunk(self.schema.number(path, 1)) for path in self._since}
             for commit in block:
-                put(self._chunks, self.schema, commit)
+                put(self._chunks, self.schema, [commit], index)
                 last = commit.round
             self._write(index)
             self.last = last

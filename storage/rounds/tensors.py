@@ -212,16 +212,11 @@ class StoredTensors:
         if record.match is None:
             raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
         self._check_stored(commit, partition)
-        tensors = {
-            path: from_numpy(self._read_vector(self.arrays[path], commit.round, partition)[0, 0], spec.dtype)
-            for path, spec in self.schema.matching(1).items()
-        }
-        match = Match(
-            *(
-                {spec.name: tensors[f"{kind}/{spec.name}"] for spec in self.schema.matches}
-                for kind in ("permutations", "similarities")
-            )
-        )
+        kinds: dict[str, dict[str, torch.Tensor]] = {"permutations": {}, "similarities": {}}
+        for path in self.schema.matching(1):
+            spec, (kind, _, group) = self.arrays[path], path.partition("/")
+            kinds[kind][group] = from_numpy(self._read_vector(spec, commit.round, partition)[0, 0], spec.dtype)
+        match = Match(*kinds.values())
         if match_digest(match) != record.match:
             raise StoreDamaged(
                 f"{self.place}: the match of partition {partition} in round {commit.round} is another one"
