@@ -196,11 +196,6 @@ EVERY_OPTION: Mapping[str, FieldInfo] = _every_option()
 """All options of all algorithms by name; an option's default may differ between algorithms."""
 
 
-def leave_checks(schema: dict[str, Any]) -> None:
-    """Make a JSON schema allow unknown fields, which our own check refuses with a clearer message."""
-    schema["additionalProperties"] = True
-
-
 def option_fields(name: str) -> dict[str, FieldInfo]:
     """The options of an algorithm by name.
 

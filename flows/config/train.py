@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import EVERY_OPTION, fold_options, leave_checks
+from flows.config.algorithms import EVERY_OPTION, fold_options
 from flows.config.base import Config, Numbers
 from flows.config.experiment import Experiment
 from storage.parsing import MOST_ROUNDS
@@ -183,7 +183,8 @@ class TrainConfig(Experiment, Execution):
         >>> config = rw.TrainConfig(data="digits", algorithm="fed_prox", mu=0.1, split="shards:2", rounds=10)
     """
 
-    model_config = ConfigDict(json_schema_extra=leave_checks)
+    # The JSON schema allows unknown fields, which our own check refuses with a clearer message.
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     known: ClassVar[Mapping[str, FieldInfo]] = EVERY_OPTION
 

@@ -235,7 +235,10 @@ class StoredTensors:
         """
         array = read_stored(self.place, spec, index)
         if array is None:
-            self._check_pruned(spec, index)
+            pruned = self.pruned()
+            if spec.over_rounds and not pruned.has_chunk(spec, index):
+                absent = self._no_updates if spec.by_partition else self._no_state
+                raise absent(index[0], pruned, "went when it was pruned")
             raise missing_chunk(self.place, spec, index, whose)
         return array
 
@@ -262,15 +265,6 @@ class StoredTensors:
         return self.read_chunk(
             spec, (round, partition), f"round {round} has no {spec.path} of partition {partition}"
         )
-
-    def _check_pruned(self, spec: ArraySpec, index: tuple[int, ...]) -> None:
-        """Raise `RoundPruned` where a chunk was pruned."""
-        pruned = self.pruned()
-        if not spec.over_rounds or pruned.has_chunk(spec, index):
-            return
-        if not spec.by_partition:
-            raise self._no_state(index[0], pruned, "went when it was pruned")
-        raise self._no_updates(index[0], pruned, "went when it was pruned")
 
     def _no_updates(self, round: int, pruned: Pruned, why: str) -> RoundPruned:
         """The error for the absent updates of a round, which names the rounds with all updates."""

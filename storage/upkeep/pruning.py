@@ -59,19 +59,15 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
     rounds, failure = (former.rounds, former.failure) if former else (0, None)
     with hold_lease(store.place, secrets.token_hex(4), rounds, failure):  # so that nobody goes on with the run
         store.place.sweep()
-        newest = _newest(store)
+        last = store.log.last()
+        # It is verified, as after pruning it may be the only round to go on from.
+        if newest_sound(store, cut_short(store).values()) != last:
+            raise StoreDamaged(f"round {last} of {store.place} is damaged; `roundweave resume` first, then prune")
+        newest = store.log.read(last)
         store.place.flush()
         goes = _goes(store, keep, newest)
         prune(store, keep, newest)
     return goes
-
-
-def _newest(store: RoundStore) -> Commit:
-    """The record of the last round. It is verified, as after pruning it may be the only one to go on from."""
-    newest = store.log.last()
-    if newest_sound(store, cut_short(store).values()) != newest:
-        raise StoreDamaged(f"round {newest} of {store.place} is damaged; `roundweave resume` first, then prune")
-    return store.log.read(newest)
 
 
 def _prunes(store: RoundStore, keep: Keep, newest: Commit, former: Pruned, stays: Asked = never) -> Pruned:
