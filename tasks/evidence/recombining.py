@@ -15,7 +15,6 @@ from storage.values.state import State
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import BlockExamples, Partitions
 from tasks.persistence.recomputing import recomputed, reduce_again
-from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Work
 from tasks.rounds.steps import Outcome, judge_round, score_block
 
@@ -136,10 +135,7 @@ def _recombine(subject: Recombining, store: RoundStore, commit: Commit) -> Outco
     before = recomputed(subject.recorded, store, commit.round - 1)
     memory = kept_memory(subject.work.algorithm.apply, before.state)
     before = replace(before, state=replace(before.state, memory=memory))
-    left_out = {p: LEFT_OUT if p in subject.without else None for p in commit.updates}
-    records = {p: replace(r, refused=r.refused or left_out[p], match=None) for p, r in commit.updates.items()}
-    updates = {p: None if r.refused else store.tensors.read_update(commit, p) for p, r in records.items()}
-    return reduce_again(subject.work, before, commit, records, updates)
+    return reduce_again(subject.work, store, before, commit, subject.without)
 
 
 def _numbers(score: Score | None) -> dict[str, float]:
