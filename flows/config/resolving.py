@@ -226,6 +226,6 @@ def order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
     if config.order is None or not config.order.startswith(RECORDED):
         return Seeded(config.seed, config.speeds or ())
     run = open_stored(config.order.removeprefix(RECORDED), config.root)
-    if differing := differences(run.config, config.experiment):
+    if differing := differences(run.config, config):
         raise UsageError(f"{run.name} is another experiment ({'; '.join(differing)}); its order does not fit")
     return Recorded(full_address(run.address))

@@ -213,8 +213,3 @@ class TrainConfig(Experiment, Execution):
     def loading(self) -> Loading:
         """How examples are prepared where they are used, and how many of them are held; raises `CodeError`."""
         return replace(super().loading, workers=self.loader_workers, memory=self.data_memory)
-
-    @property
-    def experiment(self) -> Experiment:
-        """The fields that a resumed run must have in common with the recorded one."""
-        return Experiment(**{name: getattr(self, name) for name in Experiment.model_fields})
