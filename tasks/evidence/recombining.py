@@ -108,17 +108,15 @@ def persist_recombined(subject: Recombining, place: str, scored: Score | None, n
     if not partitions.source.partitioned:
         target.splits.write(subject.work.split(round), partitions.assignment)
     # In the new run all partitions have just fetched round 1: what was in flight began in the other run.
-    in_flight = (
-        {partition: InFlight(push=2, version=1, steps=1) for partition in after.server.in_flight}
-        if after.server
-        else {}
+    server = after.server and ServerRecord(
+        dict.fromkeys(after.server.in_flight, InFlight(push=2, version=1, steps=1)), steps=1
     )
     state = replace(after.state, round=1)
     target.tensors.write_state(state)
     described = replace(
         target.describe(state, "recombined", 0),
         updates={p: replace(record, arrival=None) for p, record in after.records.items()},
-        server=after.server and ServerRecord(in_flight, steps=1),
+        server=server,
         carry_from={partition: int(source == round) for partition, source in after.carry_from.items()},
         split=commit.split,
         score=scored,
@@ -143,9 +141,8 @@ def _numbers(score: Score | None) -> dict[str, float]:
 
 
 def _score(work: Work, state: State) -> Score | None:
-    return judge_round(
-        work, state.round, score_block(work, state, _examples(work.partitions, work.cohort(state.round)))
-    )[0]
+    tallies = score_block(work, state, _examples(work.partitions, work.cohort(state.round)))
+    return judge_round(work, state.round, tallies)[0]
 
 
 @functools.lru_cache(maxsize=1)
