@@ -8,6 +8,10 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 LONGEST = 10_000
 """The most characters of a text that are shown."""
@@ -144,6 +148,16 @@ class RunBusy(StoreError, RuntimeError):
 
 class WriterFenced(StoreError, RuntimeError):
     """Another process has already committed, with other bits or a later claim, the round that this one commits."""
+
+
+def unless_damaged(
+    read: Callable[Parameters, Result], *given: Parameters.args, **named: Parameters.kwargs
+) -> Result | None:
+    """What `read` returns for these arguments; None where it raises `StoreDamaged`."""
+    try:
+        return read(*given, **named)
+    except StoreDamaged:
+        return None
 
 
 def one_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import tomllib
@@ -52,10 +53,14 @@ def numbered(names: Iterable[str]) -> list[int]:
     return sorted(number for number in numbers if number <= MOST_ROUNDS)
 
 
-def validated(form: TypeAdapter[Form], text: str | bytes) -> Form:
-    """The value of a JSON text that has exactly the given form; raises `ValueError`, which names the member."""
+_adapter = functools.cache(TypeAdapter)
+
+
+def validated(form: type[Form], text: str | bytes) -> Form:
+    """The object of this class that a JSON text describes exactly; raises `ValueError`, which names the member."""
     try:
-        return form.validate_json(text, strict=True)
+        value: Form = _adapter(form).validate_json(text, strict=True)  # type: ignore[arg-type] # it is hashable
+        return value
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -124,9 +124,9 @@ def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:
     command: Callable[..., Any] = getattr(import_module(f"flows.command.subcommands.{module}"), f"{name}_command")
     if name not in ("train", "plan"):
         return command
-    options = import_module("flows.command.options")
-    trained: Callable[..., Any] = options.with_algorithms(command, arguments)
-    return trained
+    from flows.command.options import with_algorithms  # slow to import
+
+    return with_algorithms(command, arguments)
 
 
 def _print_version(asked: bool) -> None:

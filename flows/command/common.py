@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +20,10 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors and JSON")]
 Root = Annotated[str | None, typer.Option("--root", help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")]
 RunName = Annotated[str, typer.Argument(help="the run's name, or its address")]
+TomlFile = Annotated[
+    Path | None,
+    typer.Argument(help="a TOML file with any of the options below; its paths go from where it is"),
+]
 Trust = Annotated[bool, typer.Option(help="run the code kept in a store outside the root")]
 
 WIDE = 10_000

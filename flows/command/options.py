@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import EVERY_OPTION, Named, algorithm_name, option_fields
+from flows.config.algorithms import EVERY_OPTION, Named, algorithm_table, option_fields
 from flows.config.experiment import Experiment
 from flows.config.files import read_toml
 from flows.config.recorded import recorded_experiment
@@ -74,8 +74,9 @@ def _algorithm(words: Sequence[str]) -> str | Code | None:
     if "--algorithm" in values:
         return values["--algorithm"]
     for file in (Path(word) for word in words if word.endswith(".toml")):
-        if file.is_file() and (named := read_toml(file).get("algorithm")):
-            return algorithm_name(named)
+        if file.is_file() and (given := read_toml(file).get("algorithm")):
+            name: str | Code = algorithm_table(given)["name"]
+            return name
     if round := stored_round(values.get("--from", "")):
         root = address_of(values.get("--root") or default_root())
         experiment = recorded_experiment(open_stored(round[0], root), root, "--trust" in words, {})

@@ -1,15 +1,14 @@
 """The algorithm of a configuration: its name, its parts and their options.
 
 The options of an algorithm are those of its parts. The command's flags, the keys of TOML files and the form on
-Prefect's page are made of them. A value that is no field of a configuration counts as an option of its algorithm:
-``lr = 0.1`` beside ``algorithm = "fed_avg"`` means ``algorithm = {name = "fed_avg", lr = 0.1}``.
+Prefect's page are made of them.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -93,7 +92,7 @@ class Named(AlgorithmForm):
         """A table of name, parts and checked options; raises `UsageError` and `ValueError` for wrong ones."""
         if isinstance(value, Named):
             return value
-        table = _table(value)
+        table = algorithm_table(value)
         name = find_code(table["name"]) if callable(table["name"]) else table["name"]
         if not is_own_algorithm(name):
             return _with_checked_options(table)
@@ -196,11 +195,6 @@ EVERY_OPTION: Mapping[str, FieldInfo] = _every_option()
 """All options of all algorithms by name; an option's default may differ between algorithms."""
 
 
-def leave_checks(schema: dict[str, Any]) -> None:
-    """Make a JSON schema allow unknown fields, which our own check refuses with a clearer message."""
-    schema["additionalProperties"] = True
-
-
 def option_fields(name: str | Code) -> dict[str, FieldInfo]:
     """The options of an algorithm by name.
 
@@ -227,29 +221,7 @@ def is_own_algorithm(name: str | Code) -> bool:
     return not isinstance(name, str) or name not in ABOUT
 
 
-def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
-    """Move values that are no `fields` into the algorithm's table, where they replace options of the same name.
-
-    Values that no algorithm takes stay where they are, unless the algorithm is a user's function, which may take
-    any option. A topology without an algorithm takes that of topologies, which without one takes a ring.
-    """
-    values = {"algorithm": DECENTRALISED, **values} if values.get("topology") else values
-    table = _table(values.get("algorithm", DEFAULT))
-    if table["name"] == DECENTRALISED and values.get("topology") is None:
-        values = {**values, "topology": "ring"}
-    own = is_own_algorithm(table["name"])
-    moved = {n: v for n, v in values.items() if n not in fields and (n in EVERY_OPTION or own)}
-    rest = {name: value for name, value in values.items() if name not in moved}
-    return rest | {"algorithm": table | moved} if moved else rest
-
-
-def algorithm_name(value: Any) -> str | Code:
-    """The name of an algorithm that is given by its name, or as a table of name and options."""
-    name: str | Code = _table(value)["name"]
-    return name
-
-
-def _table(value: Any) -> dict[str, Any]:
+def algorithm_table(value: Any) -> dict[str, Any]:
     """An algorithm as a table of name and options; a name, a callable or code becomes one without options."""
     if isinstance(value, Named):
         return {"name": value.name, **value.model_dump(exclude={"name"}, exclude_unset=True)}
@@ -270,8 +242,8 @@ def _with_checked_options(table: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, **parts, **checked}
 
 
-DEFAULT, DECENTRALISED = Named(name="fed_avg"), "d_psgd"
-"""The algorithms without and with a topology where none is named."""
+DEFAULT = Named(name="fed_avg")
+"""The algorithm where none is named, and no topology."""
 
 
 class Parts(Config):

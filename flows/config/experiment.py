@@ -71,10 +71,8 @@ class Dealing(Config):
     @property
     def loading(self) -> Loading:
         """How examples are prepared where they are used, which decides bits; raises `CodeError`."""
-        transform, held_out_transform, collate = (
-            (given := getattr(self, name)) and find_code(given) for name in PREPARED
-        )
-        return Loading(transform, held_out_transform, collate)
+        own: dict[str, Any] = {n: (given := getattr(self, n)) and find_code(given) for n in PREPARED}
+        return Loading(**own)
 
     @model_validator(mode="after")
     def _dealt(self) -> Dealing:

@@ -10,7 +10,7 @@ import tomli_w
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
 from storage.parsing import from_toml
-from storage.places.addresses import file_path, join_address
+from storage.places.addresses import join_address
 from tasks.algorithms.preset import TABLES
 from tasks.data.sources.table import SOURCES
 
@@ -30,11 +30,6 @@ def read_toml(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{path} is no TOML file: {error}") from error
     return {key: _seen(path.parent, key, value) for key, value in values.items()}
-
-
-def check_toml(path: Path) -> None:
-    """Raise `UsageError` if a configuration cannot be written to this path."""
-    file_path(path, "a configuration", (".toml",))
 
 
 def write_toml(path: Path, config: TrainConfig) -> None:

@@ -7,7 +7,6 @@ its execution is used, since a scheduler that it names could send any code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
@@ -159,9 +158,7 @@ def _shown(value: Any) -> str:
     return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code | Start) else str(value)
 
 
-def other_examples(
-    attributes: Mapping[str, Any], digest: str, files: Mapping[str, str] = MappingProxyType({})
-) -> str:
+def other_examples(attributes: Mapping[str, Any], digest: str, files: Mapping[str, str]) -> str:
     """A text that says which file, or that examples of this digest, are not the recorded ones; else empty."""
     recorded = attributes.get("data", {})
     was = str(recorded.get("digest"))

@@ -6,7 +6,7 @@ All mistakes that can be found without other processes are reported here, in the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, prod
@@ -69,17 +69,10 @@ def resolve(config: TrainConfig) -> Resolved:
     if topology and (OWN not in algorithm.map.carry or isinstance(algorithm.when, Asynchronous)):
         raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
     config = with_server(config, algorithm)
-    partitions = replace(deal(config, config.dtype), cohort=config.drawn)
-    if partitions.source.partitioned:
-        return Resolved(config, algorithm, partitions)
-    whole = partitions.describe(0)
-    partitions.split.check(whole.examples)
-    description = combine([whole])
-    partitions = replace(partitions, digests=(whole.digest,), files=tuple(description.files.items()))
-    objective = _fitting(config, algorithm)(objective_for(config, description), partitions, description, 0)
-    if start is not None:
-        start.check(objective)
-    return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
+    resolved = Resolved(config, algorithm, replace(deal(config, config.dtype), cohort=config.drawn))
+    if resolved.partitions.source.partitioned:
+        return resolved
+    return _described(resolved, lambda function, numbers: list(map(function, numbers)), start)
 
 
 def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
@@ -88,7 +81,7 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     The executor describes the examples where they lie. New, resumed and replayed runs all use this function.
     """
     if resolved.objective is None:
-        resolved = _described(resolved, executor)
+        resolved = _described(resolved, executor.gather)
     config, objective, description = resolved.config, resolved.objective, resolved.description
     assert objective is not None
     assert description is not None
@@ -100,23 +93,24 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     return Work(objective, *decided, code=config.code, before=before, topology=topology), description
 
 
-def _described(resolved: Resolved, executor: Executor) -> Resolved:
-    """Resolve what needs the partitions' examples, which the executor describes where they lie."""
-    partitions = resolved.partitions
-    descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
+def _described(resolved: Resolved, gather: Callable[..., list[Any]], start: Start | None = None) -> Resolved:
+    """Resolve what needs the examples; `gather` calls a function with numbers of partitions, where they lie."""
+    config, algorithm, partitions = resolved.config, resolved.algorithm, resolved.partitions
+    each = partitions.source.partitioned
+    descriptions = gather(partitions.describe, range(partitions.split.partitions if each else 1))
+    if not each:
+        partitions.split.check(descriptions[0].examples)
     description = combine(descriptions)
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
-    wanted = objective_for(resolved.config, description)
-    fitting = _fitting(resolved.config, resolved.algorithm, tuple(part.examples for part in descriptions))
-    (objective,) = executor.gather(partial(fitting, wanted, partitions, description), range(1))
-    algorithm = resolved.algorithm.bound(objective, partitions)
-    return Resolved(resolved.config, algorithm, partitions, description, objective)
-
-
-def _fitting(config: TrainConfig, algorithm: Algorithm, sizes: tuple[int, ...] = ()) -> Fitting:
-    return Fitting(config.compute.mapper(algorithm.map), config.threads, sizes, config.code)
+    sizes = tuple(part.examples for part in descriptions) if each else ()
+    fitting = Fitting(config.compute.mapper(algorithm.map), config.threads, sizes, config.code)
+    wanted = objective_for(config, description)
+    (objective,) = gather(partial(fitting, wanted, partitions, description), range(1))
+    if start is not None:
+        start.check(objective)
+    return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:
@@ -185,7 +179,9 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     Raises `UsageError` for fields that do not fit the algorithm.
     """
     if not isinstance(algorithm.when, Asynchronous):
-        return _without_server(config)
+        if config.order or config.speeds:
+            raise UsageError("order and speeds are of updates that arrive one by one; choose such an algorithm")
+        return _filled(config, evaluate_every=1, keep="all")
     if algorithm.when.buffer > config.partitions:
         raise UsageError(
             f"a buffer of {algorithm.when.buffer} is never full: {config.partitions} partitions have one update "
@@ -203,12 +199,6 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
     return _filled(config, evaluate_every=SCORED_PUSHES * config.partitions, keep=KEPT)
-
-
-def _without_server(config: TrainConfig) -> TrainConfig:
-    if config.order or config.speeds:
-        raise UsageError("order and speeds are of updates that arrive one by one; choose such an algorithm")
-    return _filled(config, evaluate_every=1, keep="all")
 
 
 def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:
@@ -236,6 +226,6 @@ def order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
     if config.order is None or not config.order.startswith(RECORDED):
         return Seeded(config.seed, config.speeds or ())
     run = open_stored(config.order.removeprefix(RECORDED), config.root)
-    if differing := differences(run.config, config.experiment):
+    if differing := differences(run.config, config):
         raise UsageError(f"{run.name} is another experiment ({'; '.join(differing)}); its order does not fit")
     return Recorded(full_address(run.address))

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import EVERY_OPTION, fold_options, leave_checks
+from flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
 from flows.config.base import Config, Numbers
 from flows.config.experiment import Experiment
 from storage.parsing import MOST_ROUNDS
@@ -29,6 +29,9 @@ SEEDED, RECORDED = "seeded", "recorded:"
 
 TODAY = "{date}"
 """Stands in a run's name for the date on which the run begins."""
+
+DECENTRALISED = "d_psgd"
+"""The algorithm where none is named beside a topology."""
 
 LONGEST_NAME = 255
 """The most bytes that file systems allow in a folder's name."""
@@ -183,7 +186,8 @@ class TrainConfig(Experiment, Execution):
         >>> config = rw.TrainConfig(data="digits", algorithm="fed_prox", mu=0.1, split="shards:2", rounds=10)
     """
 
-    model_config = ConfigDict(json_schema_extra=leave_checks)
+    # The JSON schema allows unknown fields, which our own check refuses with a clearer message.
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     known: ClassVar[Mapping[str, FieldInfo]] = EVERY_OPTION
 
@@ -194,7 +198,22 @@ class TrainConfig(Experiment, Execution):
     @model_validator(mode="before")
     @classmethod
     def _with_options(cls, values: Any) -> Any:
-        return fold_options(values, set(cls.model_fields)) if isinstance(values, dict) else values
+        """Move values that are no fields into the algorithm's table, where they replace options of the same name.
+
+        ``lr = 0.1`` beside ``algorithm = "fed_avg"`` means ``algorithm = {name = "fed_avg", lr = 0.1}``. Values
+        that no algorithm takes stay where they are, unless the algorithm is a user's function, which may take any
+        option. A topology without an algorithm takes that of topologies, which without one takes a ring.
+        """
+        if not isinstance(values, dict):
+            return values
+        values = {"algorithm": DECENTRALISED, **values} if values.get("topology") else values
+        table = algorithm_table(values.get("algorithm", DEFAULT))
+        if table["name"] == DECENTRALISED and values.get("topology") is None:
+            values = {**values, "topology": "ring"}
+        own = is_own_algorithm(table["name"])
+        moved = {n: v for n, v in values.items() if n not in cls.model_fields and (n in EVERY_OPTION or own)}
+        rest = {name: value for name, value in values.items() if name not in moved}
+        return rest | {"algorithm": table | moved} if moved else rest
 
     @model_validator(mode="after")
     def _can_be_repeated(self) -> TrainConfig:
@@ -212,8 +231,3 @@ class TrainConfig(Experiment, Execution):
     def loading(self) -> Loading:
         """How examples are prepared where they are used, and how many of them are held; raises `CodeError`."""
         return replace(super().loading, workers=self.loader_workers, memory=self.data_memory)
-
-    @property
-    def experiment(self) -> Experiment:
-        """The fields that a resumed run must have in common with the recorded one."""
-        return Experiment(**{name: getattr(self, name) for name in Experiment.model_fields})

@@ -12,10 +12,10 @@ from flows.config.merge import Architecture, MergeConfig
 from flows.config.recorded import check_trust
 from flows.merging.subject import kept_code, subject
 from flows.reporting.plots import check_plot
+from storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from storage.checkpoints.writing import check_place
 from storage.errors import UsageError
 from storage.places.addresses import full_address
-from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from storage.runs.names import is_run, run_address, stored_round
 from storage.runs.run import open_stored
 from storage.values.tensors import LazyTensors

@@ -228,7 +228,7 @@ def _carried(start: Fork, config: TrainConfig, work: Work, description: Descript
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:
     """Raise `ExperimentDiffers` if the run of this name was made by another experiment."""
-    differing = differences(store.attributes["config"], config.experiment)
+    differing = differences(store.attributes["config"], config)
     if other := other_examples(store.attributes, description.digest, description.files):
         differing.append(f"data: {other}")
     if differing:

@@ -1,1 +1,1 @@
-"""Checkpoint files of named tensors in torch's or safetensors' format, whole or in shards."""
+"""Checkpoints of named tensors: files in torch's or safetensors' format, whole or in shards, and stored rounds."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from storage.parsing import EXACTLY, MOST_PARTITIONS, validated
 from storage.values.layout import Layout, Rows
@@ -271,10 +271,7 @@ class Schema:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
         """Rebuild a schema from what `to_json` gave; raises `ValueError` for anything else."""
-        return validated(SCHEMA, json.dumps(value))
-
-
-SCHEMA = TypeAdapter(Schema)
+        return validated(cls, json.dumps(value))
 
 
 def split_array(number: int, examples: int) -> ArraySpec:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from storage.errors import UsageError
 from storage.hierarchy.documents import NAME
@@ -190,11 +190,6 @@ class Commit:
         in_flight = self.server.in_flight.values() if self.server else ()
         return frozenset({self.round, *(work.version for work in in_flight)})
 
-    @property
-    def needed(self) -> int:
-        """The oldest round whose state is needed to go on from here."""
-        return min(self.begins)
-
     def identity(self) -> tuple[Any, ...]:
         """What is equal in two commits of the same work: everything that follows from the bits of the round.
 
@@ -211,10 +206,7 @@ class Commit:
     @classmethod
     def from_json(cls, text: str) -> Commit:
         """The record of a JSON text that `to_json` gave; raises `ValueError` for anything else."""
-        return validated(RECORD, text)
-
-
-RECORD = TypeAdapter(Commit)
+        return validated(cls, text)
 
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")

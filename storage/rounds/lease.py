@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import psutil
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from storage.errors import PlaceError, RoundweaveError, RunBusy, StoreError
 from storage.parsing import Count, Round, numbered
@@ -66,9 +66,6 @@ class Lease:
         return time.time() < self.expiry
 
 
-CLAIM = TypeAdapter(Lease)
-
-
 def _alive(pid: int, born: float) -> bool:
     try:
         process = psutil.Process(pid)
@@ -87,7 +84,7 @@ def read_claim(place: Place, epoch: int) -> Lease | None:
     """The claim of an epoch; None where there is none or it is damaged."""
     try:
         content = place.read(_key(epoch), most=LARGEST)
-        lease = None if content is None else unsealed(CLAIM, content)
+        lease = None if content is None else unsealed(Lease, content)
     except PlaceError:
         raise
     except (ValueError, StoreError):

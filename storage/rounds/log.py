@@ -82,7 +82,7 @@ class CommitLog:
 
         Raises `StoreDamaged` where there are records but none belongs to the run's attributes.
         """
-        newest = next((round for round in reversed(rounds) if self._whole_link(round)), None)
+        newest = next((round for round in reversed(rounds) if self.whole(round)), None)
         if newest is None and rounds:
             raise StoreDamaged(
                 f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
@@ -97,6 +97,15 @@ class CommitLog:
     def read(self, round: int) -> Commit:
         """The record of a round; raises `RoundMissing`, and `StoreDamaged` where the record is damaged."""
         return self.parsed(round, self._link(round))
+
+    def whole(self, round: int) -> Link | None:
+        """The sealed record of a round; None where it is missing or damaged."""
+        try:
+            return self._link(round)
+        except PlaceError:
+            raise
+        except StoreError:
+            return None
 
     def after(self, round: int) -> Iterator[Commit]:
         """The records of the rounds after this one, up to the first that has none; raises `StoreDamaged`."""
@@ -149,7 +158,7 @@ class CommitLog:
         Left out are records that are missing or damaged, or whose chain is not the one that the next record names.
         """
         links: dict[int, Link] = {}
-        read = dict(zip(rounds, together(self.place, self._whole_link, rounds), strict=True))
+        read = dict(zip(rounds, together(self.place, self.whole, rounds), strict=True))
         for round in reversed(rounds):
             link, after = read[round], links.get(round + 1)
             if link and (after is None or after.before == link.chain):
@@ -214,15 +223,6 @@ class CommitLog:
                 "of this run; restore it from a copy, or `roundweave resume` goes on without it"
             )
         return link
-
-    def _whole_link(self, round: int) -> Link | None:
-        """The sealed record of a round; None where it is missing or damaged."""
-        try:
-            return self._link(round)
-        except PlaceError:
-            raise
-        except StoreError:
-            return None
 
     def _chain(self, round: int, before: str, text: str) -> str:
         return text_digest("\n".join((self.run, str(round), before, text)))

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-from pydantic import TypeAdapter
 
-from storage.errors import RoundMissing, StoreDamaged
+from storage.errors import StoreDamaged, unless_damaged
 from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import LARGEST, replace_documents
 from storage.hierarchy.schema import METRIC_ROWS, NUMBERS, REPORTED, Schema
@@ -40,19 +39,8 @@ class Copied:
     since: dict[str, Round]
 
 
-COPIED = TypeAdapter(Copied)
-
-
 def read_copied(log: CommitLog) -> Copied | None:
-    """Up to which round the arrays are copies; None where the file is missing, damaged or of another history."""
-    try:
-        return check_copied(log)
-    except StoreDamaged:
-        return None
-
-
-def check_copied(log: CommitLog) -> Copied | None:
-    """Read the file; raises `StoreDamaged` where it is damaged, or where it belongs to another history.
+    """Up to which round the arrays are copies; raises `StoreDamaged` where the file is, or is of another history.
 
     None where it is missing, or where the record that it names is damaged or lost.
     """
@@ -60,18 +48,15 @@ def check_copied(log: CommitLog) -> Copied | None:
     if content is None:
         return None
     try:
-        copied = unsealed(COPIED, content)
+        copied = unsealed(Copied, content)
     except ValueError as error:
         raise StoreDamaged(f"{log.place}/{KEY}: it is not what was written") from error
     if not all(path in NUMBERS or _is_reported(path) for path in copied.since):
         raise StoreDamaged(f"{log.place}/{KEY}: it names what is no array of numbers")
-    try:
-        chain = log.chain(copied.round)
-    except (StoreDamaged, RoundMissing):
-        return None
-    if chain != copied.chain:
+    link = log.whole(copied.round)
+    if link is not None and link.chain != copied.chain:
         raise StoreDamaged(f"{log.place}/{KEY}: it is of another history")
-    return copied
+    return copied if link else None
 
 
 def _is_reported(path: str) -> bool:
@@ -79,16 +64,23 @@ def _is_reported(path: str) -> bool:
     return group in REPORTED and metric_problem(name) is None
 
 
-def put(chunks: dict[str, np.ndarray], schema: Schema, commit: Commit) -> None:
-    """Copy the numbers of a commit into the chunks of its block of rounds, by array; new arrays are added."""
-    row = commit.round % schema.block
-    for path, number in {"committed": True, **numbers_of(commit)}.items():
-        if path not in chunks:
-            chunks[path] = empty_chunk(schema.number(path, 1))
-        if isinstance(number, dict):
-            chunks[path][row, list(number)] = list(number.values())
-        else:
-            chunks[path][row] = number
+def put(
+    chunks: dict[str, np.ndarray], schema: Schema, commits: Iterable[Commit], index: int
+) -> dict[str, np.ndarray]:
+    """Copy the numbers of the commits of a block of rounds into its chunks, by array, and return these.
+
+    Commits of other blocks are passed over, and new arrays are added.
+    """
+    for commit in (commit for commit in commits if commit.round // schema.block == index):
+        row = commit.round % schema.block
+        for path, number in {"committed": True, **numbers_of(commit)}.items():
+            if path not in chunks:
+                chunks[path] = empty_chunk(schema.number(path, 1))
+            if isinstance(number, dict):
+                chunks[path][row, list(number)] = list(number.values())
+            else:
+                chunks[path][row] = number
+    return chunks
 
 
 class History:
@@ -97,7 +89,7 @@ class History:
     def __init__(self, log: CommitLog, rounds: Sequence[int]) -> None:
         self.log = log
         self.schema = log.schema
-        copied = read_copied(log)
+        copied = unless_damaged(read_copied, log)
         self._copied = copied if copied and copied.round <= rounds[-1] else Copied(-1, "", {})
         self._rounds = rounds
         self._later = self._read(self._copied.round + 1, rounds[-1] + 1)
@@ -122,16 +114,11 @@ class History:
 
     def block(self, index: int) -> dict[str, np.ndarray]:
         """The chunks of a block of rounds by array; empty where no record of the block is whole."""
-        start, end = index * self.schema.block, (index + 1) * self.schema.block
-        chunks: dict[str, np.ndarray] = {}
-        commits = self._later
-        if start <= self._copied.round:
-            chunks = self._chunks(index)
-            commits = commits if chunks else self._read(start, end)
-        for commit in commits:
-            if start <= commit.round < end:
-                put(chunks, self.schema, commit)
-        return chunks
+        start = index * self.schema.block
+        copied = start <= self._copied.round
+        chunks = self._chunks(index) if copied else {}
+        commits = self._read(start, start + self.schema.block) if copied and not chunks else self._later
+        return put(chunks, self.schema, commits, index)
 
     def _read(self, start: int, end: int) -> list[Commit]:
         """The whole records of the rounds from `start` to before `end`."""
@@ -210,7 +197,7 @@ class Numbers:
             if self.last // self.schema.block < index:
                 self._chunks = {path: empty_chunk(self.schema.number(path, 1)) for path in self._since}
             for commit in block:
-                put(self._chunks, self.schema, commit)
+                put(self._chunks, self.schema, [commit], index)
                 last = commit.round
             self._write(index)
             self.last = last

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter
-
 from storage.errors import RoundMissing, StoreDamaged, spans
 from storage.hierarchy.schema import ArraySpec
 from storage.parsing import Partition, Round
@@ -34,9 +32,6 @@ class PrunedRecord:
     carried: list[tuple[Round, Partition]]
     newest: Round
     chain: str
-
-
-RECORD = TypeAdapter(PrunedRecord)
 
 
 @dataclass(frozen=True)
@@ -79,10 +74,8 @@ class Pruned:
 
 def there(log: CommitLog, pruned: Pruned, round: int) -> bool:
     """Whether the state of a round was stored and not pruned; False where its record is lost or damaged."""
-    try:
-        return pruned.has_state(round) and log.read(round).stored
-    except (RoundMissing, StoreDamaged):
-        return False
+    link = log.whole(round) if pruned.has_state(round) else None
+    return link is not None and link.stored
 
 
 def base_of(log: CommitLog, pruned: Pruned, round: int) -> int:
@@ -92,10 +85,8 @@ def base_of(log: CommitLog, pruned: Pruned, round: int) -> int:
 
 def has_updates(log: CommitLog, pruned: Pruned, round: int) -> bool:
     """Whether the updates of a round were stored and not pruned; False where its record is lost or damaged."""
-    try:
-        return pruned.has_update(round) and log.read(round).updates_stored
-    except (RoundMissing, StoreDamaged):
-        return False
+    link = log.whole(round) if pruned.has_update(round) else None
+    return link is not None and link.updates_stored
 
 
 def with_unwritten(log: CommitLog, pruned: Pruned, links: Mapping[int, Link]) -> Pruned:
@@ -120,14 +111,6 @@ def absent(log: CommitLog, last: int) -> Pruned:
 def read_pruned(log: CommitLog) -> Pruned:
     """What was pruned from the run of a log; raises `StoreDamaged` where the record of it is damaged."""
     return _read(log)[0]
-
-
-def known_pruned(log: CommitLog) -> Pruned | None:
-    """What was pruned from the run of a log; None where the record of it is damaged."""
-    try:
-        return read_pruned(log)
-    except StoreDamaged:
-        return None
 
 
 def check_pruned(log: CommitLog) -> None:
@@ -160,7 +143,7 @@ def _read(log: CommitLog) -> tuple[Pruned, PrunedRecord | None]:
     if content is None:
         return Pruned(), None
     try:
-        record = unsealed(RECORD, content)
+        record = unsealed(PrunedRecord, content)
         if record.run != log.run:
             raise ValueError("it is of another run")
         states, updates = (_rounds(each, record.newest) for each in (record.states, record.updates))

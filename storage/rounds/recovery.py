@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from storage.errors import RoundMissing, StoreDamaged
+from storage.errors import RoundMissing, StoreDamaged, unless_damaged
 from storage.hierarchy.shards import array_of, is_cut
 from storage.parsing import numbered
-from storage.rounds.pruned import Pruned, base_of, forget_pruned, known_pruned
+from storage.rounds.pruned import Pruned, base_of, forget_pruned, read_pruned
 from storage.rounds.store import RoundStore
 
 
@@ -40,7 +40,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
 def cut_short(store: RoundStore) -> dict[str, int]:
     """The keys of chunks and records that a power loss left too short or empty, with the round of each."""
     # Where it is unknown what was pruned, everything that it listed counts as lost.
-    known, cut = known_pruned(store.log) or Pruned(), dict[str, int]()
+    known, cut = unless_damaged(read_pruned, store.log) or Pruned(), dict[str, int]()
     for key, size in store.place.sizes().items():
         if found := array_of(store.tensors.arrays, key):
             spec, numbers = found
@@ -72,7 +72,7 @@ def _check(store: RoundStore, round: int) -> None:
 
     Needed are its state and those of work in flight, or the updates to recompute them, and every carry.
     """
-    commit, known = store.log.read(round), known_pruned(store.log) or Pruned()
+    commit, known = store.log.read(round), unless_damaged(read_pruned, store.log) or Pruned()
     bases = {row: base_of(store.log, known, row) for row in commit.begins}
     for base in set(bases.values()):
         store.tensors.read_state(base)

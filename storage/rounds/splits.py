@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
-from storage.errors import RoundMissing, StoreDamaged
+from storage.errors import RoundMissing, StoreDamaged, unless_damaged
 from storage.hierarchy.chunks import missing_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import NAME, read_document, replace_documents
 from storage.hierarchy.schema import split_array
@@ -69,14 +69,8 @@ class Splits:
         used = {commit.split.number: commit for commit in commits if commit.split}
         for number in self.place.names("partitions"):
             commit = used.get(int(number)) if number.isdecimal() else None
-            if number != NAME and not (commit and self._is_whole(commit)):
+            if number != NAME and (commit is None or unless_damaged(self.read, commit) is None):
                 self.place.delete(f"partitions/{number}")
-
-    def _is_whole(self, commit: Commit) -> bool:
-        try:
-            return self.read(commit) is not None
-        except StoreDamaged:
-            return False
 
     def _is_stored(self, number: int) -> bool:
         try:

@@ -212,16 +212,11 @@ class StoredTensors:
         if record.match is None:
             raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
         self._check_stored(commit, partition)
-        tensors = {
-            path: from_numpy(self._read_vector(self.arrays[path], commit.round, partition)[0, 0], spec.dtype)
-            for path, spec in self.schema.matching(1).items()
-        }
-        match = Match(
-            *(
-                {spec.name: tensors[f"{kind}/{spec.name}"] for spec in self.schema.matches}
-                for kind in ("permutations", "similarities")
-            )
-        )
+        kinds: dict[str, dict[str, torch.Tensor]] = {"permutations": {}, "similarities": {}}
+        for path in self.schema.matching(1):
+            spec, (kind, _, group) = self.arrays[path], path.partition("/")
+            kinds[kind][group] = from_numpy(self._read_vector(spec, commit.round, partition)[0, 0], spec.dtype)
+        match = Match(*kinds.values())
         if match_digest(match) != record.match:
             raise StoreDamaged(
                 f"{self.place}: the match of partition {partition} in round {commit.round} is another one"
@@ -240,7 +235,10 @@ class StoredTensors:
         """
         array = read_stored(self.place, spec, index)
         if array is None:
-            self._check_pruned(spec, index)
+            pruned = self.pruned()
+            if spec.over_rounds and not pruned.has_chunk(spec, index):
+                absent = self._no_updates if spec.by_partition else self._no_state
+                raise absent(index[0], pruned, "went when it was pruned")
             raise missing_chunk(self.place, spec, index, whose)
         return array
 
@@ -267,15 +265,6 @@ class StoredTensors:
         return self.read_chunk(
             spec, (round, partition), f"round {round} has no {spec.path} of partition {partition}"
         )
-
-    def _check_pruned(self, spec: ArraySpec, index: tuple[int, ...]) -> None:
-        """Raise `RoundPruned` where a chunk was pruned."""
-        pruned = self.pruned()
-        if not spec.over_rounds or pruned.has_chunk(spec, index):
-            return
-        if not spec.by_partition:
-            raise self._no_state(index[0], pruned, "went when it was pruned")
-        raise self._no_updates(index[0], pruned, "went when it was pruned")
 
     def _no_updates(self, round: int, pruned: Pruned, why: str) -> RoundPruned:
         """The error for the absent updates of a round, which names the rounds with all updates."""

@@ -1,1 +1,1 @@
-"""Read-only views of stored runs and rounds for notebooks, with tables and plots, and checkpoints by address."""
+"""Read-only views of stored runs and rounds for notebooks, with tables and plots."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from storage.errors import NotARun
 from storage.parsing import Count, Round, Time, validated
@@ -92,13 +92,10 @@ class Attributes:
     parent: ParentRecord | None = None
 
 
-ATTRIBUTES = TypeAdapter(Attributes)
-
-
 def checked_attributes(attributes: Mapping[str, Any], where: object) -> Attributes:
     """The attributes in their checked form; raises `NotARun`, which names `where`, for damaged ones."""
     without_schema = {name: value for name, value in attributes.items() if name != "schema"}
     try:
-        return validated(ATTRIBUTES, json.dumps(without_schema))
+        return validated(Attributes, json.dumps(without_schema))
     except ValueError as error:
         raise NotARun(f"{where}: its record is not that of a run, it is damaged: {error}") from error

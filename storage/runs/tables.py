@@ -208,15 +208,15 @@ def arrivals_table(commits: Iterable[Commit]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(ARRIVAL))
 
 
-def arrivals_by(arrivals: pd.DataFrame, column: str) -> pd.DataFrame:
-    """A summary of arrivals with a row for each ``worker`` or ``partition``, whichever `column` is.
+def worker_rows(arrivals: pd.DataFrame) -> list[dict[str, Any]]:
+    """A summary of arrivals as JSON values, a dict for each ``worker``; none where nothing arrived.
 
-    Columns are the number of ``updates``, their ``share`` of all, mean ``staleness`` and the ``largest``, how many
-    were ``refused``, the median ``seconds`` of a map, and the ``partitions`` involved.
+    It has the number of ``updates``, their ``share`` of all, mean ``staleness`` and the ``largest``, how many were
+    ``refused``, the median ``seconds`` of a map, and the ``partitions`` involved.
     """
-    grouped = arrivals.groupby(column)
+    grouped = arrivals.groupby("worker")
     updates = grouped.size()
-    return updates.to_frame("updates").assign(
+    summary = updates.to_frame("updates").assign(
         share=updates / len(arrivals),
         staleness=grouped["staleness"].mean(),
         largest=grouped["staleness"].max(),
@@ -224,11 +224,5 @@ def arrivals_by(arrivals: pd.DataFrame, column: str) -> pd.DataFrame:
         seconds=grouped["seconds"].median(),
         partitions=grouped["partition"].unique().map(sorted),
     )
-
-
-def worker_rows(arrivals: pd.DataFrame) -> list[dict[str, Any]]:
-    """The summary of arrivals by worker as JSON values, a dict for each worker; none where nothing arrived."""
-    rows: list[dict[str, Any]] = []
-    if not arrivals.empty:
-        rows = json.loads(arrivals_by(arrivals, "worker").reset_index().to_json(orient="records"))
+    rows: list[dict[str, Any]] = json.loads(summary.reset_index().to_json(orient="records"))
     return rows

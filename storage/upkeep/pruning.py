@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -56,34 +55,23 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
     """
     if dry:
         return _goes(store, keep, store.log.read(store.log.last()))
-    with held(store):
-        newest = _newest(store)
+    former = read_lease(store.place)
+    rounds, failure = (former.rounds, former.failure) if former else (0, None)
+    with hold_lease(store.place, secrets.token_hex(4), rounds, failure):  # so that nobody goes on with the run
+        store.place.sweep()
+        last = store.log.last()
+        # It is verified, as after pruning it may be the only round to go on from.
+        if newest_sound(store, cut_short(store).values()) != last:
+            raise StoreDamaged(f"round {last} of {store.place} is damaged; `roundweave resume` first, then prune")
+        newest = store.log.read(last)
         store.place.flush()
         goes = _goes(store, keep, newest)
         prune(store, keep, newest)
     return goes
 
 
-@contextmanager
-def held(store: RoundStore) -> Iterator[None]:
-    """A context that holds the lease of a run at rest, so that nobody goes on with it; raises `RunBusy`."""
-    former = read_lease(store.place)
-    rounds, failure = (former.rounds, former.failure) if former else (0, None)
-    with hold_lease(store.place, secrets.token_hex(4), rounds, failure):
-        store.place.sweep()
-        yield
-
-
-def _newest(store: RoundStore) -> Commit:
-    """The record of the last round. It is verified, as after pruning it may be the only one to go on from."""
-    newest = store.log.last()
-    if newest_sound(store, cut_short(store).values()) != newest:
-        raise StoreDamaged(f"round {newest} of {store.place} is damaged; `roundweave resume` first, then prune")
-    return store.log.read(newest)
-
-
 def _prunes(store: RoundStore, keep: Keep, newest: Commit, former: Pruned, stays: Asked = never) -> Pruned:
-    base = base_of(store.log, former, newest.needed)
+    base = base_of(store.log, former, min(newest.begins))
     return keep.prunes(newest, former, base, partial(there, store.log, former), stays)
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 from blake3 import blake3
-from pydantic import TypeAdapter
 
 from storage.parsing import validated
 from storage.values.hashing import json_digest
@@ -148,7 +147,7 @@ def sealed(document: DataclassInstance) -> bytes:
     return json.dumps(members | {"digest": json_digest(members)}).encode()
 
 
-def unsealed(form: TypeAdapter[Form], content: bytes | memoryview) -> Form:
+def unsealed(form: type[Form], content: bytes | memoryview) -> Form:
     """The document of which `sealed` gave the content; raises `ValueError` for any other content."""
     document = validated(form, bytes(content))
     if bytes(content) != sealed(document):

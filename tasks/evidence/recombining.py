@@ -15,7 +15,6 @@ from tasks.applies.memory import kept_memory
 from tasks.data.partitions import BlockExamples, Partitions
 from tasks.persistence.exchanging import own_params
 from tasks.persistence.recomputing import recomputed, reduce_again
-from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Work
 from tasks.rounds.steps import Outcome, judge_round, score_block
 
@@ -109,17 +108,15 @@ def persist_recombined(subject: Recombining, place: str, scored: Score | None, n
     if not partitions.source.partitioned:
         target.splits.write(subject.work.split(round), partitions.assignment)
     # In the new run all partitions have just fetched round 1: what was in flight began in the other run.
-    in_flight = (
-        {partition: InFlight(push=2, version=1, steps=1) for partition in after.server.in_flight}
-        if after.server
-        else {}
+    server = after.server and ServerRecord(
+        dict.fromkeys(after.server.in_flight, InFlight(push=2, version=1, steps=1)), steps=1
     )
     state = replace(after.state, round=1)
     target.tensors.write_state(state)
     described = replace(
         target.describe(state, "recombined", 0),
         updates={p: replace(record, arrival=None) for p, record in after.records.items()},
-        server=after.server and ServerRecord(in_flight, steps=1),
+        server=server,
         carry_from={partition: int(source == round) for partition, source in after.carry_from.items()},
         split=commit.split,
         score=scored,
@@ -136,10 +133,7 @@ def _recombine(subject: Recombining, store: RoundStore, commit: Commit) -> Outco
     before = recomputed(subject.recorded, store, commit.round - 1)
     memory = kept_memory(subject.work.algorithm.apply, before.state)
     before = replace(before, state=replace(before.state, memory=memory))
-    left_out = {p: LEFT_OUT if p in subject.without else None for p in commit.updates}
-    records = {p: replace(r, refused=r.refused or left_out[p], match=None) for p, r in commit.updates.items()}
-    updates = {p: None if r.refused else store.tensors.read_update(commit, p) for p, r in records.items()}
-    return reduce_again(subject.work, before, commit, records, updates)
+    return reduce_again(subject.work, store, before, commit, subject.without)
 
 
 def _numbers(score: Score | None) -> dict[str, float]:

@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import nn
 
+from storage.checkpoints.opening import fitted, open_checkpoint, outline
 from storage.errors import ModelError, failing_as, located
 from storage.rounds.commits import Score
-from storage.runs.checkpoints import fitted, open_checkpoint, outline
 from storage.values.tensors import LazyTensors, load_named
 from tasks.data.examples import single
 from tasks.data.partitions import Partitions

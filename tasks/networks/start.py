@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from storage.errors import CheckpointError
 from storage.places.addresses import full_address
-from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from storage.runs.names import WhichRound, run_name
 from storage.runs.round import StoredRound
 from storage.runs.run import StoredRun, open_stored

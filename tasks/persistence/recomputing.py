@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import replace
 from threading import Lock
 
 from storage.errors import RoundFailed
-from storage.rounds.commits import Commit, UpdateRecord
+from storage.rounds.commits import Commit
 from storage.rounds.pruned import has_updates, there
 from storage.rounds.store import RoundStore
 from storage.values.digests import state_digest, tensor_digests
-from storage.values.state import Update
 from tasks.asynchronous.ledger import recorded_round, standing
 from tasks.asynchronous.steps import recorded_push, serve
-from tasks.rounds.guard import NOTHING
+from tasks.rounds.guard import LEFT_OUT, NOTHING
 from tasks.rounds.job import Work
 from tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
 
@@ -85,9 +83,7 @@ def _read(store: RoundStore, round: int) -> Outcome:
 
 def _again(work: Work, store: RoundStore, before: Outcome, commit: Commit) -> Outcome:
     """Recompute the outcome of a round from that of the round before and its stored updates."""
-    records = {partition: replace(record, match=None) for partition, record in commit.updates.items()}
-    updates = {p: None if r.refused else store.tensors.read_update(commit, p) for p, r in records.items()}
-    state = reduce_again(work, before, commit, records, updates).state
+    state = reduce_again(work, store, before, commit).state
     if state_digest(tensor_digests(state.named(work.objective.layout)), state.round) != commit.state:
         raise RoundFailed(
             f"the state of round {commit.round} of {store.place} is not stored, and its updates give another one "
@@ -97,16 +93,17 @@ def _again(work: Work, store: RoundStore, before: Outcome, commit: Commit) -> Ou
 
 
 def reduce_again(
-    work: Work,
-    before: Outcome,
-    commit: Commit,
-    records: Mapping[int, UpdateRecord],
-    updates: Mapping[int, Update | None],
+    work: Work, store: RoundStore, before: Outcome, commit: Commit, without: frozenset[int] = frozenset()
 ) -> Outcome:
-    """Reduce and apply the updates of a recorded round again; `updates` has None for those that are refused.
+    """Reduce and apply the stored updates of a recorded round again, `without` those of some partitions.
 
-    `before` is the outcome of the round before. The updates' `records` may differ from those of the commit.
+    `before` is the outcome of the round before. Updates that were refused stay refused.
     """
+    records = {
+        p: replace(record, refused=record.refused or (LEFT_OUT if p in without else None), match=None)
+        for p, record in commit.updates.items()
+    }
+    updates = {p: None if r.refused else store.tensors.read_update(commit, p) for p, r in records.items()}
     if commit.server is None:
         nodes = fold_block(work, before.state.round + 1, [(0, work.partitions.split.partitions)], updates)
         return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.command.common import Json, console, output, say, text_table
+from flows.command.common import Json, TomlFile, console, output, say, text_table
 from flows.command.options import with_options
 from flows.config.experiment import Experiment
-from flows.config.files import check_toml, read_toml, write_toml
+from flows.config.files import read_toml, write_toml
 from flows.config.train import Execution, TrainConfig
 from flows.planning.plan import Plan, plan
+from storage.places.addresses import file_path
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
 """Training options that `roundweave plan` does not take, since a plan decides them or cannot use them."""
@@ -23,10 +24,7 @@ DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
 
 @with_options(Experiment, Execution, without=DECIDED)
 def plan_command(
-    config: Annotated[
-        Path | None,
-        typer.Argument(help="a TOML file with any of the options below; its paths go from where it is"),
-    ] = None,
+    config: TomlFile = None,
     save: Annotated[Path | None, typer.Option(help="where to write the chosen configuration: .toml")] = None,
     as_json: Json = False,
     **options: Any,
@@ -36,7 +34,7 @@ def plan_command(
     The options of an algorithm: `roundweave plan --algorithm NAME --help`. `roundweave list` has the names.
     """
     if save:
-        check_toml(save)
+        file_path(save, "a configuration", (".toml",))
     with Console(stderr=True).status("strategies race"):
         made = plan(TrainConfig(**(read_toml(config) if config else {}) | options))
     if save:

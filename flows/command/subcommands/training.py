@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import psutil
 import typer
 
-from flows.command.common import Json, Quiet, Root, RunName, Trust, print_json
+from flows.command.common import Json, Quiet, Root, RunName, TomlFile, Trust, print_json
 from flows.command.options import with_options
 from flows.command.subcommands.looking import print_result, run_summary
 from flows.config.experiment import Experiment
@@ -25,10 +24,7 @@ from storage.rounds.commits import Commit
 
 @with_options(Experiment, Execution, without=("recombined", "planned"))
 def train_command(
-    config: Annotated[
-        Path | None,
-        typer.Argument(help="a TOML file with any of the options below; its paths go from where it is"),
-    ] = None,
+    config: TomlFile = None,
     start: Annotated[
         str | None, typer.Option("--from", help="begin with RUN@12, as its run is but for what is given here")
     ] = None,

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from storage.errors import PlaceError, RoundweaveError, StoreDamaged
+from storage.errors import PlaceError, RoundweaveError, StoreDamaged, unless_damaged
 from storage.hierarchy.chunks import chunk_key
 from storage.hierarchy.schema import ArraySpec, Schema
 from storage.hierarchy.shards import partitions_in
 from storage.places.base import Place
 from storage.rounds.commits import Commit
 from storage.rounds.log import Link
-from storage.rounds.pruned import Pruned, known_pruned
+from storage.rounds.pruned import Pruned, read_pruned
 from storage.rounds.store import RoundStore
 
 
@@ -53,7 +53,7 @@ class Audit:
         # Numbers are written after their record. With files listed before records, every number has its record.
         sizes, rounds = store.place.sizes(), store.log.rounds()
         links, commits = _whole(store, rounds)
-        return cls(store, sizes, rounds, links, commits, known_pruned(store.log))
+        return cls(store, sizes, rounds, links, commits, unless_damaged(read_pruned, store.log))
 
     @property
     def place(self) -> Place:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from storage.errors import StoreDamaged
+from storage.errors import StoreDamaged, unless_damaged
 from storage.hierarchy.chunks import CHUNK, chunk_key, empty_chunk, read_chunk
 from storage.hierarchy.schema import NUMBERS, ArraySpec
-from storage.rounds.commits import Commit, numbers_of
+from storage.rounds.commits import numbers_of
 from storage.rounds.numbers import KEY, Copied, put, read_copied
 from storage.upkeep.verifying.audit import Audit
 
@@ -20,12 +20,12 @@ def numbers(audit: Audit) -> int:
     The newest rounds may not be copied yet.
     """
     _coordinates(audit)
-    statement, arrays = read_copied(audit.store.log), _stored_arrays(audit)
+    statement, arrays = unless_damaged(read_copied, audit.store.log), _stored_arrays(audit)
     if statement:
         _left_out(audit, statement)
     copied = max(_last_committed(audit, arrays), statement.round if statement else -1)
     for index in sorted({*arrays, *(round // audit.schema.block for round in audit.commits)}):
-        recorded = _recorded(audit, audit.commits, index)
+        recorded = put({}, audit.schema, audit.commits.values(), index)
         for path in sorted(arrays.get(index, set()) | recorded.keys()):
             _compare(audit, path, index, recorded.get(path), copied)
     return copied
@@ -61,15 +61,6 @@ def _spec(audit: Audit, path: str) -> ArraySpec:
 def _rounds(audit: Audit, index: int) -> np.ndarray:
     """The rounds of a block, int64 (round,)."""
     return np.arange(index * audit.schema.block, (index + 1) * audit.schema.block)
-
-
-def _recorded(audit: Audit, commits: Mapping[int, Commit], index: int) -> dict[str, np.ndarray]:
-    """The chunks of a block of rounds that follow from the records, by array."""
-    chunks: dict[str, np.ndarray] = {}
-    for round, commit in commits.items():
-        if round // audit.schema.block == index:
-            put(chunks, audit.schema, commit)
-    return chunks
 
 
 def _last_committed(audit: Audit, arrays: Mapping[int, set[str]]) -> int:
@@ -111,7 +102,8 @@ def _compare(audit: Audit, path: str, index: int, recorded: np.ndarray | None, c
         audit.note(key, f"it lacks round {rounds[behind][0]} and what follows, until the run goes on")
     newest = audit.newest
     if wrong and wrong[-1] > newest and (later := audit.later()):
-        recorded = _recorded(audit, {**audit.commits, **later}, index).get(path, empty)
+        known = {**audit.commits, **later}
+        recorded = put({}, audit.schema, known.values(), index).get(path, empty)
         unlike &= ~_alike(content, recorded)
         wrong, newest = rounds[unlike & ~behind].tolist(), max(later)
     alone = [round for round in wrong if round > newest]

@@ -43,7 +43,7 @@ def records(audit: Audit) -> None:
 def statements(audit: Audit) -> None:
     """Verify that the files that say which rounds were pruned and copied belong to this history."""
     audit.check(pruned.KEY, partial(pruned.check_pruned, audit.store.log))
-    audit.check(numbers.KEY, partial(numbers.check_copied, audit.store.log))
+    audit.check(numbers.KEY, partial(numbers.read_copied, audit.store.log))
 
 
 def claims(audit: Audit) -> None:

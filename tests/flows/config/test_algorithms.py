@@ -96,15 +96,15 @@ def test_a_record_gives_the_configuration_back(own) -> None:
         config = resolve(TrainConfig(algorithm=algorithm)).config
         again = TrainConfig(**json.loads(config.model_dump_json()))
         assert again == config
-        assert differences(json.loads(config.model_dump_json()), again.experiment) == []
+        assert differences(json.loads(config.model_dump_json()), again) == []
 
 
 def test_experiments_differ_by_the_options_of_their_algorithms(own) -> None:
     before = resolve(TrainConfig(algorithm="fed_prox", mu=0.1)).config
     recorded = json.loads(before.model_dump_json())
     after = TrainConfig(algorithm="fed_prox", mu=0.2, seed=3)
-    assert set(differences(recorded, after.experiment)) == {"mu 0.1 -> 0.2", "seed 0 -> 3"}
-    other = TrainConfig(algorithm="fed_avg").experiment
+    assert set(differences(recorded, after)) == {"mu 0.1 -> 0.2", "seed 0 -> 3"}
+    other = TrainConfig(algorithm="fed_avg")
     assert differences(recorded, other) == ["algorithm fed_prox -> fed_avg"]
 
 
@@ -121,10 +121,8 @@ def model():
         return resolve(TrainConfig(model=f"{own(text)}:model")).config
 
     recorded = config(source.format(10)).model_dump(mode="json")
-    assert differences(recorded, config(source.format(10).replace("a comment", "another")).experiment) == []
-    assert differences(recorded, config(source.format(12)).experiment) == [
-        "model mine.py:model, of which WIDTH changed"
-    ]
+    assert differences(recorded, config(source.format(10).replace("a comment", "another"))) == []
+    assert differences(recorded, config(source.format(12))) == ["model mine.py:model, of which WIDTH changed"]
 
 
 def test_prefects_form_has_every_algorithm_with_its_options() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from storage.checkpoints.opening import open_checkpoint
 from storage.places.addresses import Where
-from storage.runs.checkpoints import open_checkpoint
 
 
 def read_checkpoint(place: Where, root: Where | None = None) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from storage.errors import UsageError
 from storage.runs.figures import OUTCOMES, Plots
 from storage.runs.run import StoredRun
-from storage.runs.tables import ARRIVAL, arrivals_by, worker_rows
+from storage.runs.tables import ARRIVAL, worker_rows
 from tests.storage.runs.test_markup import Cells
 
 STALENESS = [{0: 0, 1: 0}, {0: 1, 1: 0}, {0: 1, 1: 2}]
@@ -51,12 +51,11 @@ def test_each_update_that_arrived_has_a_row(run) -> None:
     ]
 
 
-def test_they_add_up_by_worker_and_by_partition(run) -> None:
+def test_they_add_up_by_worker(run) -> None:
     summed = {"updates": 3, "share": 0.5, "largest": 1, "refused": 1, "seconds": 0.5, "partitions": [0]}
     first, second = worker_rows(run.arrivals())
     assert first == summed | {"worker": "worker 0", "staleness": pytest.approx(2 / 3)}
     assert (second["staleness"], second["largest"], second["refused"]) == (pytest.approx(2 / 3), 2, 0)
-    assert arrivals_by(run.arrivals(), "partition")["updates"].to_dict() == {0: 3, 1: 3}
 
 
 def test_the_history_has_the_mean_staleness_of_what_was_accepted_by_weight(run) -> None:

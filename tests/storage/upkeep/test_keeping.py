@@ -169,7 +169,7 @@ def test_a_state_that_is_asked_for_stays() -> None:
 
 def test_states_since_one_that_a_partition_has_in_hand_are_there_or_made_again() -> None:
     commit = replace(newest(8), server=ServerRecord({0: InFlight(3, 8), 1: InFlight(2, 5)}))
-    assert (commit.needed, newest(8).needed) == (5, 8)
-    gone = Keep.of("last:1").prunes(commit, NOTHING, commit.needed)
+    assert (commit.begins, newest(8).begins) == ({5, 8}, {8})
+    gone = Keep.of("last:1").prunes(commit, NOTHING, min(commit.begins))
     assert gone == Pruned(frozenset({1, 2, 3, 4, 6, 7}), frozenset({1, 2, 3, 4, 5}))
-    assert Keep.of("states").prunes(commit, NOTHING, commit.needed).updates == {1, 2, 3, 4, 5}
+    assert Keep.of("states").prunes(commit, NOTHING, min(commit.begins)).updates == {1, 2, 3, 4, 5}

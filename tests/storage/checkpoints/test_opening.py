@@ -21,9 +21,9 @@ from torch import nn
 
 from storage.checkpoints.files import SUFFIXES as WRITABLE
 from storage.checkpoints.files import WRAPPERS
+from storage.checkpoints.opening import check_checkpoint
 from storage.checkpoints.writing import check_place, write_checkpoint
 from storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
-from storage.runs.checkpoints import check_checkpoint
 from tests.storage.checkpoints.reading import read_checkpoint
 
 Tensors = dict[str, torch.Tensor]
