@@ -13,7 +13,7 @@ from storage.hierarchy.schema import Schema
 from storage.rounds.store import RoundStore
 from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
-from tasks.data.partitions import Description
+from tasks.data.description import Description
 from tasks.numerics.fingerprints import versions
 from tasks.reduces.matched import Matched
 from tasks.rounds.job import Work

@@ -165,7 +165,7 @@ class Run(StoredRun):
         from flows.config.experiment import Dealing
         from flows.config.recorded import check_examples, check_trust
         from flows.config.resolving import deal
-        from tasks.data.partitions import combine
+        from tasks.data.description import combine
 
         if self.config.get("data") is None:
             raise UsageError(f"{self.name} was made of networks, not of examples")

@@ -19,7 +19,7 @@ from storage.runs.run import StoredRun, open_stored
 from tasks.algorithms.preset import TABLES, is_own_part
 from tasks.algorithms.table import ALGORITHMS
 from tasks.data.datasets import differing_files
-from tasks.data.partitions import Description
+from tasks.data.description import Description
 from tasks.data.sources.table import is_source
 from tasks.maps.optimizers import is_own_optimizer
 from tasks.networks.reference import MODELS

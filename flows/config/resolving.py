@@ -22,7 +22,8 @@ from storage.runs.run import open_stored
 from tasks.algebra import Algorithm
 from tasks.asynchronous.orders import Recorded, Seeded
 from tasks.compute.compute import Fitting
-from tasks.data.partitions import Description, Partitions, combine
+from tasks.data.description import Description, combine
+from tasks.data.partitions import Partitions
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits.split import Split
 from tasks.executors.base import EXECUTORS, Executor

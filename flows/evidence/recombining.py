@@ -25,7 +25,8 @@ from storage.places.addresses import full_address
 from storage.rounds.store import RoundStore
 from storage.runs.names import WhichRound, is_run, run_address
 from storage.runs.run import StoredRun, open_stored
-from tasks.data.partitions import Description, forget_examples
+from tasks.data.description import Description
+from tasks.data.partitions import forget_examples
 from tasks.evidence.recombining import Recombination, Recombining, persist_recombined, recombine_stored
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor

@@ -26,7 +26,8 @@ from storage.places.addresses import full_address
 from storage.rounds.store import RoundStore
 from storage.runs.run import StoredRun, open_stored
 from storage.values.digests import differing
-from tasks.data.partitions import Description, forget_examples
+from tasks.data.description import Description
+from tasks.data.partitions import forget_examples
 from tasks.evidence.results import Difference, RoundResult, difference_as_json
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor

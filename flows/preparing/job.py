@@ -29,7 +29,7 @@ from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune
 from storage.values.state import Update
 from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
-from tasks.data.partitions import Description
+from tasks.data.description import Description
 from tasks.executors.base import EXECUTORS, Executor
 from tasks.networks.start import Fork, Start
 from tasks.numerics.devices import AUTO, CPU, accelerator

@@ -17,7 +17,8 @@ from tasks.compute.stacked.mapper import StackedMapper
 from tasks.compute.tensor_parallel.finding import find_shares
 from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.compute.tensor_parallel.shares import Shares
-from tasks.data.partitions import Description, Partitions
+from tasks.data.description import Description
+from tasks.data.partitions import Partitions
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.fit import check_fit

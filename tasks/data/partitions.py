@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from storage.errors import DataError, UsageError
-from storage.values.hashing import json_digest
-from tasks.data.datasets import Reader, differing_files, digest_of, targets_of
-from tasks.data.examples import Examples, Tensors, are_labels, are_scalar_labels, single
+from tasks.data.datasets import differing_files, digest_of, targets_of
+from tasks.data.description import Description
+from tasks.data.examples import Examples, are_scalar_labels, single
 from tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders
 from tasks.data.reading import Loading, Opened, Reading, ReadingFailed, forget_opened
 from tasks.data.sources.own import READ_AGAIN
@@ -37,28 +37,6 @@ class Partition:
 
 BlockExamples = Mapping[int, Partition]
 """The examples of the partitions of a block that take part in a round, by partition, ascending."""
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a network's construction needs to know of the examples; shapes are those of one example.
-
-    `labels` says whether targets are class labels: one for each example, shape (), or one for each place, such as
-    (time,). `class_names` are the labels' names before they were coded as numbers. If every partition has the same
-    held-out examples, `shared` is their digest and they are counted once; else it is empty. `files` has what shows
-    that each file is the same which is read where it is used, by its name.
-    """
-
-    examples: int
-    held_out: int
-    inputs: tuple[int, ...]
-    targets: tuple[int, ...]
-    labels: bool
-    classes: int
-    digest: str
-    class_names: tuple[str, ...] = ()
-    shared: str = ""
-    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -249,24 +227,14 @@ class Partitions:
             forget_opened(self._reading(partition, held_out=False))
             _known_rows.cache_clear()
         found = self._dataset(partition)
-        dataset = found.dataset
         train, held_out = self._rows(partition, 0)
-        sample, held = self.sample(partition), dataset.held_out
-        known = targets_of(dataset.train)
-        targets = sample.targets if known is None else known
-        labels = isinstance(targets, torch.Tensor) and are_labels(targets)
-        every = [tensor for part in dataset.parts for tensor in _label_tensors(part)]
-        shown = [part.classes for part in dataset.parts if isinstance(part, Reader)] if labels else []
-        return Description(
+        return Description.of(
+            found.dataset,
+            self.sample(partition),
             examples=sum(map(len, train)),
             held_out=len(held_out),
-            inputs=_shape(sample.inputs),
-            targets=_shape(sample.targets),
-            labels=labels,
-            classes=max(dataset.classes, *shown, *(int(t.max()) + 1 for t in every), 0) if labels else 0,
             digest=found.digest,
-            class_names=dataset.class_names,
-            shared=json_digest(held.evidence()) if held is not None and self.source.partitioned else "",
+            shared=self.source.partitioned,
             files=self._files(partition),
         )
 
@@ -330,39 +298,3 @@ def forget_examples() -> None:
         known.cache_clear()
     forget_opened()
     forget_loaders()
-
-
-def _label_tensors(part: Examples | Reader) -> list[torch.Tensor]:
-    """The tensors that show which classes there are: the targets, and for sequences of tokens also the inputs."""
-    targets = targets_of(part)
-    if targets is None:
-        return []
-    if isinstance(part, Examples) and targets.ndim > 1 and _shape(part.inputs) == _shape(targets):
-        return [targets, part.inputs] if part.inputs.dtype == torch.int64 else [targets]
-    return [targets]
-
-
-def _shape(tensors: Tensors) -> tuple[int, ...]:
-    """The shape of one example; () of several tensors by name."""
-    return tuple(tensors.shape[1:]) if isinstance(tensors, torch.Tensor) else ()
-
-
-def combine(descriptions: Sequence[Description]) -> Description:
-    """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together."""
-    first = descriptions[0]
-    for number, other in enumerate(descriptions):
-        if (other.inputs, other.targets, other.labels) != (first.inputs, first.targets, first.labels):
-            raise DataError(
-                f"partition {number} has inputs {other.inputs} and targets {other.targets}, "
-                f"partition 0 has {first.inputs} and {first.targets}"
-            )
-    shared = first.shared if len({d.shared for d in descriptions}) == 1 else ""
-    return replace(
-        first,
-        examples=sum(d.examples for d in descriptions),
-        held_out=first.held_out if shared else sum(d.held_out for d in descriptions),
-        classes=max(d.classes for d in descriptions),
-        files={name: shown for d in descriptions for name, shown in d.files.items()},
-        digest=json_digest([d.digest for d in descriptions]),
-        shared=shared,
-    )

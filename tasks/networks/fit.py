@@ -13,8 +13,9 @@ import torch
 
 from storage.errors import ModelError, failing_as, one_line
 from storage.values.tensors import dtype_name
+from tasks.data.description import Description
 from tasks.data.examples import Examples, Tensors, single
-from tasks.data.partitions import Description, Partitions
+from tasks.data.partitions import Partitions
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective

@@ -13,8 +13,8 @@ import torch
 from torch.nn import functional
 
 from storage.errors import ModelError
+from tasks.data.description import Description
 from tasks.data.examples import IGNORED, Tensors, are_labels, are_scalar_labels, first_tensor
-from tasks.data.partitions import Description
 from tasks.networks.outputs import OWN_LOSS, output_of
 from tasks.user_code import Code
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from storage.errors import DataError, UsageError
 from tasks.data.datasets import Dataset, digest_of
+from tasks.data.description import Description, combine
 from tasks.data.examples import Examples
-from tasks.data.partitions import Description, Partitions, combine
+from tasks.data.partitions import Partitions
 from tasks.data.sources.images import Digits
 from tasks.data.sources.table import find_source
 from tasks.data.splits.deals import Pool

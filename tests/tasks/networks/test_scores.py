@@ -12,8 +12,8 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from storage.errors import ModelError
+from tasks.data.description import Description
 from tasks.data.examples import Examples
-from tasks.data.partitions import Description
 from tasks.networks.fit import Trial
 from tasks.networks.scores import (
     SCORES,

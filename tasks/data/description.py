@@ -1,0 +1,102 @@
+"""What is known of a run's examples before a network is made for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from storage.errors import DataError
+from storage.values.hashing import json_digest
+from tasks.data.datasets import Dataset, Reader, targets_of
+from tasks.data.examples import Examples, Tensors, are_labels
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a network's construction needs to know of the examples; shapes are those of one example.
+
+    `labels` says whether targets are class labels: one for each example, shape (), or one for each place, such as
+    (time,). `class_names` are the labels' names before they were coded as numbers. If every partition has the same
+    held-out examples, `shared` is their digest and they are counted once; else it is empty. `files` has what shows
+    that each file is the same which is read where it is used, by its name.
+    """
+
+    examples: int
+    held_out: int
+    inputs: tuple[int, ...]
+    targets: tuple[int, ...]
+    labels: bool
+    classes: int
+    digest: str
+    class_names: tuple[str, ...] = ()
+    shared: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Dataset,
+        sample: Examples,
+        *,
+        examples: int,
+        held_out: int,
+        digest: str,
+        shared: bool,
+        files: Mapping[str, str],
+    ) -> Description:
+        """Describe a data set by a sample of its examples; `shared` if others may hold out the same ones."""
+        known, held = targets_of(dataset.train), dataset.held_out
+        targets = sample.targets if known is None else known
+        labels = isinstance(targets, torch.Tensor) and are_labels(targets)
+        every = [tensor for part in dataset.parts for tensor in _label_tensors(part)]
+        shown = [part.classes for part in dataset.parts if isinstance(part, Reader)] if labels else []
+        return cls(
+            examples=examples,
+            held_out=held_out,
+            inputs=_shape(sample.inputs),
+            targets=_shape(sample.targets),
+            labels=labels,
+            classes=max(dataset.classes, *shown, *(int(t.max()) + 1 for t in every), 0) if labels else 0,
+            digest=digest,
+            class_names=dataset.class_names,
+            shared=json_digest(held.evidence()) if held is not None and shared else "",
+            files=files,
+        )
+
+
+def _label_tensors(part: Examples | Reader) -> list[torch.Tensor]:
+    """The tensors that show which classes there are: the targets, and for sequences of tokens also the inputs."""
+    targets = targets_of(part)
+    if targets is None:
+        return []
+    if isinstance(part, Examples) and targets.ndim > 1 and _shape(part.inputs) == _shape(targets):
+        return [targets, part.inputs] if part.inputs.dtype == torch.int64 else [targets]
+    return [targets]
+
+
+def _shape(tensors: Tensors) -> tuple[int, ...]:
+    """The shape of one example; () of several tensors by name."""
+    return tuple(tensors.shape[1:]) if isinstance(tensors, torch.Tensor) else ()
+
+
+def combine(descriptions: Sequence[Description]) -> Description:
+    """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together."""
+    first = descriptions[0]
+    for number, other in enumerate(descriptions):
+        if (other.inputs, other.targets, other.labels) != (first.inputs, first.targets, first.labels):
+            raise DataError(
+                f"partition {number} has inputs {other.inputs} and targets {other.targets}, "
+                f"partition 0 has {first.inputs} and {first.targets}"
+            )
+    shared = first.shared if len({d.shared for d in descriptions}) == 1 else ""
+    return replace(
+        first,
+        examples=sum(d.examples for d in descriptions),
+        held_out=first.held_out if shared else sum(d.held_out for d in descriptions),
+        classes=max(d.classes for d in descriptions),
+        files={name: shown for d in descriptions for name, shown in d.files.items()},
+        digest=json_digest([d.digest for d in descriptions]),
+        shared=shared,
+    )
