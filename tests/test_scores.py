@@ -61,6 +61,7 @@ class Full(Ordered):
 def full(): return Full()
 def classes(): return MulticlassF1Score(num_classes=10, average=None)
 def loss(outputs, targets): return (outputs.argmax(1) == targets)
+seconds = loss
 """
 SCORES = ("f1", "precision", "near", "metric", "calibration", "ordered")
 DIGITS = {"data": "digits", "model": "linear", "held_out": 0.7}
@@ -148,7 +149,8 @@ def test_what_keeps_sums_is_not_too_much(own, train, monkeypatch) -> None:
         ("full", "full is a metric whose batches cannot be merged: RuntimeError: .*; give a function of outputs"),
         ("averaged", r"averaged is a metric whose batches cannot be merged: apart they give .*, at once .*; give"),
         ("classes", r"classes must compute one number, not a tensor \(10,\); choose its average"),
-        ("loss", "two numbers would be called 'loss', of the scores and the loss; rename one"),
+        ("seconds", "two numbers would be called 'seconds', of scores and those of rounds; rename one"),
+        ("loss", "two numbers would be called 'loss', of scores and those of rounds; rename one"),
     ],
 )
 def test_a_score_that_has_no_one_number_is_refused_at_the_start(own, train, score: str, says: str) -> None:

@@ -177,10 +177,9 @@ def _in_tensors(
     name = differing_tensor(one, other)
     if name is None:
         return RoundDifference(what, detail="the records differ, the tensors that can be read do not")
-    if name not in one or name not in other or one[name].shape != other[name].shape:
-        return RoundDifference(
-            what, name, detail=" or ".join(_described(tensors.get(name)) for tensors in (one, other))
-        )
+    kinds = [_described(tensors.get(name)) for tensors in (one, other)]
+    if kinds[0] != kinds[1]:
+        return RoundDifference(what, name, detail=" or ".join(kinds))
     return RoundDifference(what, name, largest_difference(one[name], other[name]))
 
 

@@ -87,7 +87,8 @@ def _day(seconds: float) -> str:
 
 def _replayed(run: Run, count: int, trust: bool) -> Replay | str:
     """The replay of `count` rounds that have the state before them, or why there is none."""
-    rounds = evenly_spread([number for number in run.committed if number - 1 in run.kept], count)
+    kept = {*run.kept}
+    rounds = evenly_spread([number for number in run.committed if number - 1 in kept], count)
     if not rounds:
         return "there is no round" if count else "no round was asked for"
     try:

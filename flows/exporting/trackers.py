@@ -40,14 +40,15 @@ def story_of(run: StoredRun) -> Story:
     config = {name: value for name, value in flat_config(run.config).items() if value is not None}
     algorithm = run.attributes["algorithm"]
     facts = {"status": run.status, "state": run.digest, "chain": run.chain, "algorithm": algorithm}
-    rows = zip(run.committed, run.history().to_dict("records"), strict=True)
+    history = run.history().to_dict("index")  # it may have numbers of a round whose record is damaged
     moments = (
         Moment(
             round,
             run.round(round).commit.time or run.created,
-            {str(name): float(value) for name, value in row.items() if math.isfinite(value)},
+            {str(name): float(value) for name, value in history[round].items() if math.isfinite(value)},
         )
-        for round, row in rows
+        for round in run.committed
+        if round in history
     )
     return Story(run.name, config, facts, tuple(moments))
 

@@ -121,8 +121,10 @@ class Plots:
         from matplotlib.colors import LogNorm
 
         table = self.run.changes()
+        table = table.where(table > 0)
         ax = ax or plot_axes(len(table.columns))
-        draw_map(table.where(table > 0), ax, "norm of the change / norm before", norm=LogNorm())
+        scale = LogNorm() if table.notna().any(axis=None) else None  # without numbers it has no limits
+        draw_map(table, ax, "norm of the change / norm before", norm=scale)
         ax.set_title(f"{_shown(self.run.name)}: changes of the parameters")
         return ax
 

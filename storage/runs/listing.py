@@ -36,7 +36,7 @@ def list_runs(root: Where | None = None) -> pd.DataFrame:
         A row for each run, by name: the oldest first, then those that cannot be opened, with their ``error``.
         Columns are ``status``, ``done`` and ``rounds`` (the last committed and the planned number), ``algorithm``,
         the scores of the last round, the fields of the configuration and the options of the algorithm
-        (``config.<field>`` where that name is taken), ``began`` and ``address``.
+        (``score.<name>`` and ``config.<field>`` where that name is taken), ``began`` and ``address``.
 
     Raises:
         PlaceError: The root cannot be read.
@@ -79,9 +79,11 @@ def _row(run: StoredRun | StoreError) -> dict[str, Any]:
             raise run
         row = {"status": run.status, "done": run.done, "rounds": run.rounds, "algorithm": run.algorithm}
         score = run.round(-1).score
-        row |= {"loss": score.loss, **score.values} if score else {}
+        scores = score.values if score else {}
+        row |= {"loss": score.loss} if score else {}
+        row |= {f"score.{k}" if k in (*FIRST, *LAST) else k: v for k, v in scores.items()}
         config = {k: v for k, v in flat_config(run.config).items() if k not in (*FIRST, "name")}
-        row |= {f"config.{k}" if k in row else k: v for k, v in config.items()}
+        row |= {f"config.{k}" if k in (*row, *LAST) else k: v for k, v in config.items()}
         return row | {"began": pd.Timestamp(run.created, unit="s", tz="UTC"), "address": run.address}
     except StoreError as error:
         return {"status": "damaged", "error": str(error)}

@@ -61,15 +61,19 @@ def score_parts(score: Score | None) -> list[str]:
     return [f"loss {score.loss:.4g}", *(f"{name} {value:.4f}" for name, value in score.values.items())]
 
 
-def run_line(store: RoundStore, rounds: int, done: int, algorithm: str, pruned: Pruned) -> str:
-    """A run in one line: its rounds, of which `done` are committed, algorithm, partitions and stored bytes."""
+def run_line(store: RoundStore, rounds: int, last: Commit, algorithm: str, pruned: Pruned) -> str:
+    """A run in one line: its rounds up to the `last` committed one, algorithm, partitions and stored bytes.
+
+    The bytes are those of rounds that each have as many updates as the last one.
+    """
+    done, cohort = last.round, len(last.updates)
     more, partitions = store.tensors.has_row(done + 1), store.schema.partitions
     parts = (
         f"{done}/{rounds} rounds{' (1 uncommitted)' * more}",
         algorithm,
         f"{partitions} partitions",
         f"{sum(spec.size for spec in store.schema.layout.params):,} params",
-        f"{store.tensors.kept_bytes(done, pruned) / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
+        f"{store.tensors.kept_bytes(done, pruned, cohort) / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
     )
     return " · ".join(parts)
 

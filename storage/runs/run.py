@@ -281,4 +281,4 @@ class StoredRun(RunFacts):
 
     def _line(self) -> str:
         """The run in one line: rounds, algorithm, partitions and sizes."""
-        return run_line(self._store, self.rounds, self.done, self.algorithm, self.pruned)
+        return run_line(self._store, self.rounds, self._commit(self.done), self.algorithm, self.pruned)

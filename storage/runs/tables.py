@@ -32,7 +32,7 @@ def history_table(history: History) -> pd.DataFrame:
         group, _, name = path.partition("/")
         names[group].append(name)
     scores = ["loss", *(name for name in names["scores"] if name != "loss")]
-    metrics = _columns(names["metrics"], {*scores, "seconds"} | COUNTS)
+    metrics = _columns(names["metrics"], {*scores} | COLUMNS)
     return pd.concat([_block_table(rounds, numbers, scores, metrics) for rounds, numbers in history.blocks()])
 
 
@@ -56,8 +56,8 @@ def _block_table(
     return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
 
 
-COUNTS = {"examples", "accepted", "refused"}
-"""The columns of a history that count examples and updates."""
+COLUMNS = {"seconds", "examples", "accepted", "refused"}
+"""The columns of each history besides scores and metrics."""
 
 
 BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}

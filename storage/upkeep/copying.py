@@ -8,6 +8,7 @@ from functools import partial
 
 from storage.errors import PlaceTaken, RunBusy, StoreDamaged
 from storage.hierarchy.chunks import checked_chunk
+from storage.places.addresses import full_address
 from storage.places.base import PARTIAL, Place
 from storage.rounds.lease import Lease, check_at_rest, read_lease
 from storage.rounds.store import RoundStore
@@ -25,9 +26,11 @@ def copy_run(store: RoundStore, target: Place, step: Step = lambda done, total: 
     """Copy a run to an empty place; returns the chain of its last record, which the copy has as well.
 
     Everything is verified before the copy appears, all at once. `step` is called after each content. Raises
-    `PlaceTaken` where something is at the target, `RunBusy` while the run is written, and `StoreDamaged` where it
-    is not whole.
+    `PlaceTaken` where something is at the target or the target is in the run, `RunBusy` while the run is written,
+    and `StoreDamaged` where it is not whole.
     """
+    if full_address(str(target)).startswith(f"{full_address(str(store.place))}/"):
+        raise PlaceTaken(f"{target} lies in the run itself; give the copy another place")
     if target.names():
         raise PlaceTaken(f"{target} exists already; give the copy another place")
     before = _at_rest(store)

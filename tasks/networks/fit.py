@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from storage.errors import ModelError, failing_as, one_line
+from storage.runs.tables import COLUMNS
 from storage.values.tensors import dtype_name
 from tasks.data.description import Description
 from tasks.data.examples import Examples, Tensors, single
@@ -59,10 +60,11 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
 
 
 def _check_names(objective: Objective) -> None:
-    """Raise `ModelError` if two scores have the same name, or one is called loss."""
-    names = ["loss", *(score if isinstance(score, str) else score.name for score in objective.scores or ())]
+    """Raise `ModelError` if two scores have the same name, or one that is another number's of each round."""
+    scores = (score if isinstance(score, str) else score.name for score in objective.scores or ())
+    names = ["loss", *COLUMNS, *scores]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ModelError(f"two numbers would be called {twice[0]!r}, of the scores and the loss; rename one")
+        raise ModelError(f"two numbers would be called {twice[0]!r}, of scores and those of rounds; rename one")
 
 
 def _shapes(inputs: Tensors) -> str:

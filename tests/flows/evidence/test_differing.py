@@ -77,6 +77,7 @@ def test_the_first_field_round_and_tensor_are_named_with_the_largest_difference(
     [
         ({"quorum": 2}, "quorum 1 -> 2", None, "", ""),  # it changes no bits, and is a difference all the same
         ({"rounds": 2}, "", 3, "b ends with round 2", ""),
+        ({"dtype": "float64"}, "dtype float32 -> float64", 0, "the state", "float32 (6,) or float64 (6,)"),
         ({"outer_momentum": 0.5}, "outer_momentum 0.0 -> 0.5", 0, "the state", "none or float32 ("),
         (
             {"model_options": {"hidden": 7}},

@@ -127,6 +127,14 @@ def test_a_plot_of_what_was_pruned_is_left_out_with_a_line(stored, tmp_path) -> 
     )
 
 
+def test_what_is_kept_is_asked_as_often_for_many_rounds_as_for_few(stored, tmp_path, monkeypatch) -> None:
+    run, asked = stored(rounds=5), []
+    kept = type(run).kept
+    monkeypatch.setattr(type(run), "kept", property(lambda run: asked.append(run) or kept.fget(run)))
+    write_report(run, tmp_path / "run.html", replay=0)
+    assert len(asked) == 1
+
+
 def test_what_is_the_users_is_text_and_no_markup(stored, tmp_path) -> None:
     run = stored()
     run.attributes["data"]["class_names"] = ["<script>alert(1)</script>"]

@@ -44,6 +44,13 @@ def test_a_story_has_the_numbers_of_each_round_and_when_it_was_committed(train) 
         assert moment.numbers == history.loc[moment.round].dropna().to_dict()
 
 
+def test_a_round_whose_record_is_damaged_is_left_out_of_the_story(train) -> None:
+    run = train(rounds=3, local_steps=1, name="first")
+    (run.path / "commits/2.json").write_text("{}")
+    assert run.refresh().lost == [2]
+    assert [moment.round for moment in story_of(run).moments] == [0, 1, 3]
+
+
 def test_tensorboard_has_a_scalar_a_number_and_the_hyperparameters_and_again_none_twice(tmp_path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for _ in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 import matplotlib.pyplot as plt
@@ -96,6 +97,12 @@ def test_who_was_refused_has_its_colour(run) -> None:
     shown = [[to_hex(mesh.to_rgba(cell)) for cell in row] for row in mesh.get_array()]
     absent, accepted, refused = OUTCOMES.values()
     assert shown == [[accepted, refused, absent], [accepted, accepted, accepted]]
+
+
+@pytest.mark.parametrize("change", [0.0, np.nan])
+def test_a_run_in_which_nothing_changed_is_drawn(run, monkeypatch, change: float) -> None:
+    monkeypatch.setattr(run, "changes", lambda: pd.DataFrame({"weight": [change, change]}, [1, 2]))
+    Plots(run).changes(Figure().subplots()).figure.savefig(io.BytesIO())
 
 
 def test_a_map_leaves_a_gap_for_a_lost_round() -> None:

@@ -45,6 +45,15 @@ def test_columns_that_two_things_have_are_told_apart(tiny) -> None:
     assert table.loc["other", ["seed", "config.seed", "rounds"]].tolist() == [0.25, 3, 2]
 
 
+def test_a_score_takes_the_place_of_nothing_else_in_the_list(tiny) -> None:
+    store = tiny.create()
+    store.commit(tiny.write(store, 1, score=Score(0.5, {"status": 6.0, "error": 0.25, "done": 7.0}, 8)))
+    (row,) = list_runs().to_dict("records")
+    assert (row["status"], row["done"]) == ("interrupted", 1)
+    assert np.isnan(row["error"])
+    assert [row[f"score.{name}"] for name in ("status", "error", "done")] == [6.0, 0.25, 7.0]
+
+
 def test_an_empty_root_has_an_empty_table() -> None:
     table = list_runs()
     assert table.empty

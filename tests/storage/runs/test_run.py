@@ -229,6 +229,14 @@ def test_the_representation_tells_name_status_and_size(tiny, run) -> None:
     assert repr(run.round(2)).startswith("<Round 2 · loss 0.5 · accuracy 0.5000 · 2 updates · ")
 
 
+def test_the_size_is_that_of_the_updates_of_a_cohort(tiny) -> None:
+    store = tiny.create()
+    for round in (1, 2):  # 24 bytes once, three states of 91, and two updates of 127
+        commit = tiny.write(store, round)
+        store.commit(replace(commit, updates={0: commit.updates[0]}))
+    assert repr(StoredRun(store.path)).endswith("11 params · 0.000551 MB>")
+
+
 def test_runs_are_listed_the_oldest_first_and_other_folders_are_passed_over(tiny) -> None:
     for name, created in (("b", 2.0), ("a", 3.0), ("c", 1.0)):
         tiny.create(name, created=created)

@@ -54,6 +54,8 @@ def test_a_place_that_is_taken_is_refused(tiny) -> None:
         copy_run(store, other.place)
     with pytest.raises(PlaceTaken):
         copy_run(store, store.place)
+    with pytest.raises(PlaceTaken, match=r"copy\.zarr lies in the run itself; give the copy another place"):
+        copy_run(other, LocalPlace(other.path / "copy.zarr"))
     assert contents(other.place) == before
 
 
