@@ -7,17 +7,19 @@ from typing import Any
 
 import tomli_w
 
+from flows.config.experiment import PREPARED
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
 from storage.parsing import from_toml
 from storage.places.addresses import join_address
+from storage.runs.names import STORED_ROUND
 from tasks.algorithms.preset import TABLES
 from tasks.data.sources.table import SOURCES
 
 PARTS = (*TABLES, "optimizer")
 """Options of an algorithm that may name a function in a file."""
 
-PLACED = ("data", "model", "loss", "algorithm", *PARTS)
+PLACED = ("data", "model", "loss", "algorithm", *PREPARED, *PARTS)
 """Keys whose texts may name a file."""
 
 
@@ -52,12 +54,12 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case "algorithm", {"name": name}:
             parts = {option: _seen(folder, option, given) for option, given in value.items() if option in PARTS}
             return value | parts | {"name": _seen(folder, key, name)}
-        case "scores", str() | list():
+        case ("scores", str() | list()) | ("data", list()):
             names = value.split(",") if isinstance(value, str) else value
             return [_place(folder, name.strip()) if isinstance(name, str) else name for name in names]
         case _, str() if key in PLACED:
             return _place(folder, value)
-        case "root", str():
+        case "root" | "start_from", str() if key == "root" or not STORED_ROUND.fullmatch(value):
             return join_address(folder, value)
         case "scheduler" | "topology", str() if value.endswith((".json", ".toml")):
             kind, _, file = value.rpartition(":")

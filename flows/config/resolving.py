@@ -199,7 +199,8 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     if (config.order or config.speeds) and not EXECUTORS[config.executor].orders_arrivals:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
-    return _filled(config, evaluate_every=SCORED_PUSHES * config.partitions, keep=KEPT)
+    every = max(1, SCORED_PUSHES * config.partitions // algorithm.when.buffer)
+    return _filled(config, evaluate_every=every, keep=KEPT)
 
 
 def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:

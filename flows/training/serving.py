@@ -110,8 +110,9 @@ def _schedule(cron: str | None, interval: float | None) -> Iterator[None]:
     """Turn errors with which Prefect refuses a schedule into `UsageError`."""
     try:
         yield
-    except (ValidationError, ValueError) as error:
-        raise UsageError(f"{cron or interval!r} is no schedule; give one such as '0 2 * * *'") from error
+    except (ValidationError, ValueError, OverflowError) as error:
+        given = interval if cron is None else cron
+        raise UsageError(f"{given!r} is no schedule; give one such as '0 2 * * *'") from error
 
 
 class _Runner(Runner):

@@ -25,11 +25,12 @@ def serve_command(config: File, cron: Cron = None, interval: Interval = None, na
     The Prefect server is that of PREFECT_API_URL or a profile, else one that stays as long as this.
     """
     wanted = _read(config, cron, interval)
+    called = _called(wanted, config, name)
     check(wanted)
     with prefect_api(wanted.root, schedules=True) as server:
         from flows.training.serving import Serving  # Prefect is slow to import
 
-        serving = Serving(wanted, name or _called(wanted, config), cron, interval)
+        serving = Serving(wanted, called, cron, interval)
         typer.echo(f"serving {serving.called}; its page: {serving.page}; Ctrl-C ends it")
         if server:
             typer.echo(f"the page asks for a password: {server.password}")
@@ -50,7 +51,7 @@ def deploy_command(
         raise UsageError("no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool")
     from flows.training.serving import deploy, page_of  # Prefect is slow to import
 
-    called = name or _called(wanted, config)
+    called = _called(wanted, config, name)
     deployment = deploy(wanted, called, work_pool, cron, interval)
     typer.echo(f"deployed {called} to {work_pool}; its page: {page_of(deployment)}")
     typer.echo(f"`prefect worker start --pool {work_pool}` trains it where Roundweave is installed")
@@ -62,6 +63,9 @@ def _read(file: Path, cron: str | None, interval: float | None) -> TrainConfig:
     return TrainConfig(**read_toml(file))
 
 
-def _called(config: TrainConfig, file: Path) -> str:
-    """The deployment's name: the run's name if it is the same every day, else the file's name."""
-    return config.name if config.name and TODAY not in config.name else file.stem
+def _called(config: TrainConfig, file: Path, name: str | None) -> str:
+    """The deployment's name: a given one, or the run's if it is the same every day, else the file's."""
+    called = name or (config.name if config.name and TODAY not in config.name else file.stem)
+    if any(character in called for character in "/%&<>"):
+        raise UsageError(f"{called!r} is no name of a deployment: Prefect refuses /, %, &, < and >; give --name")
+    return called

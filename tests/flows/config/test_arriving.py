@@ -70,7 +70,13 @@ def test_what_does_not_go_with_a_server_is_refused_in_one_line(fields: dict[str,
 
 @pytest.mark.parametrize(
     ("fields", "every"),
-    [({}, 40), ({"partitions": 3}, 30), ({"evaluate_every": 7}, 7), ({"algorithm": "sync_sgd"}, 1)],
+    [
+        ({}, 40),
+        ({"partitions": 3}, 30),
+        ({"algorithm": "fed_buff", "buffer": 4}, 10),
+        ({"evaluate_every": 7}, 7),
+        ({"algorithm": "sync_sgd"}, 1),
+    ],
 )
 def test_what_is_left_to_the_algorithm_is_recorded(fields: dict[str, Any], every: int) -> None:
     assert resolve(TrainConfig(**SERVER | fields)).config.evaluate_every == every

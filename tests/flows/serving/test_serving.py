@@ -158,6 +158,10 @@ ANYWHERE = ["deploy", "often.toml", "--work-pool", "any"]
         (["serve", "own.toml"], "absent.py"),
         (["serve", "often.toml", "--cron", "nightly"], "'nightly' is no schedule; give one such as '0 2 * * *'"),
         ([*ANYWHERE, "--cron", "nightly"], "'nightly' is no schedule"),
+        ([*ANYWHERE, "--cron", ""], "'' is no schedule"),
+        ([*ANYWHERE, "--interval", "inf"], "inf is no schedule"),
+        ([*ANYWHERE, "--name", "a/b"], "'a/b' is no name of a deployment"),
+        (["serve", "often.toml", "--name", "R&D"], "'R&D' is no name of a deployment"),
         ([*ANYWHERE, "--cron", "0 2 * * *", "--interval", "60"], "two schedules"),
     ],
 )
