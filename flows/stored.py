@@ -167,7 +167,7 @@ class Run(StoredRun):
         from flows.config.resolving import deal
         from tasks.data.description import combine
 
-        if self.config.get("data") is None:
+        if self.algorithm == "merge" or self.config.get("data") is None:
             raise UsageError(f"{self.name} was made of networks, not of examples")
         recorded = Dealing(**{name: self.config[name] for name in Dealing.model_fields if name in self.config})
         check_trust(self, self._root or default_root(), trust, recorded, ("data",))

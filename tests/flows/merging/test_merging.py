@@ -138,6 +138,11 @@ def test_the_stored_merge_is_the_mean_of_the_permuted_networks(root, two, three)
         assert result.run.partitions == len(states)
 
 
+def test_a_merge_has_no_labels_of_partitions(two) -> None:
+    with pytest.raises(UsageError, match="two was made of networks, not of examples"):
+        open_run(two.run.address).label_counts()
+
+
 def test_merging_again_gives_the_same_bits_and_so_does_a_cluster(merge, two) -> None:
     again = merge("mlp0@-1", "mlp1@-1")
     assert again.run.digest == two.run.digest
