@@ -46,7 +46,8 @@ class FlowPage:
         self.reporter = reporter
         self.flow_run = flow_run
         self.name = printable(name)
-        self.key = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")  # as Prefect allows it
+        # Prefect allows only these characters.
+        self.key = "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower()).strip("-")
         reporter.put(self._rename)
 
     def leave_table(self, rows: Iterable[Mapping[Any, Any]], kind: str) -> None:

@@ -43,3 +43,8 @@ def test_a_server_leaves_its_arrivals_as_a_table_and_their_staleness_as_a_plot()
     assert base64.b64decode(picture).startswith(b"\x89PNG")
     rw.train(rw.TrainConfig(name="waited", **fields))
     assert artifacts_of("waited").keys() == {"progress", "history", "plot"}
+
+
+def test_names_have_letters_that_keys_of_prefect_have_not() -> None:
+    assert rw.train(rw.TrainConfig(name="größe", model="logistic", executor="inline", rounds=1)).done == 1
+    assert artifacts_of("gr--e").keys() == {"progress", "history", "plot"}
