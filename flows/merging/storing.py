@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult
 from flows.recording import provenance
 from flows.stored import Run
+from storage.checkpoints.files import SAFETENSORS
 from storage.checkpoints.writing import write_checkpoint
 from storage.rounds.commits import Score
 from storage.runs.names import new_name, run_address
@@ -40,7 +41,7 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
     else:
         first = networks.states[0]
         averaged = averaging(networks.states, blend.coefficients, dict(blend.layers))
-        merged = LazyTensors(first.names, averaged, first.specs)
+        merged = LazyTensors(first.names, lambda name: averaged(units.aliases.get(name, name)), first.specs)
     name = config.name or new_name(config.root, "merge", short_name(plan.model.model))
     score = list(choice.scores.values())[-1] if choice.scores else None
     plot = config.plot or (config.out and str(Path(config.out).with_suffix(".png")))
@@ -59,10 +60,18 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
         plot=plot if choice.paths else None,
     )
     if config.out:
-        write_checkpoint(config.out, merged)
+        write_checkpoint(config.out, _for_file(config.out, merged, units.aliases))
     if result.plot:
         result.figure().savefig(result.plot, dpi=120)
     return result
+
+
+def _for_file(out: str, merged: Tensors, aliases: Mapping[str, str]) -> Tensors:
+    """The tensors to write; for a torch file, which is whole in memory before, tied ones as one tensor."""
+    if Path(out).suffix.lower() == SAFETENSORS:
+        return merged
+    own = {name: merged[name] for name in merged if name not in aliases}
+    return {name: own[aliases.get(name, name)] for name in merged}
 
 
 def _persist_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors, score: Score | None) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -47,10 +47,10 @@ def averaging(
     return averaged
 
 
-def check_layer(layer: str, state: Tensors) -> None:
-    """Raise `UsageError` if none of the named tensors belongs to the layer."""
-    if not any(_belongs(name, layer) for name in state):
-        raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(state)}")
+def check_layer(layer: str, names: Collection[str]) -> None:
+    """Raise `UsageError` if none of the tensors of these names belongs to the layer."""
+    if not any(_belongs(name, layer) for name in names):
+        raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(names)}")
 
 
 def _belongs(name: str, layer: str) -> bool:

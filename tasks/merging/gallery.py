@@ -128,7 +128,8 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
         logits = gallery.objective.loss == "cross_entropy"
         targets = gallery.partitions.describe(0).targets
         return Ensemble([gallery.network(state) for state in states], logits, targets).eval()
-    network = gallery.network(average(states, blend.coefficients, dict(blend.layers)))
+    mean, first = average(states, blend.coefficients, dict(blend.layers)), gallery.units.aliases
+    network = gallery.network({name: mean[first.get(name, name)] for name in mean})
     if blend.repair and blend.mixed:
         inputs = torch.cat([gallery.inputs(block) for block in gallery.blocks])
         repair(network, map(gallery.network, states), blend.coefficients, inputs, gallery.units)
