@@ -40,11 +40,15 @@ def averaging(
         check_layer(layer, states[0])
 
     def averaged(name: str) -> torch.Tensor:
-        chosen = next((layers[layer] for layer in layers if _belongs(name, layer)), coefficients)
-        values = [state[name] for state in states]
+        chosen, values = chosen_for(name, coefficients, layers), [state[name] for state in states]
         return _mean(values, chosen) if values[0].is_floating_point() else torch.stack(values).amax(0)
 
     return averaged
+
+
+def chosen_for(name: str, coefficients: Sequence[float], layers: Layers) -> Sequence[float]:
+    """The coefficients of the layer that the tensor of this name belongs to, else the given ones."""
+    return next((layers[layer] for layer in layers if _belongs(name, layer)), coefficients)
 
 
 def check_layer(layer: str, names: Collection[str]) -> None:

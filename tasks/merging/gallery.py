@@ -132,7 +132,8 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
     network = gallery.network({name: mean[first.get(name, name)] for name in mean})
     if blend.repair and blend.mixed:
         inputs = torch.cat([gallery.inputs(block) for block in gallery.blocks])
-        repair(network, map(gallery.network, states), blend.coefficients, inputs, gallery.units)
+        parents, layers = map(gallery.network, states), dict(blend.layers)
+        repair(network, parents, blend.coefficients, inputs, gallery.units, layers)
     return network
 
 
