@@ -21,6 +21,7 @@ from tasks.matching.averaging import averaging
 from tasks.matching.groups import Permutation, Tensors
 from tasks.merging.gallery import blended
 from tasks.merging.storing import merge_layout, persist_merge
+from tasks.numerics.pinning import pinned
 from tasks.user_code import short_name
 
 
@@ -37,7 +38,8 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
     """Write the chosen mean of the aligned networks to a file, a plot or a run, as the configuration says."""
     config, blend, units = plan.config, choice.blend, plan.units
     if blend.repair and plan.gallery is not None:
-        merged: Tensors = blended(plan.gallery, blend).state_dict()
+        with pinned(0, threads=1):
+            merged: Tensors = blended(plan.gallery, blend).state_dict()
     else:
         first = networks.states[0]
         averaged = averaging(networks.states, blend.coefficients, dict(blend.layers))

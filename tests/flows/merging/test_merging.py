@@ -271,6 +271,9 @@ def model():
 def normed():
     return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 2))
 
+def wide():
+    return nn.Sequential(nn.Linear(5, 700), nn.ReLU(), nn.Linear(700, 600), nn.BatchNorm1d(600), nn.Linear(600, 2))
+
 def tied():
     network = model().extend([nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)])
     network[8].weight = network[6].weight
@@ -351,6 +354,17 @@ def test_tied_tensors_are_averaged_as_one_and_stay_tied_in_a_torch_file(merge, f
     assert same_bits(written, dict(result.run.round(1).tensors))
     with pytest.raises(UsageError, match=r"no tensor is of layer '8\.weight'"):
         merge(*places, **fields | {"layers": {"8.weight": (1, 0)}, "name": "refused"})
+
+
+def test_a_repaired_network_has_the_same_bits_with_any_number_of_threads(merge, files) -> None:
+    mine, places = files("wide")
+    fields, before = {"model": f"{mine}:wide", "data": f"{mine}:data", "repair": True}, torch.get_num_threads()
+    digests = set()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        digests.add(merge(*places, **fields, name=f"wide{threads}").run.digest)
+    torch.set_num_threads(before)
+    assert len(digests) == 1
 
 
 def test_statistics_saved_without_their_count_merge(merge, files) -> None:
