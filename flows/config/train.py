@@ -107,7 +107,7 @@ class Raced(Config):
 
     `seconds` is the time of a round and `epoch` that of an epoch. `behind` says how many times as long the
     strategy took as the best one to come 95 % of the way from the loss at the start to the lowest loss of the
-    race; it is None for a strategy that was out before it came so far.
+    race; it is None for a strategy that was out before it came so far, or whose loss did not fall.
     """
 
     loss: float

@@ -68,10 +68,10 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     network = found.objective.model.build()
     expected = outline(network.state_dict())
-    for layer in known.layers:
-        check_layer(layer, expected)
     known = _decided(known, network)
     units = find_units(network, found.inputs)
+    for layer in known.layers:
+        check_layer(layer, units.tensors)
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
     for place, state in zip(config.networks, opened, strict=True):

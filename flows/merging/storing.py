@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult
 from flows.recording import provenance
 from flows.stored import Run
+from storage.checkpoints.files import SAFETENSORS
 from storage.checkpoints.writing import write_checkpoint
 from storage.rounds.commits import Score
 from storage.runs.names import new_name, run_address
@@ -20,6 +21,7 @@ from tasks.matching.averaging import averaging
 from tasks.matching.groups import Permutation, Tensors
 from tasks.merging.gallery import blended
 from tasks.merging.storing import merge_layout, persist_merge
+from tasks.numerics.pinning import pinned
 from tasks.user_code import short_name
 
 
@@ -36,11 +38,12 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
     """Write the chosen mean of the aligned networks to a file, a plot or a run, as the configuration says."""
     config, blend, units = plan.config, choice.blend, plan.units
     if blend.repair and plan.gallery is not None:
-        merged: Tensors = blended(plan.gallery, blend).state_dict()
+        with pinned(0, threads=1):
+            merged: Tensors = blended(plan.gallery, blend).state_dict()
     else:
         first = networks.states[0]
         averaged = averaging(networks.states, blend.coefficients, dict(blend.layers))
-        merged = LazyTensors(first.names, averaged, first.specs)
+        merged = LazyTensors(first.names, lambda name: averaged(units.aliases.get(name, name)), first.specs)
     name = config.name or new_name(config.root, "merge", short_name(plan.model.model))
     score = list(choice.scores.values())[-1] if choice.scores else None
     plot = config.plot or (config.out and str(Path(config.out).with_suffix(".png")))
@@ -59,10 +62,18 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
         plot=plot if choice.paths else None,
     )
     if config.out:
-        write_checkpoint(config.out, merged)
+        write_checkpoint(config.out, _for_file(config.out, merged, units.aliases))
     if result.plot:
         result.figure().savefig(result.plot, dpi=120)
     return result
+
+
+def _for_file(out: str, merged: Tensors, aliases: Mapping[str, str]) -> Tensors:
+    """The tensors to write; for a torch file, which is whole in memory before, tied ones as one tensor."""
+    if Path(out).suffix.lower() == SAFETENSORS:
+        return merged
+    own = {name: merged[name] for name in merged if name not in aliases}
+    return {name: own[aliases.get(name, name)] for name in merged}
 
 
 def _persist_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors, score: Score | None) -> Run:

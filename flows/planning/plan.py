@@ -129,13 +129,13 @@ def plan(config: TrainConfig) -> Plan:
         heat = max(HEAT, SHARE * steps["single"] * ceil(work.examples / work.batch) * work.epochs)
         refused = slower(candidates, steps) | too_long(candidates, steps, heat)
         racing = [each for each in candidates.values() if each.name not in refused]
-        turn = heat / len(racing)
-        lanes = {each.name: Lane(bench, each, tried_steps(each, steps, turn)) for each in racing}
+        lanes = {each.name: Lane(bench, each, tried_steps(each, steps, heat / len(racing))) for each in racing}
         ended = race(lanes, heat, lambda: run_seconds(lanes))
         if not ended.last:
             raise ClusterError(f"no strategy can do this work here: {next(iter(ended.refused.values()))}")
         times = compared(lanes, ended)
-        raced = {name: _raced(lanes[name], times.get(name)) for name in dict.fromkeys((*times, *ended.out))}
+        names = dict.fromkeys((*times, *ended.last, *ended.out))
+        raced = {name: _raced(lanes[name], times.get(name)) for name in names}
     length = ended.seconds if ended.whole else None
     return Plan(config, work, bench.workers, candidates, raced, refused | dict(ended.refused), length)
 

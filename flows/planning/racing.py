@@ -100,16 +100,20 @@ def cut_curve(curve: Curve, seconds: float) -> Curve:
 
 
 def goal(curves: Mapping[str, Curve], share: float = MOST) -> float:
-    """The loss at which a share of the way from the loss at the start down to the lowest last loss is done."""
+    """The loss at which a share of the way from the loss at the start down to the lowest last loss is done.
+
+    It is the lowest last loss if none is below that of the start.
+    """
     start = next(iter(curves.values()))[0].loss
     best = min(curve[-1].loss for curve in curves.values())
-    return best + (1 - share) * (start - best)
+    return best + (1 - share) * max(0.0, start - best)
 
 
 def behind(curves: Mapping[str, Curve], most: float) -> dict[str, float]:
     """How many times as long as the quickest each takes to reach a loss, the quickest first.
 
-    A curve that does not reach it is compared at its own last loss. At least one curve must reach it.
+    A curve that does not reach it is compared at its own last loss, and left out if it has learned nothing: that
+    loss is not below the one at the start. At least one curve must reach it.
     """
     there = {name: seconds_to(curve, most) for name, curve in curves.items() if curve[-1].loss <= most}
     quickest = min(there, key=there.__getitem__)
@@ -118,6 +122,7 @@ def behind(curves: Mapping[str, Curve], most: float) -> dict[str, float]:
         if name in there
         else curve[-1].seconds / seconds_to(curves[quickest], curve[-1].loss)
         for name, curve in curves.items()
+        if name in there or curve[-1].loss < curve[0].loss
     }
     return dict(sorted(times.items(), key=lambda pair: pair[1]))
 

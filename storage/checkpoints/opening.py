@@ -40,12 +40,13 @@ def open_checkpoint(place: Where, root: Where | None = None) -> Mapping[str, tor
 def lasting(place: Where, root: Where | None = None) -> str:
     """The full address of a checkpoint, which means the same from any folder and at any later time.
 
-    A round such as ``RUN@last`` is replaced by its number.
+    A round such as ``RUN@last`` is replaced by its number. A link keeps its name, which tells the file's format.
     """
     if stored := stored_round(place):
         run = open_stored(stored[0], root)
         return f"{full_address(run.address)}@{run.round(stored[1]).number}"
-    return str(_existing(place, root).resolve())
+    path = _existing(place, root)
+    return str(path.parent.resolve() / path.name)
 
 
 def check_checkpoint(

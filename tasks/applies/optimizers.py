@@ -43,7 +43,7 @@ class Sgd(Scheduled, Apply):
         for name, param in state.params.items():
             step = update.direction[name].to(accumulator(name))
             if self.momentum:
-                direction, step = step, self.momentum * state.memory["velocity"][name] + step
+                direction, step = step, self.momentum * state.memory["velocity"][name].to(step.dtype) + step
                 velocity[name] = step.to(param.dtype)
                 step = direction + self.momentum * step if self.nesterov else step
             step = lr * step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -40,17 +40,21 @@ def averaging(
         check_layer(layer, states[0])
 
     def averaged(name: str) -> torch.Tensor:
-        chosen = next((layers[layer] for layer in layers if _belongs(name, layer)), coefficients)
-        values = [state[name] for state in states]
+        chosen, values = chosen_for(name, coefficients, layers), [state[name] for state in states]
         return _mean(values, chosen) if values[0].is_floating_point() else torch.stack(values).amax(0)
 
     return averaged
 
 
-def check_layer(layer: str, state: Tensors) -> None:
-    """Raise `UsageError` if none of the named tensors belongs to the layer."""
-    if not any(_belongs(name, layer) for name in state):
-        raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(state)}")
+def chosen_for(name: str, coefficients: Sequence[float], layers: Layers) -> Sequence[float]:
+    """The coefficients of the layer that the tensor of this name belongs to, else the given ones."""
+    return next((layers[layer] for layer in layers if _belongs(name, layer)), coefficients)
+
+
+def check_layer(layer: str, names: Collection[str]) -> None:
+    """Raise `UsageError` if none of the tensors of these names belongs to the layer."""
+    if not any(_belongs(name, layer) for name in names):
+        raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(names)}")
 
 
 def _belongs(name: str, layer: str) -> bool:
@@ -60,6 +64,8 @@ def _belongs(name: str, layer: str) -> bool:
 def _mean(values: Sequence[torch.Tensor], coefficients: Sequence[float]) -> torch.Tensor:
     mean = torch.empty(values[0].shape, dtype=values[0].dtype)
     exact = torch.float64 if mean.dtype == torch.float64 else torch.float32
+    power = math.frexp(max(coefficients))[1]  # a power of 2 changes no bits, and keeps products in their range
+    coefficients = [math.ldexp(c, -power) for c in coefficients]
     blocks = [tensor.reshape(-1).split(BLOCK) for tensor in (mean, *values)]
     for block, *parts in zip(*blocks, strict=True):
         total = torch.stack([c * part.to(exact) for c, part in zip(coefficients, parts, strict=True)]).sum(0)

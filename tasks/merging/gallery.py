@@ -23,6 +23,7 @@ from tasks.matching.search.activations import Moments, Pair, activation_moments
 from tasks.merging.repair import repair
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.outputs import output_of
+from tasks.networks.scores import class_axis
 from tasks.numerics.pinning import pinned
 from tasks.rounds.scoring import score, tally
 
@@ -97,19 +98,27 @@ class Blend:
 
 
 class Ensemble(nn.Module):
-    """The mean of networks' outputs; for logits, the logarithm of the mean of their class probabilities."""
+    """The mean of networks' outputs; for logits, the logarithm of the mean of their class probabilities.
 
-    def __init__(self, networks: Sequence[nn.Module], logits: bool) -> None:
+    `targets` is the shape of one example's targets, which tells the class axis as the loss reads it.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], logits: bool, targets: tuple[int, ...] = ()) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
         self.logits = logits
+        self.targets = targets
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Inputs (examples, …) -> outputs (examples, …); for logits, log probabilities (examples, classes)."""
-        outputs = torch.stack([output_of(network(inputs)) for network in self.networks])
+        """Inputs (examples, …) -> outputs (examples, …); for logits, log probabilities of the same shape."""
+        outputs = [output_of(network(inputs)) for network in self.networks]
         if not self.logits:
-            return outputs.mean(0)
-        return torch.log_softmax(outputs, -1).logsumexp(0) - math.log(len(self.networks))
+            return torch.stack(outputs).mean(0)
+        axis = class_axis(outputs[0], torch.empty(len(outputs[0]), *self.targets, device="meta"))
+        if axis is None:  # targets are probabilities, of the outputs' shape, or sequences of another length
+            axis = 1 if outputs[0].ndim == 1 + len(self.targets) else -1
+        logarithms = torch.stack([one.log_softmax(axis) for one in outputs])
+        return logarithms.logsumexp(0) - math.log(len(outputs))
 
 
 def blended(gallery: Gallery, blend: Blend) -> nn.Module:
@@ -117,11 +126,14 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
     states = [gallery.read(place) for place in blend.places]
     if blend.how == "ensemble":
         logits = gallery.objective.loss == "cross_entropy"
-        return Ensemble([gallery.network(state) for state in states], logits).eval()
-    network = gallery.network(average(states, blend.coefficients, dict(blend.layers)))
+        targets = gallery.partitions.describe(0).targets
+        return Ensemble([gallery.network(state) for state in states], logits, targets).eval()
+    mean, first = average(states, blend.coefficients, dict(blend.layers)), gallery.units.aliases
+    network = gallery.network({name: mean[first.get(name, name)] for name in mean})
     if blend.repair and blend.mixed:
         inputs = torch.cat([gallery.inputs(block) for block in gallery.blocks])
-        repair(network, map(gallery.network, states), blend.coefficients, inputs, gallery.units)
+        parents, layers = map(gallery.network, states), dict(blend.layers)
+        repair(network, parents, blend.coefficients, inputs, gallery.units, layers)
     return network
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from storage.errors import UsageError
+from tasks.matching.averaging import Layers, chosen_for
 from tasks.matching.groups import UnitGroups
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -29,13 +30,14 @@ def repair(
     coefficients: Sequence[float],
     inputs: torch.Tensor,
     units: UnitGroups,
+    layers: Layers | None = None,
 ) -> None:
     """Recompute a merged network's BatchNorm statistics on inputs (examples, …), or rescale its units if none."""
     if has_batch_norm(network):
         # Batches of nearly equal size, as each counts the same, and a single example would have no variance.
         recompute_batch_norm(network, inputs.chunk(math.ceil(len(inputs) / BATCH)))
     else:
-        rescale(network, parents, coefficients, inputs, units)
+        rescale(network, parents, coefficients, inputs, units, layers)
 
 
 def has_batch_norm(network: nn.Module) -> bool:
@@ -73,17 +75,19 @@ def rescale(
     coefficients: Sequence[float],
     inputs: torch.Tensor,
     units: UnitGroups,
+    layers: Layers | None = None,
 ) -> None:
     """Scale each hidden unit to the parents' mean deviation and, if its layer has a bias, to their mean.
 
     The parents' units must be in the merged network's order. Rescaled are the layers whose outputs are
     interchangeable units, in one pass over the inputs (examples, …), so that each layer reads repaired ones
-    (Jordan et al. 2023, section 3.2). Raises `UsageError` if there is no such layer.
+    (Jordan et al. 2023, section 3.2). `layers` has separate coefficients for some layers. Raises `UsageError` if
+    no layer has such outputs.
     """
     # The first axis of a layer's weight has its outputs.
     free = {tensor for group in units.groups for tensor, axis, _ in units.members(group) if axis == 0}
-    layers = (name for name, layer in network.named_modules() if isinstance(layer, LAYERS))
-    names = [name for name in layers if f"{name}.weight" in free]
+    every = (name for name, layer in network.named_modules() if isinstance(layer, LAYERS))
+    names = [name for name in every if f"{name}.weight" in free]
     if not names:
         raise UsageError(
             "no linear or convolutional layer has interchangeable outputs, so there is nothing to rescale"
@@ -93,7 +97,10 @@ def rescale(
         spreads.append({})
         _run(parent, inputs, {name: partial(_measure, spreads[-1], name) for name in names})
     # Some layers are never called, as attention reads the weights of its projection directly.
-    targets = {n: _mean([spread[n] for spread in spreads], coefficients) for n in spreads[0]}
+    targets = {
+        name: _mean([each[name] for each in spreads], chosen_for(f"{name}.weight", coefficients, layers or {}))
+        for name in spreads[0]
+    }
     _run(network, inputs, {name: partial(_correct, target) for name, target in targets.items()})
 
 

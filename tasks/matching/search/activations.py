@@ -27,9 +27,11 @@ MASKED = 1e15
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over samples of the units' activations at one place, of squares, and of products of two networks.
+    """Sums over samples of the units' activations at one place, and of squares and products of their deviations.
 
-    `products[i, j]` is (units of i, units of j); `sums` and `squares` are (network, unit), with units flattened.
+    Deviations are from a unit's mean, as a variance would drown in the rounding of a large mean's square.
+    `products[i, j]` is (units of i, units of j); `sums` and `squares` are float64 (network, unit), with units
+    flattened.
     """
 
     products: Mapping[Pair, torch.Tensor]
@@ -37,22 +39,31 @@ class Moments:
     squares: torch.Tensor
     samples: int
 
+    @property
+    def means(self) -> torch.Tensor:
+        """The mean activations, float64 (network, unit)."""
+        return self.sums / self.samples
+
     def __add__(self, other: Moments) -> Moments:
-        products = {pair: product + other.products[pair] for pair, product in self.products.items()}
-        return Moments(
-            products, self.sums + other.sums, self.squares + other.squares, self.samples + other.samples
-        )
+        """The moments of both's samples, by the pairwise update of Chan, Golub and LeVeque 1983."""
+        samples, apart = self.samples + other.samples, other.means - self.means
+        shift = self.samples * other.samples / samples * apart
+        products = {
+            (i, j): product + other.products[i, j] + torch.outer(shift[i], apart[j]).to(product.dtype)
+            for (i, j), product in self.products.items()
+        }
+        squares = self.squares + other.squares + shift * apart
+        return Moments(products, self.sums + other.sums, squares, samples)
 
     def normalised(self, pair: Pair, metric: Metric) -> torch.Tensor:
         """The correlations, cosines or, for l2, mean products of a pair: (units of one, units of the other)."""
-        product = self.products[pair] / self.samples
+        product, squares = self.products[pair] / self.samples, self.squares / self.samples
+        if metric != "correlation":
+            product = product + torch.outer(*self.means[list(pair)]).to(product.dtype)
+            squares = squares + self.means.square()
         if metric == "l2":
             return product
-        means, squares = self.sums / self.samples, self.squares / self.samples
-        if metric == "correlation":
-            product = product - means[pair[0]][:, None] * means[pair[1]][None, :]
-            squares = squares - means.square()
-        lengths = squares.clamp_min(0).sqrt()
+        lengths = squares.sqrt().to(product.dtype)
         lengths = torch.where(lengths > 1e-12, lengths, torch.inf)  # a constant unit has similarity 0 to all
         return product / lengths[pair[0]][:, None] / lengths[pair[1]][None, :]
 
@@ -124,10 +135,12 @@ def _samples(piece: Piece, value: torch.Tensor) -> torch.Tensor:
 
 
 def _moments(samples: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> Moments:
+    sums = torch.stack([one.sum(0, dtype=torch.float64) for one in samples])
+    apart = [one - mean.to(one.dtype) for one, mean in zip(samples, sums / len(samples[0]), strict=True)]
     return Moments(
-        products={(i, j): samples[i].T @ samples[j] for i, j in pairs},
-        sums=torch.stack([one.sum(0) for one in samples]),
-        squares=torch.stack([one.square().sum(0) for one in samples]),
+        products={(i, j): apart[i].T @ apart[j] for i, j in pairs},
+        sums=sums,
+        squares=torch.stack([one.square().sum(0, dtype=torch.float64) for one in apart]),
         samples=len(samples[0]),
     )
 

@@ -276,6 +276,14 @@ def model():
 def normed():
     return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 2))
 
+def wide():
+    return nn.Sequential(nn.Linear(5, 700), nn.ReLU(), nn.Linear(700, 600), nn.BatchNorm1d(600), nn.Linear(600, 2))
+
+def tied():
+    network = model().extend([nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)])
+    network[8].weight = network[6].weight
+    return network
+
 def inputs():
     return (torch.zeros(3, 5),)
 
@@ -337,6 +345,31 @@ def test_a_merge_may_be_merged_with_its_first_network(merge, files) -> None:
     merge(*places, model=f"{mine}:model", data=f"{mine}:data", name="scored")
     again = merge("scored@0", "scored@1", match="none")
     assert again.scores["parent scored@1"].accuracy is not None
+
+
+@pytest.mark.parametrize("fields", [{"input": "2x5"}, {"data": "{mine}:data"}], ids=["unscored", "scored"])
+def test_tied_tensors_are_averaged_as_one_and_stay_tied_in_a_torch_file(merge, files, tmp_path, fields) -> None:
+    mine, places = files("tied")
+    fields = {name: value.replace("{mine}", mine) for name, value in fields.items()}
+    fields |= {"model": f"{mine}:tied", "match": "none", "layers": {"6": (1, 0)}, "name": f"tied-{min(fields)}"}
+    result = merge(*places, out=str(tmp_path / "out.pt"), **fields)
+    written, first = torch.load(tmp_path / "out.pt"), torch.load(places[0])
+    assert written["8.weight"].data_ptr() == written["6.weight"].data_ptr()
+    assert torch.equal(written["8.weight"], first["6.weight"])
+    assert same_bits(written, dict(result.run.round(1).tensors))
+    with pytest.raises(UsageError, match=r"no tensor is of layer '8\.weight'"):
+        merge(*places, **fields | {"layers": {"8.weight": (1, 0)}, "name": "refused"})
+
+
+def test_a_repaired_network_has_the_same_bits_with_any_number_of_threads(merge, files) -> None:
+    mine, places = files("wide")
+    fields, before = {"model": f"{mine}:wide", "data": f"{mine}:data", "repair": True}, torch.get_num_threads()
+    digests = set()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        digests.add(merge(*places, **fields, name=f"wide{threads}").run.digest)
+    torch.set_num_threads(before)
+    assert len(digests) == 1
 
 
 def test_statistics_saved_without_their_count_merge(merge, files) -> None:

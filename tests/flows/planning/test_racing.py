@@ -95,6 +95,15 @@ def test_who_has_not_come_so_far_is_compared_by_its_last_loss() -> None:
     assert behind({"only": slow}, 8) == {"only": 1}
 
 
+def test_where_no_loss_falls_the_lowest_is_the_best_and_others_are_not_compared() -> None:
+    start = Point(0.001, 2.0)
+    curves = {"bad": [start, Point(1, 5.0)], "worse": [start, Point(1, 6.0)]}
+    assert goal(curves) == 5
+    assert behind(curves, goal(curves)) == {"bad": 1}
+    assert goal(curves | {"good": [start, Point(1, 1.0)]}) == pytest.approx(1.05)
+    assert list(behind(curves | {"good": [start, Point(1, 1.0)]}, 1.05)) == ["good"]
+
+
 def test_curves_need_not_fall() -> None:
     rising = [Point(1, 2.0), Point(2, 3.0), Point(3, 1.0)]
     assert seconds_to(rising, 2.5) == 1

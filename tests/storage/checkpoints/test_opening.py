@@ -21,7 +21,7 @@ from torch import nn
 
 from storage.checkpoints.files import SUFFIXES as WRITABLE
 from storage.checkpoints.files import WRAPPERS
-from storage.checkpoints.opening import check_checkpoint
+from storage.checkpoints.opening import check_checkpoint, lasting
 from storage.checkpoints.writing import check_place, write_checkpoint
 from storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
 from tests.storage.checkpoints.reading import read_checkpoint
@@ -128,6 +128,14 @@ def test_a_network_is_loaded_from_what_it_wrote(tmp_path, suffix) -> None:
     check_checkpoint("a", found, other.state_dict())
     other.load_state_dict(found)
     assert bits(other.state_dict()) == bits(network.state_dict())
+
+
+@SUFFIXES
+def test_a_link_to_a_file_without_a_suffix_is_read_by_its_own(tmp_path, suffix) -> None:
+    write_checkpoint(tmp_path / f"b{suffix}", {"b": torch.arange(3.0)})
+    (tmp_path / f"b{suffix}").rename(tmp_path / "blob")
+    (tmp_path / f"a{suffix}").symlink_to("blob")
+    assert bits(read_checkpoint(lasting(tmp_path / f"a{suffix}"))) == bits({"b": torch.arange(3.0)})
 
 
 @SUFFIXES

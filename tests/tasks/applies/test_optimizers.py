@@ -87,6 +87,11 @@ def test_bfloat16_parameters_are_stepped_in_float32() -> None:
     start, direction = (torch.randn(200, generator=generator).to(torch.bfloat16) for _ in range(2))
     found = Sgd(0.1)(State({"bfloat16": start}), Update({"bfloat16": direction})).params["bfloat16"]
     assert torch.equal(found, (start.float() - 0.1 * direction.float()).to(torch.bfloat16))
+    state = State({"bfloat16": start}, memory={"velocity": {"bfloat16": start}})
+    after = Sgd(0.1, momentum=0.9)(state, Update({"bfloat16": direction}))
+    velocity = 0.9 * start.float() + direction.float()
+    assert torch.equal(after.memory["velocity"]["bfloat16"], velocity.bfloat16())
+    assert torch.equal(after.params["bfloat16"], (start.float() - 0.1 * velocity).bfloat16())
     assert not torch.equal(found, start - 0.1 * direction)
 
 

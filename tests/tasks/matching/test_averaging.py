@@ -33,6 +33,12 @@ def test_weights_need_not_sum_to_one() -> None:
     assert average(networks(1.0, 4.0, 10.0), (1, 2, 5))["fc1.weight"].tolist() == [[7.375, -7.375]]
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1e-45, 1e38, 1e300])
+def test_only_the_proportion_of_weights_counts(unit: float) -> None:
+    found = average(networks(1.0, 5.0), (unit, 3 * unit))["fc1.weight"]
+    assert found[0].tolist() == pytest.approx([4.0, -4.0])
+
+
 def test_a_layer_has_weights_of_its_own_and_a_layer_of_a_longer_name_has_not() -> None:
     found = average(networks(1.0, 3.0), (1, 1), {"fc1": (1, 0)})
     assert found["fc1.weight"].tolist() == [[1.0, -1.0]]

@@ -74,6 +74,23 @@ def test_correlations_are_those_of_the_activations_themselves() -> None:
     assert (term.moments[~alive] == 0).all(), "a unit that never fires is like no other"
 
 
+def test_correlations_are_right_of_units_far_from_zero_and_0_of_constant_ones() -> None:
+    network, units, _ = copies(2)
+    other = mlp(7, 10, 24, 16, 4)
+    for one in (network, other):
+        one[0].bias.data += 1000  # type: ignore[index, operator, union-attr]
+        one[0].weight.data[:3] = 0  # type: ignore[index, operator, union-attr]
+    inputs = torch.randn(500, 10)
+    tensors = [network.state_dict(), other.state_dict()]
+    moments = activation_moments(network, tensors, [inputs], units, [(0, 1)])
+    (term,) = (t for t in moment_terms(moments, (0, 1), "correlation") if t.labels == ("0",))
+    with torch.no_grad():
+        both = torch.cat([each[:2](inputs) for each in (network, other)], 1).double()  # type: ignore[index]
+    wanted = torch.corrcoef(both.T)[:24, 24:].float()
+    assert torch.allclose(term.moments[3:, 3:], wanted[3:, 3:], atol=1e-4)
+    assert not term.moments[:3].any() and not term.moments[:, :3].any()
+
+
 def test_too_few_examples_and_missing_moments_are_told() -> None:
     network, units, states = copies(2)
     with pytest.raises(UsageError, match="19 examples are too few"):
