@@ -121,4 +121,6 @@ class MergeConfig(Architecture, Merging, Placement):
             raise ValueError(
                 "average = best looks along the path between two networks; of more, give coefficients"
             )
+        if self.plot and count > 2:
+            raise ValueError("a plot shows the path between two networks; of more there is none")
         return self

@@ -61,7 +61,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         check_plot(Path(config.plot))
     opened = [open_checkpoint(place, root) for place in config.networks]
     known = kept_code(_with_recorded(config))
-    wishes = {"average = best": known.average == "best", "repair": bool(known.repair)}
+    wishes = {"average = best": known.average == "best", "repair": bool(known.repair), "plot": bool(known.plot)}
     wishes |= {f"match {known.match}": known.match in ("activations", "mixed")}
     for wish in (wish for wish, wanted in wishes.items() if wanted and known.data is None):
         raise UsageError(f"{wish} needs examples; give --data")

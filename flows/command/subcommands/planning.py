@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from flows.config.experiment import Experiment
 from flows.config.files import read_toml, write_toml
 from flows.config.train import Execution, TrainConfig
 from flows.planning.plan import Plan, plan
+from flows.planning.strategies import FIXED
 from storage.places.addresses import file_path
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
@@ -71,23 +73,30 @@ def _print_plan(plan: Plan, saved: Path | None) -> None:
     for name, why in plan.refused.items():
         say(f"not {name}: {why}", "dim")
     say(f"chosen: {plan.reason}")
-    options = str(saved) if saved else _flags(plan.chosen.changes(plan.config, plan.work))
-    say(f"`roundweave train {options}` does it so")
+    say(f"`roundweave train {saved or _flags(plan)}` does it so")
 
 
-def _flags(changes: Mapping[str, Any]) -> str:
-    """The options of `roundweave train` that make these changes of the configuration."""
-    algorithm = {"algorithm": changes["algorithm"]["name"], **changes["algorithm"]}
-    values = {**changes, **algorithm, "quorum": None, "name": None}
-    given = {name: value for name, value in values.items() if value not in (None, ()) and value is not False}
-    return " ".join(f"--{name.replace('_', '-')}{_value(value)}" for name, value in given.items())
+def _flags(plan: Plan) -> str:
+    """The options of `roundweave train` for the planned run: those asked for, and what the plan decides."""
+    asked = plan.config.model_dump(mode="json", exclude_unset=True, exclude={*FIXED})
+    changes = plan.chosen.changes(plan.config, plan.work)
+    own = {name: asked.get(name) and changes.get(name, asked[name]) for name in ("name", "quorum")}
+    values = {**asked, **changes, **changes["algorithm"], "algorithm": changes["algorithm"]["name"], **own}
+    return " ".join(filter(None, (_option(name, value) for name, value in values.items())))
 
 
-def _value(value: Any) -> str:
-    """What stands after an option that is given; nothing after a switch."""
-    if isinstance(value, bool):
-        return ""
-    return " " + shlex.quote(",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+def _option(name: str, value: Any) -> str:
+    """An option with its value as a shell reads it; empty for a value that no option stands for."""
+    flag, field = name.replace("_", "-"), TrainConfig.model_fields.get(name)
+    if value is False:
+        return "" if field and field.default is False else f"--no-{flag}"
+    if value is True:
+        return f"--{flag}"
+    if isinstance(value, Mapping):
+        value = json.dumps(value) if value else None
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        value = ",".join(map(str, value)) or None
+    return "" if value is None else f"--{flag} {shlex.quote(str(value))}"
 
 
 def _time(seconds: float) -> str:

@@ -150,6 +150,8 @@ BAD = {
     "soft by l2": ([*MLPS, "--soft", "2", "--metric", "l2"], 2, "a temperature has no meaning for l2"),
     "mixed by l2": ([*MLPS, "--match", "mixed", "--metric", "l2"], 2, "a mixed match needs cosine or correlation"),
     "unknown match": ([*MLPS, "--match", "units"], 2, "'units' is not one of 'weights', 'activations', 'mixed',"),
+    "a plot without data": ([*SMALL, "--input", "2x4", "--plot", "a.png"], 2, "plot needs examples; give --data"),
+    "a plot of three": ([*MLPS, "mlp0@1", "--plot", "a.png"], 2, "shows the path between two networks"),
     "best of three": ([*MLPS, "mlp0@1", "--average", "best"], 2, "looks along the path between two networks"),
     "best with weights": ([*MLPS, "--average", "best", "--coefficients", "1,2"], 2, "average best finds the"),
     # Numbers.

@@ -217,6 +217,22 @@ def test_the_command_prints_and_shows(
     assert (printed["config"]["rounds"], printed["workers"]) == (planned.planned.rounds, 2)
 
 
+def test_the_printed_command_trains_what_was_planned(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = {"model": "mlp", "model_options": {"hidden": 9}, "seed": 3, "held_out": 0.25, "scores": ("top5",)}
+    made = replace(planned, config=rw.TrainConfig(**planned.config.model_dump(exclude_unset=True) | given))
+    monkeypatch.setattr("flows.command.subcommands.planning.plan", lambda config: made)
+    _, out, _ = run(capsys, "plan")
+    [line] = re.findall(r"`roundweave (train [^`]*)` does it so", out.replace("\n", ""))
+    code, _, err = run(capsys, *shlex.split(line), "--name", "asked", "--root", str(tmp_path))
+    assert code == 0, err
+    trained, wanted = (dict(each) for each in (rw.open_run("asked", tmp_path).config, made.planned.model_dump()))
+    for name in (*given, "rounds", "partitions", "workers", "evaluate_every"):
+        assert trained[name] == (list(wanted[name]) if name == "scores" else wanted[name]), name
+    assert trained["algorithm"]["lr"] == made.planned.algorithm.options["lr"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
