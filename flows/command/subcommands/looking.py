@@ -177,8 +177,8 @@ def _remarks(run: StoredRun) -> list[str]:
     if run.absent.rounds:
         remarks.append(_kept(run))
     score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
-    if score and score.examples < held_out:
-        left_out = held_out - score.examples
+    left_out = held_out - (score.examples if score else 0)
+    if left_out and (score or run.status == "complete"):  # which the last round of a run always is
         remarks.append(f"{left_out} of {held_out} held-out examples were not scored: a loss there is no number")
     return remarks
 
