@@ -148,7 +148,8 @@ def _check_agreement(
     backprop(stacked, network, batch)
     single = torch.cat([_gradient(parameter).flatten() for parameter in own.values()])
     replica = torch.cat([_gradient(network.trained[name])[0].flatten() for name in own])
-    if (replica - single).norm() > single.norm() * torch.finfo(single.dtype).eps ** 0.5:
+    rounded = torch.bfloat16 if objective.precision == "bf16" else single.dtype
+    if (replica - single).norm() > single.norm() * torch.finfo(rounded).eps ** 0.5:
         raise refusal(objective, "the gradient of one is another one than alone")
 
 

@@ -302,6 +302,18 @@ def test_sound_networks_pass_and_stay_as_they_are(own, kind, dtype) -> None:
     assert all(torch.equal(vector, before.params[name]) for name, vector in what.initial().params.items())
 
 
+@pytest.mark.parametrize("kind", ["logistic", "mlp"])
+def test_forward_passes_in_bfloat16_are_alike_as_far_as_it_rounds(own, kind) -> None:
+    what, rule = objective(kind, own, "float32"), replace(LOCAL, local_steps=1, local_epochs=None)
+    parts, compute = [part(what, 16, number) for number in range(2)], Compute(precision="bf16", stacked=2)
+    with pinned(0, threads=1):
+        compute.mapper(rule).check(what, parts[0], (16,))
+    beside, alone = (updates(replace(compute, stacked=n).mapper(rule), what, parts, [0, 1]) for n in (2, 1))
+    for one, other in zip(beside, alone, strict=True):
+        direction = other.direction["float32"]
+        assert torch.dist(one.direction["float32"], direction) < 2**-5 * direction.norm()
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
