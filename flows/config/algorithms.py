@@ -204,8 +204,9 @@ def option_fields(name: str | Code) -> dict[str, FieldInfo]:
         return {option: _field(*described) for option, described in _options(str(name)).items()}
     if not (isinstance(name, Code) or is_reference(name)):
         return {}
-    function = find_code(name).load()
-    with failing_as(lambda error: CodeError(f"the options of {name} cannot be read: {located(error)}")):
+    code = find_code(name)
+    function = code.load()
+    with failing_as(lambda error: CodeError(f"the options of {code.reference} cannot be read: {located(error)}")):
         hints = get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters.values()
     return {p.name: _field(hints.get(p.name, _type(p.default)), p.default) for p in parameters}

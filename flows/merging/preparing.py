@@ -18,7 +18,7 @@ from storage.errors import UsageError
 from storage.places.addresses import full_address
 from storage.runs.names import is_run, run_address, stored_round
 from storage.runs.run import open_stored
-from storage.values.tensors import LazyTensors
+from storage.values.tensors import LazyTensors, let_go
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
 from tasks.matching.groups import UnitGroups
@@ -73,7 +73,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     for layer in known.layers:
         check_layer(layer, units.tensors)
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
-        parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
+        let_go(parameter)
     for place, state in zip(config.networks, opened, strict=True):
         check_checkpoint(place, state, expected)
     states = [fitted(state, expected) for state in opened]

@@ -71,6 +71,11 @@ def from_numpy(array: np.ndarray, dtype: str) -> torch.Tensor:
     return tensor.view(getattr(torch, dtype)) if dtype in RAW else tensor
 
 
+def let_go(tensor: torch.Tensor) -> None:
+    """Free the memory of a tensor, which keeps its shape and is all zeros from then on."""
+    tensor.data = tensor.new_zeros(()).expand(tensor.shape)
+
+
 def load_named(network: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     """Load tensors by name into a network, each of the network's own shape.
 

@@ -144,15 +144,16 @@ def check_values(examples: Examples, name: str, numbers: np.ndarray | None = Non
 
     `numbers`, int64 (example,), are what the examples are called; by default they are counted from 0.
     """
+    called: Callable[[int], int] = int if numbers is None else numbers.item
     for kind, tensor in tensors_by_name(examples).items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             bad = torch.nonzero(~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1))
             which = f"{len(bad)} of {len(tensor)} examples have NaN or infinite {kind}"
-            first = bad[0].item() if numbers is None else numbers[int(bad[0])]
-            raise DataError(f"{name}: {which}, the first is number {first}; remove or fill them")
+            raise DataError(f"{name}: {which}, the first is number {called(int(bad[0]))}; remove or fill them")
     labels = examples.targets
     if isinstance(labels, torch.Tensor) and are_scalar_labels(labels) and int(labels.min()) < 0:
-        label = f"label {int(labels.min())} of example {int(labels.argmin())}"
+        least = int(labels.argmin())
+        label = f"label {int(labels[least])} of example {called(least)}"
         raise DataError(f"{name}: {label} is out of range; labels start at 0")
 
 

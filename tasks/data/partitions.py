@@ -95,14 +95,8 @@ class Partitions:
         Of held-out examples that belong to no partition it scores the part at its `place` among so many `scorers`;
         by default all partitions are scorers.
         """
-        found, wanted = self._dataset(partition), partition if self.source.partitioned else 0
-        if self.digests and found.digest != self.digests[wanted]:
-            forget_examples()  # a worker may still have what it read for an earlier run
-            found = self._dataset(partition)
-        if self.digests and found.digest != self.digests[wanted]:
-            mine = {name: shown for name, shown in self.files if name.startswith(self._named(partition, ""))}
-            other = differing_files(mine, self._files(partition)) or f"the examples of {self.source} have changed"
-            raise DataError(f"{other} since the run began; restore them")
+        if self.digests:
+            self._check_unchanged(partition, self.digests[partition if self.source.partitioned else 0])
         train, own = self._train_rows(partition, number)
         place, scorers = (partition, self.split.partitions) if place is None else (place, scorers or 1)
         if self.cohort and not self.source.partitioned:
@@ -116,6 +110,16 @@ class Partitions:
             return replace(loaded, own=held_out)
         prepared = replace(self, loading=replace(self.loading, transform=self.loading.held_out_transform))
         return replace(loaded, own=prepared._part(partition, own, False))
+
+    def _check_unchanged(self, partition: int, digest: str) -> None:
+        """Raise `DataError` unless a partition's examples have this digest."""
+        if self._dataset(partition).digest == digest:
+            return
+        forget_examples()  # a worker may still have what it read for an earlier run
+        if self._dataset(partition).digest != digest:
+            mine = {name: shown for name, shown in self.files if name.startswith(self._named(partition, ""))}
+            other = differing_files(mine, self._files(partition)) or f"the examples of {self.source} have changed"
+            raise DataError(f"{other} since the run began; restore them")
 
     def held_out_part(self, partition: int, place: int, scorers: int) -> AnyExamples:
         """The held-out examples that a partition scores, at its `place` among so many `scorers`."""

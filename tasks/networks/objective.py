@@ -17,13 +17,24 @@ from torch import nn
 from storage.errors import ModelError, failing_as, one_line
 from storage.values.layout import Layout
 from storage.values.state import State
-from storage.values.tensors import UNSUMMED, Vectors, dtype_name, empty_vectors, is_dense, pack, specs_of, views
+from storage.values.tensors import (
+    UNSUMMED,
+    Vectors,
+    dtype_name,
+    empty_vectors,
+    is_dense,
+    let_go,
+    pack,
+    specs_of,
+    views,
+)
 from tasks.data.examples import IGNORED, Tensors, first_tensor
 from tasks.matching.unofficial import hooked
 from tasks.networks.compiling import compile_network
 from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
 from tasks.networks.reference import MODELS, Shape
 from tasks.networks.scores import LOSSES, Loss
+from tasks.numerics.devices import moved
 from tasks.numerics.pinning import derive_seed, pinned
 from tasks.user_code import Code
 
@@ -104,7 +115,7 @@ def _skeleton(spec: ModelSpec) -> tuple[nn.Module, Layout]:
     held = {each.name for each in (*layout.params, *layout.buffers, *layout.frozen)}
     for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
         if name in held and tensor.ndim:
-            tensor.data = tensor.new_zeros(()).expand(tensor.shape)
+            let_go(tensor)
     return network, layout
 
 
@@ -182,11 +193,7 @@ class Objective:
 
     def network(self, state: State) -> nn.Module:
         """A new network in training mode over a copy of the state, on the device of its tensors."""
-        params, buffers, frozen = (
-            {dtype: vector.clone() for dtype, vector in vectors.items()}
-            for vectors in (state.params, state.buffers, state.frozen)
-        )
-        return self.over(replace(state, params=params, buffers=buffers, frozen=frozen))
+        return self.over(moved(replace(state, memory={}), torch.clone))
 
     def fresh(self) -> nn.Module:
         """A new network in training mode with the initial weights."""
