@@ -147,7 +147,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
   return {output.to(device), kept_mean.to(device), kept_deviation.to(device)};
 }
 
+// The fallback would take tensors of the processor beside those of the device. A GPU takes single numbers alone.
 void fallback(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  bool here = false, there = false;
+  for (const c10::IValue& given : torch::jit::last(*stack, operation.schema().arguments().size())) {
+    if (!given.isTensor() || !given.toTensor().defined()) continue;
+    here = here || (given.toTensor().is_cpu() && given.toTensor().dim() > 0);
+    there = there || given.toTensor().device().type() == KIND;
+  }
+  TORCH_CHECK(!(here && there), operation.schema().name(), ": expected all tensors to be on the same device");
   at::native::cpu_fallback(operation, stack);
 }
 

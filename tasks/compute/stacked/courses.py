@@ -42,7 +42,8 @@ def course(examples: Examples, size: int | None, steps: int, seed: int) -> Cours
 
     `size` is that of a batch, None for all examples.
     """
-    orders = passes(len(examples), size, steps, seed)
+    device = examples.inputs.device
+    orders = [order.to(device) for order in passes(len(examples), size, steps, seed)]
     return Course(examples, [rows for order in orders for rows in order.split(size or len(order))])
 
 
