@@ -12,7 +12,7 @@ from storage.values.tensors import Vectors
 from tasks import options as option
 from tasks.algebra import Apply
 from tasks.applies.schedules import Scheduled
-from tasks.numerics.dtypes import accumulator
+from tasks.numerics.dtypes import accumulator, in_pieces
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,17 @@ class Sgd(Scheduled, Apply):
         """Take a step; vectors are (elements,) per dtype, and computed in the accumulator type."""
         lr = self.rate(state)
         params, velocity = {}, {}
+
+        def descend(param: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+            return (param.to(step.dtype) - lr * step).to(param.dtype)
+
         for name, param in state.params.items():
             step = update.direction[name].to(accumulator(name))
             if self.momentum:
                 direction, step = step, self.momentum * state.memory["velocity"][name].to(step.dtype) + step
                 velocity[name] = step.to(param.dtype)
                 step = direction + self.momentum * step if self.nesterov else step
-            step = lr * step
-            params[name] = torch.sub(param.to(step.dtype), step, out=step).to(param.dtype)
+            params[name] = in_pieces(descend, param, step)
         memory = {"velocity": velocity} if self.momentum else {}
         buffers = update.buffers or state.buffers
         return replace(state, params=params, buffers=buffers, memory=memory, round=state.round + 1)

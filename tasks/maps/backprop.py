@@ -55,10 +55,11 @@ def backprop_in_pieces(objective: Counting, network: nn.Module, batch: Examples,
 @torch.no_grad()
 def descend(parameters: Sequence[nn.Parameter], lr: float) -> None:
     """Take a step of plain SGD and clear the gradients."""
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.add_(parameter.grad, alpha=-lr)
-            parameter.grad = None
+    given = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+    if given:  # a GPU is told of all at once
+        torch._foreach_add_([*given], [*given.values()], alpha=-lr)
+    for parameter in given:
+        parameter.grad = None
 
 
 def batches(examples: AnyExamples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:

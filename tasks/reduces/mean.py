@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -12,7 +13,7 @@ from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Record, Vectors
 from tasks.algebra import Node, Reduce
-from tasks.numerics.dtypes import accumulator, is_float
+from tasks.numerics.dtypes import accumulator, in_pieces, is_float
 
 
 @dataclass(frozen=True)
@@ -42,26 +43,22 @@ class Mean(Reduce):
 
     @torch.no_grad()
     def join(self, left: Node, right: Node) -> WeightedSum:
-        """Add two nodes; an update that is no sum yet is first multiplied by its weight."""
-        kept = isinstance(left, WeightedSum)
-        left, right = self._lift(left), self._lift(right)
+        """Add two nodes; an update that is no sum yet is multiplied by its weight."""
+        (left, weight, times), (right, other, others) = self._weighed(left), self._weighed(right)
+        add = partial(_sum, times, others)
         return WeightedSum(
-            direction=_add(left.direction, right.direction, kept),
-            buffers=_add(left.buffers, right.buffers, kept),
-            weight=left.weight + right.weight,
-            extras={name: _add(vectors, right.extras[name], kept) for name, vectors in left.extras.items()},
+            direction=add(left.direction, right.direction),
+            buffers=add(left.buffers, right.buffers),
+            weight=weight + other,
+            extras={name: add(vectors, right.extras[name]) for name, vectors in left.extras.items()},
         )
 
-    def _lift(self, node: Node) -> WeightedSum:
+    def _weighed(self, node: Node) -> tuple[Node, int, int]:
+        """A node, what it weighs, and what its vectors are to be multiplied by."""
         if isinstance(node, WeightedSum):
-            return node
+            return node, node.weight, 1
         weight = node.weight if self.weighted else 1
-
-        def scale(vectors: Vectors) -> Vectors:
-            return {k: v.to(accumulator(k)) * weight if is_float(k) else v for k, v in vectors.items()}
-
-        extras = {name: scale(vectors) for name, vectors in node.extras.items()}
-        return WeightedSum(scale(node.direction), scale(node.buffers), weight, extras)
+        return node, weight, weight
 
     def finish(self, state: State, node: Node) -> Update:
         """Divide the sums by the sum of the weights, then cast to the parameters' types."""
@@ -92,8 +89,8 @@ class ClippedMean(Mean):
         if not self.norm > 0:
             raise UsageError(f"clipped_mean takes a norm above 0, not {self.norm}")
 
-    def _lift(self, node: Node) -> WeightedSum:
-        return super()._lift(self._clipped(node) if isinstance(node, Update) else node)
+    def _weighed(self, node: Node) -> tuple[Node, int, int]:
+        return super()._weighed(self._clipped(node) if isinstance(node, Update) else node)
 
     def finish(self, state: State, node: Node) -> Update:
         """Divide the sums; a single update is clipped."""
@@ -119,14 +116,26 @@ def plain_mean() -> Mean:
     return Mean(weighted=False)
 
 
-def _add(left: Vectors, right: Vectors, kept: bool) -> Vectors:
-    """The sum of two nodes' vectors, (element,). Floats are added in place, unless the left ones are `kept`."""
+def _sum(times: int, others: int, left: Vectors, right: Vectors) -> Vectors:
+    """The sum of two nodes' vectors, (element,), each times its number; the maximum of what is no float."""
+
+    def add(wide: torch.dtype, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return one.to(wide) * times + other.to(wide) * others
+
     return {
-        k: torch.add(v, right[k], out=None if kept else v) if is_float(k) else torch.maximum(v, right[k])
+        k: in_pieces(partial(add, accumulator(k)), v, right[k]) if is_float(k) else torch.maximum(v, right[k])
         for k, v in left.items()
     }
 
 
+def scaled(vectors: Vectors, times: float) -> Vectors:
+    """Vectors (element,) times a number, in the types in which they are summed; what is no float stays."""
+    return {k: v.to(accumulator(k)) * times if is_float(k) else v for k, v in vectors.items()}
+
+
 def divided(vectors: Vectors, weight: float) -> Vectors:
     """Sums (element,) over a weight, in the types of the parameters; what is no float stays."""
-    return {k: (v / weight).to(getattr(torch, k)) if is_float(k) else v for k, v in vectors.items()}
+    return {
+        k: in_pieces(lambda sums: (sums / weight).to(getattr(torch, k)), v) if is_float(k) else v  # noqa: B023
+        for k, v in vectors.items()
+    }

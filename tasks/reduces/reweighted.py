@@ -13,8 +13,8 @@ from storage.errors import RoundFailed, UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Record
 from tasks.algebra import Node
-from tasks.numerics.dtypes import accumulator, is_float
-from tasks.reduces.mean import Mean, WeightedSum, divided
+from tasks.numerics.dtypes import is_float
+from tasks.reduces.mean import Mean, WeightedSum, divided, scaled
 
 Fairness = Annotated[float, Field(ge=0, description="how much more partitions with a large loss count; 0: as all")]
 
@@ -65,15 +65,16 @@ class Reweighted(Mean):
             factor, divisor, scale = self.share(node)
         except KeyError as error:
             raise RoundFailed(f"reduce {type(self).__name__} needs the metric {error} of its own map") from None
-        lifted = self._lift(replace(node, direction={}))
-        terms = {k: v.to(accumulator(k)) * factor if is_float(k) else v for k, v in node.direction.items()}
-        return ReweightedSum(replace(lifted, direction=terms), divisor, scale)
+        _, weight, times = self._weighed(node)
+        extras = {name: scaled(vectors, times) for name, vectors in node.extras.items()}
+        terms, buffers = scaled(node.direction, factor), scaled(node.buffers, times)
+        return ReweightedSum(WeightedSum(terms, buffers, weight, extras), divisor, scale)
 
     def _rescaled(self, shared: ReweightedSum, scale: float) -> ReweightedSum:
         if shared.scale == scale:
             return shared
         times = math.exp(shared.scale - scale)
-        direction = {k: v * times if is_float(k) else v for k, v in shared.sum.direction.items()}
+        direction = scaled(shared.sum.direction, times)
         return ReweightedSum(replace(shared.sum, direction=direction), shared.divisor * times, scale)
 
 

@@ -11,7 +11,7 @@ from storage.errors import UsageError
 from storage.values.state import State, Update
 from tasks.algebra import Reduce
 from tasks.algorithms.table import build_algorithm
-from tasks.numerics.dtypes import accumulator
+from tasks.numerics.dtypes import PIECE, accumulator
 from tasks.reduces.mean import ClippedMean, Mean
 from tasks.reduces.robust import GeometricMedian, Krum, Median, TrimmedMean
 from tasks.reduces.table import REDUCES, find_reduce
@@ -183,3 +183,12 @@ def test_an_update_is_clipped_before_the_mean_and_never_lengthened() -> None:
     assert [alone[k].item() for k in ("float64", "float32")] == pytest.approx([0.6, 0.8])
     with pytest.raises(UsageError, match=r"clipped_mean takes a norm above 0, not 0\.0"):
         find_reduce("clipped_mean:0")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_large_vectors_have_the_bits_that_each_element_has_alone(dtype: str) -> None:
+    vectors = [torch.randn(2 * PIECE + 3).to(getattr(torch, dtype)) for _ in range(3)]
+    whole = mean(*(Update({dtype: vector}, weight=weight) for weight, vector in enumerate(vectors, 3)))
+    few = torch.tensor([0, 1, PIECE - 1, PIECE, 2 * PIECE, 2 * PIECE + 2])
+    alone = mean(*(Update({dtype: vector[few]}, weight=weight) for weight, vector in enumerate(vectors, 3)))
+    assert torch.equal(whole.direction[dtype][few], alone.direction[dtype])
