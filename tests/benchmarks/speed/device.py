@@ -57,7 +57,7 @@ def cases(data: Path) -> dict[str, Case]:
         "recipe": Case({"data": fashion, "model": "mlp"}, 1000, 128, precisions=("float32",)),
         "cnn": Case({"data": fashion, "model": "cnn"}, 500, 256),
         "wide cnn": Case({"data": fashion} | wide, 200, 256),
-        "gpt2": Case({"data": text, "model": GPT2}, 60, 8, units=256),
+        "gpt2": Case({"data": text, "model": GPT2}, 200, 8, units=256),
     }
 
 
