@@ -12,7 +12,7 @@ import torch
 from storage.errors import RoundFailed, UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.numerics.dtypes import accumulator, is_float
+from tasks.numerics.dtypes import accumulator, in_pieces, is_float
 from tasks.reduces.tree import Gather
 
 
@@ -83,7 +83,9 @@ class Robust(Gather):
         if not sizes:
             return exact
         wide = max((accumulator(dtype) for dtype in sizes), key=lambda dtype: dtype.itemsize)
-        points = torch.stack([torch.cat([vectors[dtype].to(wide) for dtype in sizes]) for vectors in group])
+        points = torch.empty(len(group), sum(sizes.values()), dtype=wide)
+        for row, vectors in zip(points, group, strict=True):
+            torch.cat([vectors[dtype].to(wide) for dtype in sizes], out=row)
         parts = self._center_of_finite(points).split(list(sizes.values()))
         return exact | {k: part.to(getattr(torch, k)) for k, part in zip(sizes, parts, strict=True)}
 
@@ -102,7 +104,7 @@ class Robust(Gather):
 
 def _lower_median(points: torch.Tensor) -> torch.Tensor:
     """The lower median, (updates, elements) -> (elements,); each element is one of an update."""
-    return points.sort(0).values[(len(points) - 1) // 2]
+    return in_pieces(lambda piece: piece.sort(0).values[(len(points) - 1) // 2], points)
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ class Median(Robust):
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """(updates, elements) -> (elements,)."""
         updates = len(points)
-        return points.sort(0).values[(updates - 1) // 2 : updates // 2 + 1].mean(0)
+        middle = slice((updates - 1) // 2, updates // 2 + 1)
+        return in_pieces(lambda piece: piece.sort(0).values[middle].mean(0), points)
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ class TrimmedMean(Robust):
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """(updates, elements) -> (elements,)."""
-        return points.sort(0).values[self.f : len(points) - self.f].mean(0)
+        kept = slice(self.f, len(points) - self.f)
+        return in_pieces(lambda piece: piece.sort(0).values[kept].mean(0), points)
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,7 @@ class GeometricMedian(Robust):
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """(updates, elements) -> (elements,)."""
-        center = points.median(0).values
+        center = in_pieces(lambda piece: piece.median(0).values, points)
         for _ in range(self.steps):
             distances = torch.stack([(point - center).double().norm() for point in points])
             scale = distances.median()

@@ -185,10 +185,13 @@ def test_an_update_is_clipped_before_the_mean_and_never_lengthened() -> None:
         find_reduce("clipped_mean:0")
 
 
+@pytest.mark.parametrize("reduce", [Mean(), Median(), TrimmedMean(1)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_large_vectors_have_the_bits_that_each_element_has_alone(dtype: str) -> None:
+def test_large_vectors_have_the_bits_that_each_element_has_alone(dtype: str, reduce: Reduce) -> None:
+    def reduced(vectors: list[torch.Tensor]) -> torch.Tensor:
+        updates = [Update({dtype: vector}, weight=weight) for weight, vector in enumerate(vectors, 3)]
+        return reduce_all(reduce, STATE, updates).direction[dtype]
+
     vectors = [torch.randn(2 * PIECE + 3).to(getattr(torch, dtype)) for _ in range(3)]
-    whole = mean(*(Update({dtype: vector}, weight=weight) for weight, vector in enumerate(vectors, 3)))
     few = torch.tensor([0, 1, PIECE - 1, PIECE, 2 * PIECE, 2 * PIECE + 2])
-    alone = mean(*(Update({dtype: vector[few]}, weight=weight) for weight, vector in enumerate(vectors, 3)))
-    assert torch.equal(whole.direction[dtype][few], alone.direction[dtype])
+    assert torch.equal(reduced(vectors)[few], reduced([vector[few] for vector in vectors]))
