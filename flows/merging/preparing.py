@@ -67,7 +67,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         raise UsageError(f"{wish} needs examples; give --data")
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     network = found.objective.model.build()
-    expected = outline(network.state_dict())
+    expected = outline(network)
     known = _decided(known, network)
     units = find_units(network, found.inputs)
     for layer in known.layers:
@@ -77,7 +77,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     for place, state in zip(config.networks, opened, strict=True):
         check_checkpoint(place, state, expected)
     states = [fitted(state, expected) for state in opened]
-    error = check_function(network, found.inputs, units)
+    error = check_function(network, found.few, units)
     places = tuple(lasting(place, root) for place in config.networks)
     objective, partitions = found.objective, found.partitions
     gallery = None if partitions is None else Gallery(objective, partitions, units, known.examples, root)

@@ -40,6 +40,11 @@ class Subject:
     inputs: tuple[torch.Tensor, ...]
     partitions: Partitions | None
 
+    @property
+    def few(self) -> tuple[torch.Tensor, ...]:
+        """The first two example inputs if there are data: outputs, such as logits of each token, may be large."""
+        return self.inputs if self.partitions is None else tuple(each[:2] for each in self.inputs)
+
 
 def kept_code(config: AnyArchitecture) -> AnyArchitecture:
     """The configuration with references to the user's functions replaced by their source."""
@@ -143,6 +148,6 @@ def unit_report(config: Architecture) -> dict[str, Any]:
         "pinned_units": units.pinned_units,
         "pinned": dict(units.pinned),
         "unknown": dict(units.unknown),
-        "function_error": check_function(network, found.inputs, units),
+        "function_error": check_function(network, found.few, units),
         "seconds": seconds,
     }

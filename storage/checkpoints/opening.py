@@ -55,8 +55,9 @@ def check_checkpoint(
     """Raise `CheckpointError` unless tensors have the names and shapes of a network and are finite in its dtypes.
 
     `expected` has the network's tensors, of which the values are not read. Integer scalars, such as
-    ``num_batches_tracked``, may be missing.
+    ``num_batches_tracked``, may be missing, and so may all but one of tied tensors.
     """
+    tensors = _with_tied(tensors, expected)
     _check_names(place, tensors, expected)
     for name, tensor in tensors.items():
         actual, wanted = _described(tensor), _described(expected[name])
@@ -69,9 +70,16 @@ def check_checkpoint(
             raise CheckpointError(f"{place}: {name!r} has {number}; take an earlier checkpoint")
 
 
-def outline(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A network's tensors without their values, on the meta device; only integer scalars keep theirs."""
-    return {n: t if _described(t) == INTEGER else torch.empty_like(t, device="meta") for n, t in tensors.items()}
+def outline(network: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A network's tensors without their values, on the meta device; only integer scalars keep theirs.
+
+    Those that are tied, as they are one tensor under several names, are one here, too.
+    """
+    outlines: dict[int, torch.Tensor] = {}
+    for tensor in (named := network.state_dict(keep_vars=True)).values():
+        kept = tensor.detach() if _described(tensor) == INTEGER else torch.empty_like(tensor, device="meta")
+        outlines.setdefault(id(tensor), kept)
+    return {name: outlines[id(tensor)] for name, tensor in named.items()}
 
 
 def fitted(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> LazyTensors:
@@ -81,10 +89,21 @@ def fitted(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Ten
     an `outline` of the network.
     """
 
+    known = _with_tied(tensors, expected)
+
     def read(name: str) -> torch.Tensor:
-        return tensors.get(name, expected[name]).to(expected[name].dtype)
+        return known.get(name, expected[name]).to(expected[name].dtype)
 
     return LazyTensors(tuple(expected), read, specs_of(expected.items()))
+
+
+def _with_tied(
+    tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
+) -> Mapping[str, torch.Tensor]:
+    """Tensors with those that a file leaves out because they are tied to others, as safetensors does."""
+    there = {id(tensor): name for name, tensor in expected.items() if name in tensors}
+    tied = {n: there[id(t)] for n, t in expected.items() if n not in tensors and id(t) in there}
+    return LazyTensors((*tensors, *tied), lambda name: tensors[tied.get(name, name)]) if tied else tensors
 
 
 def _existing(place: Where, root: Where | None) -> Path:

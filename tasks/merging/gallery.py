@@ -61,7 +61,7 @@ class Gallery:
 
 @functools.lru_cache(maxsize=4)
 def _expected(model: ModelSpec) -> dict[str, torch.Tensor]:
-    return outline(model.build().state_dict())
+    return outline(model.build())
 
 
 def observe(

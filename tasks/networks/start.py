@@ -41,7 +41,7 @@ class Start:
 
     def _tensors(self, objective: Objective) -> LazyTensors:
         opened = open_checkpoint(self.reference)
-        expected = outline(objective.built.state_dict())
+        expected = outline(objective.built)
         check_checkpoint(self.reference, opened, expected)
         if _digest(opened) != self.digest:
             raise CheckpointError(f"{self.reference} is not what the run was to begin with; restore it")

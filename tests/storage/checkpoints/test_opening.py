@@ -17,11 +17,12 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import nn
 
 from storage.checkpoints.files import SUFFIXES as WRITABLE
 from storage.checkpoints.files import WRAPPERS
-from storage.checkpoints.opening import check_checkpoint, lasting
+from storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from storage.checkpoints.writing import check_place, write_checkpoint
 from storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
 from tests.storage.checkpoints.reading import read_checkpoint
@@ -403,6 +404,20 @@ def test_tensors_that_fit_pass_and_integer_scalars_may_be_absent() -> None:
     half = {"a": torch.ones(2, dtype=torch.bfloat16), "b": torch.ones(2).to(torch.float8_e4m3fn)}
     check_checkpoint("here.pt", half, {"a": torch.ones(2), "b": torch.ones(2)})
     check_checkpoint("here.pt", {"a": torch.ones(2)}, {"a": torch.ones(2).to(torch.float8_e5m2)})
+
+
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_a_file_may_leave_out_all_but_one_of_tied_tensors(tmp_path, left_out: int) -> None:
+    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    network[1].weight = network[0].weight
+    kept = {name: t for name, t in network.state_dict().items() if name != f"{left_out}.weight"}
+    save_file(kept, tmp_path / "tied.safetensors")
+    opened, expected = open_checkpoint(tmp_path / "tied.safetensors"), outline(network)
+    check_checkpoint("tied", opened, expected)
+    assert bits(fitted(opened, expected)) == bits(network.state_dict())
+    apart = outline(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+    with pytest.raises(CheckpointError, match=f"lacks '{left_out}.weight'"):
+        check_checkpoint("tied", opened, apart)
 
 
 def test_missing_and_extra_names_are_told_and_the_nearest_for_a_misnamed_one() -> None:
