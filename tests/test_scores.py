@@ -33,6 +33,7 @@ metric = MulticlassF1Score(num_classes=10, average="macro")
 def calibration(): return MulticlassCalibrationError(num_classes=10)
 def weighted(outputs, targets):
     return torch.nn.functional.cross_entropy(outputs, targets, weight=WEIGHT, ignore_index=3)
+def together(outputs, targets): return torch.full(targets.shape, len(targets))
 def each(outputs, targets): return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 class Ordered(Metric):
@@ -135,6 +136,16 @@ def test_outputs_that_are_too_many_to_gather_are_refused(own, train, monkeypatch
     with pytest.raises(ModelError, match=says) as caught:
         train(**wholly(own(OWN), fields), **DIGITS, rounds=1)
     assert "\n" not in str(caught.value)
+
+
+def test_large_outputs_are_scored_a_few_at_a_time_to_the_same_numbers(own, train, monkeypatch) -> None:
+    fields = wholly(own(OWN), {"scores": (*SCORES, "together")})
+    whole = train(**fields, **DIGITS, rounds=1).round(1).score
+    monkeypatch.setattr("tasks.networks.fit.MOST_SCORED", 79)  # 7 examples with 10 outputs each
+    few = train(**fields, **DIGITS, rounds=1).round(1).score
+    assert (whole.values.pop("together") > 100, few.values.pop("together") <= 7) == (True, True)
+    assert (few.examples, few.loss) == (whole.examples, pytest.approx(whole.loss, rel=1e-12))
+    assert few.values == pytest.approx(whole.values, rel=1e-6)
 
 
 def test_what_keeps_sums_is_not_too_much(own, train, monkeypatch) -> None:

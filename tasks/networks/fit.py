@@ -32,6 +32,10 @@ MOST_GATHERED = 2**28
 """The most bytes that may be gathered for a score: all outputs, or a metric's states of all batches."""
 
 
+MOST_SCORED = 2**25
+"""The most numbers that a network gives at once where it is scored; their logarithms take as much memory again."""
+
+
 def check_fit(objective: Objective, partitions: Partitions, description: Description, partition: int) -> Objective:
     """Try an objective on two examples of a partition, and return it with its scores decided.
 
@@ -56,7 +60,14 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
                 objective = replace(objective, scores=fitting)
             _check_names(objective)
             whole = tuple(name for name, judge in objective.judges.items() if trial.is_whole(name, judge))
-    return replace(objective, whole=whole)
+    return replace(objective, whole=whole, score_batch=_score_batch(outputs, len(examples)))
+
+
+def _score_batch(outputs: Any, examples: int) -> int:
+    """How many examples are scored at once, from the outputs for some: fewer where these are large."""
+    output = outputs if isinstance(outputs, torch.Tensor) else member(outputs, "logits")
+    each = output.numel() // examples if isinstance(output, torch.Tensor) else 0
+    return max(1, min(SCORE_BATCH, MOST_SCORED // max(1, each)))
 
 
 def _check_names(objective: Objective) -> None:

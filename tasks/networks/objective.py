@@ -29,6 +29,7 @@ from storage.values.tensors import (
     views,
 )
 from tasks.data.examples import IGNORED, Tensors, first_tensor
+from tasks.data.splits.split import SCORE_BATCH
 from tasks.matching.unofficial import hooked
 from tasks.networks.compiling import compile_network
 from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
@@ -143,6 +144,7 @@ class Objective:
         loss: The name or the code of the loss.
         scores: Names or code of the scores; None means the default ones, which `check_fit` decides.
         whole: Names of scores, or of the loss, that need all held-out outputs at once; `check_fit` sets it.
+        score_batch: How many examples are scored at once; `check_fit` sets it.
         precision: That of forward passes, ``float32`` (as the tensors are), ``bf16`` or ``fp16``; `Compute` sets
             it.
         compiled: Whether torch's compiler makes the network's code; `Compute` sets it.
@@ -156,6 +158,7 @@ class Objective:
     loss: str | Code
     scores: tuple[str | Code, ...] | None = None
     whole: tuple[str, ...] = ()
+    score_batch: int = SCORE_BATCH
     precision: str = "float32"
     compiled: bool = False
 

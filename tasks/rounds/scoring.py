@@ -51,9 +51,10 @@ def tally(
     """
     tallies, device = [], next(network.parameters()).device
     for batch in held_out.slices(SCORE_BATCH):
-        there = batch.on(lambda tensor: tensor.to(device))
-        with objective.casting(device.type):
-            tallies.append(replace(_tally(objective, network, there), partition=partition))
+        for part in batch.slices(objective.score_batch):
+            there = part.on(lambda tensor: tensor.to(device))
+            with objective.casting(device.type):
+                tallies.append(replace(_tally(objective, network, there), partition=partition))
     return tallies
 
 

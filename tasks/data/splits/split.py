@@ -11,7 +11,7 @@ from tasks.data.splits.deals import Deal, Pool, Rows, find_split
 from tasks.numerics.pinning import derive_seed
 
 SCORE_BATCH = 128
-"""The number of held-out examples scored at once. It is fixed, as it is part of the arithmetic."""
+"""The most held-out examples scored at once. It is fixed, as it is part of the arithmetic."""
 
 
 @dataclass(frozen=True)
