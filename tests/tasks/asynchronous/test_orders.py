@@ -21,7 +21,7 @@ def followed(
     order: Seeded, when: Asynchronous, partitions: int, rounds: int
 ) -> tuple[list[ServerRound], list[Mapping[int, InFlight]]]:
     """The first rounds_taken, and what partitions have in hand before each."""
-    server = standing(None, partitions)
+    server = standing(None, range(partitions))
     rounds_taken, in_flight = [], []
     for round, taken_in in enumerate(islice(order.rounds(when, 1, server.in_flight), rounds), start=1):
         rounds_taken.append(taken_in)
@@ -46,7 +46,8 @@ def test_a_run_that_goes_on_from_any_round_goes_on_in_the_same_order(partitions,
 @given(seed=st.integers(0, 2**31), speeds=st.lists(st.floats(0.2, 5.0), min_size=1, max_size=5))
 def test_partitions_take_shares_of_their_speeds(seed: int, speeds: list[float]) -> None:
     """A turn takes 1 / speed on the mean, and never more than 1.5 times that nor less than half of it."""
-    rounds_taken = Seeded(seed, tuple(speeds)).rounds(Asynchronous(), 1, standing(None, len(speeds)).in_flight)
+    in_flight = standing(None, range(len(speeds))).in_flight
+    rounds_taken = Seeded(seed, tuple(speeds)).rounds(Asynchronous(), 1, in_flight)
     landed = Counter(taken_in.partitions[0] for taken_in in islice(rounds_taken, 600))
     for partition, speed in enumerate(speeds):
         share = 600 * speed / sum(speeds)
@@ -73,10 +74,10 @@ def test_a_recorded_order_is_the_one_that_was_recorded(train, options) -> None:
 def test_a_recorded_order_ends_where_its_run_does(train) -> None:
     fields = {"model": "logistic", "partitions": 2, "rounds": 3}
     run = train(algorithm="async_sgd", **fields)
-    recorded = Recorded(run.address).rounds(Asynchronous(), 1, standing(None, 2).in_flight)
+    recorded = Recorded(run.address).rounds(Asynchronous(), 1, standing(None, range(2)).in_flight)
     assert len(list(islice(recorded, 3))) == 3
     with pytest.raises(UsageError, match=r"has no order beyond round 3; give fewer --rounds"):
         next(recorded)
     waited = train(algorithm="sync_sgd", **fields)
     with pytest.raises(UsageError, match="has no order of arrival: its rounds waited for all partitions"):
-        next(Recorded(waited.address).rounds(Asynchronous(), 1, standing(None, 2).in_flight))
+        next(Recorded(waited.address).rounds(Asynchronous(), 1, standing(None, range(2)).in_flight))

@@ -36,6 +36,17 @@ RUNS: dict[str, dict[str, object]] = {
         "optimizer": "AdamW",
         "optimizer_state": "carried",
     },
+    "async_sgd-cohort": {"algorithm": "async_sgd", "cohort": 2, "momentum": 0.5, "max_staleness": 2},
+    "downpour-cohort": {"algorithm": "downpour", "cohort": 3, "fetch_every": 2, "push_every": 2},
+    "easgd-cohort": {
+        "algorithm": "easgd",
+        "cohort": 2,
+        "cohort_by_size": True,
+        "local_steps": 2,
+        "momentum": 0.9,
+        "optimizer_state": "carried",
+    },
+    "fed_buff-cohort": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "cohort": 0.75},
 }
 
 

@@ -106,7 +106,15 @@ def test_the_quorum_counts_those_that_take_part(train, own) -> None:
         ({"cohort_by_size": True}, "cohort_by_size says how a cohort is drawn; give a cohort, too"),
         ({"cohort": 3, "topology": "ring"}, "with a topology each partition trains its network in each round"),
         ({"cohort": 3, "algorithm": "auto"}, "auto decides how many partitions there are"),
-        ({"cohort": 3, "algorithm": "fed_buff"}, "a cohort needs rounds in which partitions begin together"),
+        (
+            {"cohort": 3, "algorithm": "fed_buff", "buffer": 4},
+            "a buffer of 4 is never full: 3 partitions have one update each in it; give a smaller buffer or a "
+            "larger cohort",
+        ),
+        (
+            {"cohort": 3, "algorithm": "downpour", "fetch_every": 4, "push_every": 2},
+            "a partition of a cohort fetches each time that it is drawn, not every 4 steps; give fetch_every 2",
+        ),
         ({"cohort": 3, "recombined": {"reduce": "krum:1"}}, "needs 5 updates, and 3 partitions are in a round"),
     ],
 )
