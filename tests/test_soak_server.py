@@ -32,6 +32,8 @@ RUNS = {
     "downpour": ["--algorithm", "downpour", "--fetch-every", "4", "--push-every", "2"],
     "easgd": ["--algorithm", "easgd", "--local-steps", "2"],
     "fed_buff": ["--algorithm", "fed_buff", "--local-steps", "2", "--buffer", "2"],
+    "fed_buff-cohort": ["--algorithm", "fed_buff", "--local-steps", "2", "--buffer", "2", "--cohort", "3"],
+    "easgd-cohort": ["--algorithm", "easgd", "--local-steps", "2", "--cohort", "0.4"],
 }
 
 

@@ -120,7 +120,7 @@ class Experiment(Dealing):
     cohort: Annotated[Annotated[int, Field(ge=1, strict=True)] | Share | None, BeforeValidator(_as_number)] = (
         Field(
             default=None,
-            description="how many partitions take part in a round, such as 10, or a share, such as 0.1",
+            description="how many partitions take part in a round, such as 10, or a share, 0.1; or work at once",
         )
     )
     cohort_by_size: bool = Field(
@@ -167,7 +167,7 @@ class Experiment(Dealing):
 
     @property
     def drawn(self) -> Cohort | None:
-        """The cohort of a round; None if all partitions take part."""
+        """The cohort of a round, or of a parameter server; None if all partitions take part."""
         share = self.cohort if self.cohort is not None else 1.0
         size = share if isinstance(share, int) else max(1, round(share * self.partitions))
         return None if size == self.partitions else Cohort(size, self.cohort_by_size)

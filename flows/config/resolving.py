@@ -42,7 +42,7 @@ KEPT = "updates:10"
 """The default of `keep` for runs with a parameter server."""
 
 SCORED_PUSHES = 10
-"""By default the server's network is scored after so many pushes of each partition."""
+"""By default the server's network is scored after so many pushes for each partition that computes at one time."""
 
 
 @dataclass(frozen=True)
@@ -183,15 +183,20 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
         if config.order or config.speeds:
             raise UsageError("order and speeds are of updates that arrive one by one; choose such an algorithm")
         return _filled(config, evaluate_every=1, keep="all")
-    if algorithm.when.buffer > config.partitions:
+    when, in_flight = algorithm.when, config.drawn.size if config.drawn else config.partitions
+    if when.buffer > in_flight:
+        more = "a larger cohort" if config.drawn else "more partitions"
         raise UsageError(
-            f"a buffer of {algorithm.when.buffer} is never full: {config.partitions} partitions have one update "
-            "each in it; give a smaller buffer or more partitions"
+            f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
+            f"smaller buffer or {more}"
         )
     if config.resplit_every is not None:
         raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
-    if config.cohort is not None:
-        raise UsageError("a cohort needs rounds in which partitions begin together; leave it out")
+    if config.drawn and when.fetch_every > when.push_every:
+        raise UsageError(
+            f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} steps; "
+            f"give fetch_every {when.push_every}, or leave cohort out"
+        )
     if config.stacked > 1:
         raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
     if config.quorum > 1:
@@ -199,7 +204,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     if (config.order or config.speeds) and not EXECUTORS[config.executor].orders_arrivals:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
-    every = max(1, SCORED_PUSHES * config.partitions // algorithm.when.buffer)
+    every = max(1, SCORED_PUSHES * in_flight // when.buffer)
     return _filled(config, evaluate_every=every, keep=KEPT)
 
 

@@ -21,6 +21,7 @@ from storage.upkeep.keeping import Keep
 from storage.values.tensors import specs_bytes
 from tasks.executors.base import Executor
 from tasks.rounds.job import Work
+from tasks.when import Asynchronous
 
 LARGE = 10**9
 """From so many bytes on, what a run will need is said."""
@@ -49,7 +50,9 @@ class Needs:
         layout = work.objective.layout
         none = {spec.dtype: torch.empty(0, dtype=getattr(torch, spec.dtype)) for spec in layout.params}
         held = COPIES * specs_bytes(layout.params) // work.compute.ranks + 2 * specs_bytes(layout.frozen)
-        return cls(schema_of(work, work.algorithm.apply.init(none)), held, work.partitions.taking_part)
+        when = work.algorithm.when
+        updates = when.buffer if isinstance(when, Asynchronous) else work.partitions.taking_part
+        return cls(schema_of(work, work.algorithm.apply.init(none)), held, updates)
 
     def stored(self, keep: Keep, rounds: int) -> int:
         """The bytes that stay of so many rounds under a policy, the newest round whole."""

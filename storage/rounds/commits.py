@@ -22,7 +22,8 @@ from storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
 class Arrival:
     """How an update came to a parameter server.
 
-    `push` says which push of its partition it is, counted from 1. Its map began from the state of round `version`.
+    `push` says which push of its partition it is, counted from 1; with a cohort, how many pushes had arrived when
+    the partition was drawn, plus one. Its map began from the state of round `version`.
     `staleness` counts the rounds since then that took an update.
     """
 
@@ -101,8 +102,8 @@ class SplitRecord:
 class InFlight:
     """The work that a partition of a parameter server has not pushed yet.
 
-    `push` is the number of its push, counted from 1. `version` is the round whose state the partition fetched, and
-    `steps` the number of rounds up to that one that took an update.
+    `push` is the number of its push, as in `Arrival`. `version` is the round whose state the partition fetched,
+    and `steps` the number of rounds up to that one that took an update.
     """
 
     push: Count = 1
@@ -112,7 +113,7 @@ class InFlight:
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """The state of a parameter server after a round: the work that is `in_flight`, by partition.
+    """The state of a parameter server after a round: the work that is `in_flight`, by partition of the cohort.
 
     `steps` counts the rounds so far that took an update. `unsound` are the partitions whose last update was
     refused because of its content.

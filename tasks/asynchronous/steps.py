@@ -20,7 +20,7 @@ from tasks.rounds.guard import NOTHING, check_buffers, check_state
 from tasks.rounds.job import Work
 from tasks.rounds.steps import Mapped, Outcome, map_partition, own_code
 from tasks.user_code import Code, WithCode
-from tasks.when import Asynchronous, ServerRound
+from tasks.when import Asynchronous, Draw, ServerRound
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,17 @@ def rules(work: Work) -> Asynchronous:
     return when
 
 
+def drawing(work: Work) -> Draw:
+    """What draws the partition that computes next; None without a cohort."""
+    earlier, partitions = work.before * rules(work).buffer, work.partitions
+    return (lambda pushes, busy: partitions.next_of(earlier + pushes, busy)) if work.in_turn else None
+
+
+def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:
+    """The server's record in the commit before a round; see `standing`."""
+    return recorded or standing(None, work.cohort(0) or range(work.partitions.split.partitions))
+
+
 def map_version(
     work: Work,
     fetched: State,
@@ -89,7 +100,7 @@ def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[P
     latest update of every partition is.
     """
     when, round = rules(work), before.state.round + 1
-    server = standing(before.server, work.partitions.split.partitions)
+    server = server_before(work, before.server)
     records = {each.partition: _judged(when, server, each) for each in pushed}
     accepted = {
         each.partition: _scaled(each.update, when.factor(_staleness(records[each.partition])))
@@ -101,7 +112,7 @@ def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[P
         check_state(work.objective.layout, state, before.state)
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
     unsound = {each.partition: each.record.refused for each in pushed if each.record.refused is not None}
-    after = _after(when, server, taken_in, round, unsound, changed=bool(accepted))
+    after = _after(work, server, taken_in, round, unsound, changed=bool(accepted))
     return Outcome(state, records, _carry_from(work, before, server, pushed), matches, after)
 
 
@@ -168,7 +179,7 @@ def _carry_from(work: Work, before: Outcome, server: ServerRecord, pushed: Seque
 
 
 def _after(
-    when: Asynchronous,
+    work: Work,
     server: ServerRecord,
     taken_in: ServerRound,
     round: int,
@@ -179,14 +190,18 @@ def _after(
 
     `refused` has the reasons of unsound updates by partition.
 
-    Raises `RoundFailed` if the latest update of every partition is unsound.
+    Raises `RoundFailed` if the latest update of every partition is unsound; with a cohort, if those of so many
+    partitions are that came one after the other.
     """
     unsound = (set(server.unsound) - set(taken_in.partitions)) | refused.keys()
-    if len(unsound) == len(server.in_flight):
+    if work.in_turn and len(refused) < len(taken_in.partitions):
+        unsound = set()
+    if len(unsound) >= len(server.in_flight):
         partition, reason = next(iter(refused.items()))
         raise RoundFailed(
             f"round {round}: no partition has a sound update left; partition {partition}: {reason}. "
             f"Rounds to {round - 1} are kept and name the others; try a smaller lr, or check the data"
         )
     steps = server.steps + changed
-    return ServerRecord(next_in_flight(when, server, taken_in, round, steps), steps, tuple(sorted(unsound)))
+    in_flight = next_in_flight(rules(work), server, taken_in, round, steps, drawing(work))
+    return ServerRecord(in_flight, steps, tuple(sorted(unsound)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,6 +39,20 @@ BlockExamples = Mapping[int, Partition]
 """The examples of the partitions of a block that take part in a round, by partition, ascending."""
 
 
+class ExamplesInTurn(dict[int, Partition]):
+    """The examples of the block's part of a parameter server's first cohort, by which the network is scored.
+
+    Those of any other partition are loaded under the split of a `number` whenever it is their turn to compute.
+    """
+
+    def __init__(self, partitions: Partitions, number: int, first: BlockExamples) -> None:
+        super().__init__(first)
+        self.partitions, self.number = partitions, number
+
+    def __missing__(self, partition: int) -> Partition:
+        return self.partitions.load(self.number, partition, 0, self.partitions.taking_part)
+
+
 @dataclass(frozen=True)
 class Partitions:
     """The partitions of a run's examples, from which a worker loads its own.
@@ -52,7 +66,7 @@ class Partitions:
         shared: Whether all partitions have the same held-out examples, of which each scores a part.
         loading: How examples are prepared where they are used.
         files: The names of the files that are read where they are used, each with what shows that it is the same.
-        cohort: How many partitions take part in a round; None: all.
+        cohort: How many partitions take part in a round, or compute at one time; None: all.
         own_held_out: The share of its examples that each partition holds out for a score of its own.
 
     Example:
@@ -82,12 +96,17 @@ class Partitions:
 
     @property
     def taking_part(self) -> int:
-        """How many partitions take part in a round."""
+        """How many partitions take part in a round, or compute at one time for a parameter server."""
         return self.split.partitions if self.cohort is None else self.cohort.size
 
     def cohort_of(self, round: int) -> tuple[int, ...] | None:
         """The partitions that take part in a round, ascending; None: all."""
         return None if self.cohort is None else _known_cohort(self, round)
+
+    def next_of(self, pushes: int, busy: Collection[int]) -> int:
+        """The partition of a parameter server's cohort that computes next; see `Cohort.draw_next`."""
+        assert self.cohort is not None
+        return self.cohort.draw_next(self.split.seed, pushes, _known_sizes(self, 0), busy)
 
     def load(self, number: int, partition: int, place: int | None = None, scorers: int | None = None) -> Partition:
         """Load a partition under the split of this number; raises `DataError` if the examples have changed.
@@ -286,8 +305,14 @@ def _known_cohort(partitions: Partitions, round: int) -> tuple[int, ...]:
     cohort = partitions.cohort
     assert cohort is not None
     split = partitions.split
-    sizes = partitions.sizes(split.number(round)) if cohort.by_size else range(split.partitions)
-    return cohort.draw(split.seed, round, sizes)
+    return cohort.draw(split.seed, round, _known_sizes(partitions, split.number(round)))
+
+
+@functools.lru_cache(maxsize=2)
+def _known_sizes(partitions: Partitions, number: int) -> Sequence[int]:
+    """How many examples each partition has under a split; any numbers, if the cohort is not drawn by size."""
+    by_size = partitions.cohort is not None and partitions.cohort.by_size
+    return partitions.sizes(number) if by_size else range(partitions.split.partitions)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -298,7 +323,7 @@ def _known_part(partitions: Partitions, place: int, scorers: int) -> AnyExamples
 
 def forget_examples() -> None:
     """Clear the caches of examples of this process and its loaders; the examples may have changed on disk."""
-    for known in (_known_rows, _known_cohort, _known_part):
+    for known in (_known_rows, _known_cohort, _known_sizes, _known_part):
         known.cache_clear()
     forget_opened()
     forget_loaders()

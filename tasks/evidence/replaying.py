@@ -25,8 +25,8 @@ from storage.values.digests import (
 )
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.asynchronous.ledger import recorded_round, standing
-from tasks.asynchronous.steps import Pushed, map_version, recorded_push, rules, serve
+from tasks.asynchronous.ledger import recorded_round
+from tasks.asynchronous.steps import Pushed, map_version, recorded_push, rules, serve, server_before
 from tasks.data.partitions import BlockExamples
 from tasks.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from tasks.persistence.committing import fold_round
@@ -54,7 +54,7 @@ def replay_block(job: Job, round: int, data: BlockExamples, block: int) -> Repla
 
     def steps(before: Outcome, stored: Commit) -> Replayed | RoundResult:
         if stored.server is not None:
-            return _pushed(job, before, stored, data)
+            return _pushed(job, before, stored, data, block)
         # Whether a map raises may depend on the machine, so maps that raised are taken from the record.
         records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in data}
         updates: dict[int, Update | None] = dict.fromkeys(records)
@@ -77,13 +77,15 @@ def replay_block(job: Job, round: int, data: BlockExamples, block: int) -> Repla
     return _with_records(job, round, steps)
 
 
-def _pushed(job: Job, before: Outcome, stored: Commit, data: BlockExamples) -> tuple[Pushed, ...] | RoundResult:
+def _pushed(
+    job: Job, before: Outcome, stored: Commit, data: BlockExamples, block: int
+) -> tuple[Pushed, ...] | RoundResult:
     """Map again what a block's partitions pushed in a round of a parameter server, each from its own version.
 
     Returns a `RoundResult` if an update differs or cannot be mapped.
     """
     pushed = list[Pushed]()
-    for partition in filter(data.__contains__, stored.updates):
+    for partition in (each for each in stored.updates if job.plan.block_of(each) == block):
         arrival = stored.updates[partition].arrival
         if arrival is None:
             return RoundResult(stored.round, lacking="its updates came to the server of another run")
@@ -127,7 +129,7 @@ def replay_round(job: Job, round: int, blocks: Sequence[Replayed | RoundResult])
             folded = [block for block in blocks if isinstance(block, BlockResult)]
             after = reduce_apply(job.work, before, folded)
         else:
-            recorded = recorded_round(standing(before.server, job.plan.partitions), stored)
+            recorded = recorded_round(server_before(job.work, before.server), stored)
             pushed = {each.partition: each for block in blocks if isinstance(block, tuple) for each in block}
             after = serve(job.work, before, recorded, [pushed[partition] for partition in recorded.partitions])
         return RoundResult(round, _of_outcome(job, after, stored), raised=_raised(stored))

@@ -43,8 +43,11 @@ class Task(NamedTuple):
         return self.spread.split("-")[0]
 
     def partitions(self, job: Job) -> Sequence[int]:
-        """The partitions that the task works on. Its key has the number of blocks that the plan had then."""
-        if self.kind == "push":
+        """The partitions that the task works on. Its key has the number of blocks that the plan had then.
+
+        Of several that a parameter server has drawn, it names the first.
+        """
+        if self.kind == "push" or (self.kind == "pushes" and job.work.in_turn):
             return range(self.block, self.block + 1)
         plan = replace(job, blocks=int(self.spread.rpartition("-")[2])).plan_of(self.round)
         return plan.members(plan.block_of(self.block) if self.kind == "pushes" else self.block)

@@ -24,7 +24,7 @@ from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
 from storage.values.state import Update
 from storage.values.tensors import Vectors
-from tasks.data.partitions import BlockExamples, Partition, Partitions
+from tasks.data.partitions import BlockExamples, ExamplesInTurn, Partition, Partitions
 from tasks.numerics.fingerprints import check_fingerprint, check_source, fingerprint, source_digest
 from tasks.numerics.pinning import generators_kept
 from tasks.persistence.exchanging import exchanged
@@ -69,10 +69,11 @@ def load_block(job: Job, round: int, block: int) -> BlockExamples:
     """
     plan, number, load = job.plan_of(round), job.split(round), job.work.partitions.load
     scorers = len(plan.taking_part)
-    return {
+    examples = {
         p: load(number, p, place, scorers)
         for place, p in zip(plan.places(block), plan.members(block), strict=True)
     }
+    return ExamplesInTurn(job.work.partitions, number, examples) if job.work.in_turn else examples
 
 
 Again = Callable[[Callable[[], Mapped]], Mapped]

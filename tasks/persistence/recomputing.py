@@ -11,8 +11,8 @@ from storage.rounds.commits import Commit
 from storage.rounds.pruned import has_updates, there
 from storage.rounds.store import RoundStore
 from storage.values.digests import state_digest, tensor_digests
-from tasks.asynchronous.ledger import recorded_round, standing
-from tasks.asynchronous.steps import recorded_push, serve
+from tasks.asynchronous.ledger import recorded_round
+from tasks.asynchronous.steps import recorded_push, serve, server_before
 from tasks.rounds.guard import LEFT_OUT, NOTHING
 from tasks.rounds.job import Work
 from tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
@@ -107,6 +107,6 @@ def reduce_again(
     if commit.server is None:
         nodes = fold_block(work, before.state.round + 1, [(0, work.partitions.split.partitions)], updates)
         return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
-    taken_in = recorded_round(standing(before.server, len(commit.server.in_flight)), commit)
+    taken_in = recorded_round(server_before(work, before.server), commit)
     pushed = [recorded_push(work, p, records[p], updates[p] or NOTHING) for p in taken_in.partitions]
     return serve(work, before, taken_in, pushed)

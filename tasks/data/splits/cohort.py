@@ -1,8 +1,8 @@
-"""The cohort of a round: which partitions take part in it."""
+"""The cohort: which partitions take part in a round, or compute at one time for a parameter server."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,3 +34,20 @@ class Cohort:
                 raise DataError(f"a cohort of {self.size} by size: only {full} partitions have examples")
         drawn = generator.choice(len(sizes), self.size, replace=False, p=chances)
         return tuple(sorted(drawn.tolist()))
+
+    def draw_next(self, seed: int, pushes: int, sizes: Sequence[int], busy: Collection[int]) -> int:
+        """The partition that computes next for a parameter server after so many pushes: one that is not `busy`.
+
+        Raises `DataError` if partitions are drawn by size, and only `busy` ones have examples.
+        """
+        drawn = derive_seed(seed, "next", pushes)
+        if not self.by_size:
+            place = drawn % (len(sizes) - len(busy))
+            for partition in sorted(busy):
+                place += partition <= place
+            return place
+        chances = np.array(sizes, dtype=np.float64)
+        chances[list(busy)] = 0
+        if not chances.any():
+            raise DataError(f"a cohort of {self.size} by size: only {len(busy)} partitions have examples, too few")
+        return int(np.random.default_rng(drawn).choice(len(sizes), p=chances / chances.sum()))

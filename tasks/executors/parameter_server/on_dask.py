@@ -20,6 +20,7 @@ from distributed import Future
 
 from storage.rounds.commits import Commit
 from tasks.asynchronous.ledger import Ledger, next_push
+from tasks.asynchronous.steps import drawing
 from tasks.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
 from tasks.executors.on_worker import elsewhere
 from tasks.executors.parameter_server.server import ParameterServer, Served
@@ -55,12 +56,13 @@ class DaskServer:
         self.committed = round
         self._submitter = DaskSubmitter(pool, self.job)
         self._server = ParameterServer(self.job, round, self._submitter, elsewhere)
-        self._ledger = Ledger(self._server.when)
+        self._ledger = Ledger(self._server.when, round, self._server.in_flight, drawing(job.work))
+        self._blocks = self._submitter.blocks
         self._done: SimpleQueue[tuple[Future[Any], Sequence[int]]] = SimpleQueue()
         self._arrived: deque[int] = deque()
         self._waiting: list[int] = []  # their push waits, as the open round has one of theirs
         self._open: dict[int, Ref] = {}  # the pushes of the open round
-        self._idle: dict[int, None] = {}  # partitions that pushed and have not begun to map again, in order
+        self._idle: dict[int, None] = {}  # partitions that are to map next and have not begun, in order
         self._uncommitted: list[Served] = []
         self._committing: Submitted | None = None
         self._seconds: dict[int, float] = {}
@@ -71,7 +73,9 @@ class DaskServer:
         """Compute the rounds up to `last`, and yield each commit as it is made. Raises `LostWork`."""
         self._submitter.home = self._fastest()
         self._server.data = self.pool.data(self.job, self._server.round + 1, load_and_persist)
-        self._server.read_committed()
+        self._server.read_committed(self._ledger.landed)
+        for place, partition in enumerate(sorted(self._server.in_flight)):
+            self._blocks.setdefault(partition, place * self.job.blocks // len(self._server.in_flight))
         self._idle = {}
         self._begin(self._server.in_flight.keys() - self._server.maps.keys())
         while self.committed < last:
@@ -96,7 +100,8 @@ class DaskServer:
         homes = self.pool.homes(self.job.blocks)
         seconds: dict[str, list[float]] = {home: [] for home in homes}
         for partition, took in self._seconds.items():
-            seconds[homes[self.job.plan.block_of(partition)]].append(took)
+            if partition in self._blocks:
+                seconds[homes[self._blocks[partition]]].append(took)
         return min(seconds, key=lambda home: statistics.median(seconds[home] or [0.0]))
 
     def _take_in(self, last: int) -> bool:
@@ -114,10 +119,12 @@ class DaskServer:
             if not self._ledger.takes(partition):
                 self._waiting.append(partition)
                 continue
-            taken.add(partition)
-            self._idle[partition] = None
             self._open[partition] = self._server.take(partition)
-            if round := self._ledger.arrive(partition):
+            round, following = self._ledger.arrive(partition), self._ledger.following
+            self._blocks[following] = self._blocks.pop(partition)
+            taken.add(following)
+            self._idle[following] = None
+            if round:
                 closed.append(round)
                 pushed.append([self._open.pop(each) for each in round.partitions])
                 self._arrived.extendleft(reversed(self._waiting))
@@ -127,8 +134,8 @@ class DaskServer:
         # A partition that has waited begins only when a round closes: its commit records which state was fetched.
         begin = [p for p in self._idle if (closed or p in taken) and self._may_begin(p)]
         if closed:
-            # A partition that pushed in the round that is still open goes on from the state before it.
-            fetching = closed[-1].fetching.union(begin) - self._open.keys()
+            # Who goes on after a push in the round that is still open begins from the state before it.
+            fetching = closed[-1].fetching.union(begin).difference(self._ledger.landed.values())
             closed[-1] = replace(closed[-1], fetching=fetching)
             self._uncommitted.append(self._server.serve(closed, pushed))
         for partition in begin:
@@ -146,8 +153,8 @@ class DaskServer:
         """
         if self._server.when.buffer > 1 or not self._is_short(partition):
             return True
-        block_of = self.job.plan.block_of
-        under_way = {task for p, (task, _) in self._server.maps.items() if block_of(p) == block_of(partition)}
+        maps, blocks = self._server.maps.items(), self._blocks
+        under_way = {task for p, (task, _) in maps if blocks[p] == blocks[partition]}
         return len(under_way) < AHEAD
 
     def _is_short(self, partition: int) -> bool:
@@ -156,11 +163,11 @@ class DaskServer:
 
     def _begin(self, partitions: Iterable[int]) -> None:
         """Submit the maps of partitions, all short ones of a block in one task, and all tasks collected before."""
-        together: dict[int, list[int]] = {}
+        together: dict[tuple[int, int], list[int]] = {}
         for partition in partitions:
-            key = self.job.plan.block_of(partition) if self._is_short(partition) else -1 - partition
+            key = self._blocks[partition], -1 if self._is_short(partition) else partition
             together.setdefault(key, []).append(partition)
-        begun = [(self._server.begin(group), group) for group in together.values()]
+        begun = [(self._server.begin(group, block), group) for (block, _), group in together.items()]
         self._submitter.flush()
         for task, group in begun:
             task.future.add_done_callback(partial(self._notify, group))

@@ -6,15 +6,14 @@ they are futures, and pushes arrive when workers are ready (see `tasks.executors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
 from storage.rounds.commits import InFlight
-from tasks.asynchronous.ledger import standing
 from tasks.asynchronous.orders import Seeded
-from tasks.asynchronous.steps import rules
+from tasks.asynchronous.steps import drawing, rules, server_before
 from tasks.data.partitions import BlockExamples
 from tasks.persistence.mapping import Again, here
 from tasks.persistence.pushes import Ref, make_pushes, newest, read_version, score_version, serve_rounds
@@ -68,6 +67,7 @@ class ParameterServer:
     """A parameter server from a committed round on; `round` is the last that it has computed.
 
     `data` are the examples of each block. `maps` are the pushes whose map has begun and that it has not taken.
+    `carry_from` is the round in which the store has what a partition carries whose last push is not at hand.
     If a map raises, `again` runs it once more.
     """
 
@@ -80,30 +80,39 @@ class ParameterServer:
         self.data: Sequence[Any] = ()
         self.maps: dict[int, Ref] = {}
         self.in_flight: dict[int, InFlight] = {}
-        self._before: dict[int, Ref | int | None] = {}
+        self._before: dict[int, Ref] = {}
+        self.carry_from: Mapping[int, int] = {}
         self._versions: dict[int, Result] = {}
 
-    def read_committed(self) -> None:
+    def read_committed(self, landed: Collection[int] = ()) -> None:
         """Go on from what the last round's commit says is in flight, except for maps that have begun.
 
+        The pushes that have `landed` in the round that is open are taken already.
         It reads the newest state from the store, so that lost work is not computed again from further back.
         """
         commit = self.job.attempt.open().log.read(self.round)
-        for partition, item in standing(commit.server, self.job.plan.partitions).in_flight.items():
-            if partition not in self.maps:
+        self.carry_from = commit.carry_from
+        self.settle(landed)
+        for partition, item in server_before(self.job.work, commit.server).in_flight.items():
+            if partition not in self.maps and partition not in landed:
                 self.in_flight[partition] = item
-                self._before[partition] = commit.carry_from.get(partition)
+                self._before.pop(partition, None)
         idle = self.in_flight.keys() - self.maps.keys()
         for version in {self.round, *(self.in_flight[partition].version for partition in idle)}:
             self._versions[version] = self.submitter.submit("read", version, None, read_version, version)
 
-    def begin(self, partitions: Sequence[int]) -> Result:
+    def settle(self, landed: Collection[int] = ()) -> None:
+        """Forget what partitions pushed that sit out, once it is committed: the store has what they carry."""
+        self._before = {p: ref for p, ref in self._before.items() if p in self.in_flight or p in landed}
+
+    def begin(self, partitions: Sequence[int], block: int = 0) -> Result:
         """Map what some partitions of one block have in flight, in one task."""
         needed = {self.round, *(item.version for item in self.in_flight.values())}
         self._versions = {version: self._versions[version] for version in needed}
-        due = [[p, item := self.in_flight[p], self._versions[item.version], self._before[p]] for p in partitions]
+        carry = {p: self._before.get(p) or self.carry_from.get(p) for p in partitions}
+        due = [[p, item := self.in_flight[p], self._versions[item.version], carry[p]] for p in partitions]
         first, kind = partitions[0], "push" if len(partitions) == 1 else "pushes"
-        examples = self.data[self.job.plan.block_of(first)]
+        examples = self.data[block]
         number = self.in_flight[first].push
         pushed = self.submitter.submit(kind, number, first, make_pushes, examples, due, self.again)
         self.maps |= {partition: [pushed, place] for place, partition in enumerate(partitions)}
@@ -140,7 +149,7 @@ class OrderedServer:
         self._server = ParameterServer(job, round, InThisProcess(job))
         self._server.read_committed()
         order = job.order or Seeded(job.work.seed)
-        self._rounds = order.rounds(self._server.when, round + 1, self._server.in_flight)
+        self._rounds = order.rounds(self._server.when, round + 1, self._server.in_flight, drawing(job.work))
 
     @property
     def round(self) -> int:
@@ -150,9 +159,11 @@ class OrderedServer:
     def rounds(self, data: BlockExamples, last: int) -> Iterator[Served]:
         """Yield each round up to `last`. `data` are the examples of all partitions."""
         self._server.data = [data]
+        self._server.settle()
         for taken_in in islice(self._rounds, last - self.round):
             for partition in taken_in.partitions:
                 self._server.begin([partition])
             served = self._server.serve([taken_in], [list(map(self._server.take, taken_in.partitions))])
             self._server.in_flight = dict(served.outcomes[-1].server.in_flight)
+            self._server.carry_from = served.outcomes[-1].carry_from
             yield served

@@ -25,12 +25,16 @@ class Submitted:
 
 
 class DaskSubmitter:
-    """Collects tasks until `flush` submits them. The server's own tasks had better run on the worker `home`."""
+    """Collects tasks until `flush` submits them. The server's own tasks had better run on the worker `home`.
+
+    `blocks` has the block of each partition that computes; one that is drawn gets that of the partition before it.
+    """
 
     def __init__(self, pool: WorkerPool, job: Job) -> None:
         self.pool = pool
         self.job = job
         self.home = pool.workers[0]
+        self.blocks: dict[int, int] = {}
         self._homes = pool.homes(job.blocks)
         self._graph: dict[Key, Any] = {}
         self._places: dict[Key, str] = {}
@@ -42,7 +46,7 @@ class DaskSubmitter:
         key = self.pool.key(self.job, kind, number, at or 0)
         call, shared = step_aside if kind == "commit" else run_step, self.pool.shared(self.job)
         self._graph[key] = (call, function, shared, *(_known(argument) for argument in arguments))
-        block = self.job.plan.block_of(at) if at is not None and kind in PUSHES else at
+        block = self.blocks[at] if at is not None and kind in PUSHES else at
         self._places[key] = self.home if block is None else self._homes[block]
         self._tasks.append(Submitted(key))
         return self._tasks[-1]

@@ -37,6 +37,16 @@ def test_what_a_run_stores_is_what_was_computed(train, own, keep: str, frozen: b
     assert bool(store.schema.layout.frozen) == frozen
 
 
+@pytest.mark.parametrize("cohort", [None, 4])
+def test_a_round_of_a_server_stores_the_updates_of_its_buffer(train, cohort: int | None) -> None:
+    fields = {"algorithm": "fed_buff", "buffer": 3, "partitions": 6, "rounds": 5, "local_steps": 1, "keep": "all"}
+    store = RoundStore(train(**fields, cohort=cohort).path)
+    work, _ = work_of(resolve(TrainConfig(**fields, cohort=cohort)), InlineExecutor())
+    assert Needs.of(work).stored(Keep.of("all"), 5) == store.tensors.kept_bytes(5, store.tensors.pruned(), 3)
+    sizes = [size for key, size in store.place.sizes().items() if key.startswith("updates/") and "/c" in key]
+    assert sum(sizes) == 5 * 3 * (store.schema.update_bytes + CHECKSUM)
+
+
 @pytest.mark.parametrize(
     ("keep", "states", "updates"),
     [("all", 8, 7), ("states", 8, 0), ("every:3", 4, 2), ("every:7", 2, 1), ("last:2", 3, 2), ("updates:3", 4, 7)],

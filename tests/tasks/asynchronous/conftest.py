@@ -15,7 +15,7 @@ from flows.preparing.job import prepared
 from flows.stored import Run
 from storage.rounds.commits import InFlight
 from tasks.executors.inline import InlineExecutor
-from tasks.when import Asynchronous, Order, ServerRound
+from tasks.when import Asynchronous, Draw, Order, ServerRound
 
 Serve = Callable[..., Run]
 
@@ -26,7 +26,9 @@ class Given(Order):
 
     partitions: tuple[int, ...]
 
-    def rounds(self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight]) -> Iterator[ServerRound]:
+    def rounds(
+        self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight], draw: Draw = None
+    ) -> Iterator[ServerRound]:
         """One partition a round."""
         for round in count(first):
             partition = self.partitions[(round - 1) % len(self.partitions)]

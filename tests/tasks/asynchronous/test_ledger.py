@@ -98,7 +98,7 @@ def histories(draw: st.DrawFn) -> tuple[Asynchronous, int, list[tuple[ServerRoun
 def test_a_record_gives_back_what_was_taken_in(history) -> None:
     """But for those who were to fetch at a turn that begins without: of them there is nothing to tell."""
     when, partitions, rounds = history
-    server = standing(None, partitions)
+    server = standing(None, range(partitions))
     for round, (taken_in, took) in enumerate(rounds, start=1):
         steps = server.steps + took
         after = ServerRecord(next_in_flight(when, server, taken_in, round, steps), steps)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Callable
+from math import nan, sqrt
 
 import pytest
 
 from flows.stored import Run
+from tasks.data.splits.cohort import Cohort
+from tasks.numerics.pinning import derive_seed
 
 START, CURVATURE = 2.0, 0.5
 CENTRES = (-1.0, 0.75, 3.0, 0.5)
@@ -153,3 +156,83 @@ def test_the_elastic_force_of_all_partitions_is_the_papers(served, quadratic) ->
     run = served(0, 0, rounds=2, partitions=3, algorithm="easgd", local_steps=1, lr=0.2, **quadratic)
     first = START - 0.2 * gradient(START, 0)
     assert path_of(run) == pytest.approx([START, START, START + 0.3 * (first - START)], rel=0, abs=1e-12)
+
+
+@pytest.fixture
+def drawn(train, quadratic) -> Callable[..., tuple[Run, list[list[tuple[int, int, bool]]]]]:
+    """Run a cohort of 2 of 4 partitions; for each round: who pushed, who was drawn then, and if that closed it.
+
+    After k pushes it is the one at the place SHA-256 (seed, "next", k) modulo 3 of the 3 that are not in flight.
+    """
+
+    def run(rounds: int, **fields: object) -> tuple[Run, list[list[tuple[int, int, bool]]]]:
+        ran = train(None, 5, rounds=rounds, partitions=4, cohort=2, speeds=(1, 2, 0.4, 1), **quadratic | fields)
+        in_flight, pushes, told = [*Cohort(2).draw(0, 0, range(4))], 0, list[list[tuple[int, int, bool]]]()
+        for round in range(1, rounds + 1):
+            landed = list(ran.round(round).commit.updates)
+            told.append([])
+            for partition in landed:
+                pushes += 1
+                in_flight.remove(partition)
+                free = [each for each in range(4) if each not in in_flight]
+                following = free[derive_seed(0, "next", pushes) % 3]
+                in_flight.append(following)
+                told[-1].append((partition, following, len(told[-1]) + 1 == len(landed)))
+        return ran, told
+
+    return run
+
+
+def test_a_buffer_of_a_cohort_is_the_papers(drawn) -> None:
+    """Nguyen et al. 2022, Algorithm 1, with a concurrency of 2 and buffers of 2, each of other partitions."""
+    options = {"local_steps": 3, "batch_size": None, "lr": 0.2, "outer_lr": 0.7, "buffer": 2, "stale": "scale"}
+    run, told = drawn(30, algorithm="fed_buff", **options)
+    x, fetched = [START], dict.fromkeys(Cohort(2).draw(0, 0, range(4)), (START, 0))
+    for round, pushes in enumerate(told):
+        total = 0.0
+        for partition, following, closing in pushes:
+            begin, version = fetched.pop(partition)
+            here = begin
+            for _ in range(3):
+                here -= 0.2 * gradient(here, partition)
+            total += (begin - here) / (1 + round - version)
+            fetched[following] = (nan, round + 1) if closing else (x[-1], round)
+        x.append(x[-1] - 0.7 * total / 2)
+        fetched[following] = x[-1], round + 1
+    assert path_of(run) == pytest.approx(x, rel=0, abs=1e-12)
+    assert {p for pushes in told for p, _, _ in pushes} == {0, 1, 2, 3}
+
+
+def test_who_sits_out_keeps_parameters_of_its_own_and_fetches_the_centre_when_it_is_drawn(drawn) -> None:
+    options = {"algorithm": "easgd", "local_steps": 2, "batch_size": None, "lr": 0.2, "elasticity": 0.3}
+    run, told = drawn(40, **options)
+    centre, own, fetched = [START], dict[int, float](), dict.fromkeys(Cohort(2).draw(0, 0, range(4)), START)
+    for [(p, following, _)] in told:
+        begin = fetched.pop(p)
+        own.setdefault(p, begin)
+        move = 0.3 * (own[p] - begin)
+        own[p] -= move + 0.2 * gradient(own[p], p)
+        own[p] -= 0.2 * gradient(own[p], p)
+        centre.append(centre[-1] + move)
+        fetched[following] = centre[-1]
+    assert path_of(run) == pytest.approx(centre, rel=0, abs=1e-12)
+    last = {
+        p: run.round(row).update(p).carry["own"]["float64"].item()
+        for p, row in run.round(40).commit.carry_from.items()
+    }
+    assert last == pytest.approx(own, rel=0, abs=1e-12)
+
+
+@pytest.mark.parametrize("push", [1, 3])
+def test_replicas_of_a_cohort_push_sums_and_fetch_when_they_are_drawn(drawn, quadratic, push) -> None:
+    options = {"algorithm": plain(quadratic), "push_every": push, "fetch_every": push, "lr": 0.2}
+    run, told = drawn(30, **options)
+    x, fetched = [START], dict.fromkeys(Cohort(2).draw(0, 0, range(4)), START)
+    for [(p, following, _)] in told:
+        here, total = fetched.pop(p), 0.0
+        for _ in range(push):
+            g = gradient(here, p)
+            total, here = total + g, here - 0.2 * g
+        x.append(x[-1] - 0.3 * total)
+        fetched[following] = x[-1]
+    assert path_of(run) == pytest.approx(x, rel=0, abs=1e-12)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -25,6 +25,8 @@ RUNS: dict[str, dict[str, object]] = {
     "downpour": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "max_staleness": 2},
     "easgd": {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3},
     "fed_buff": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "outer_momentum": 0.5},
+    "fed_buff-cohort": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "partitions": 7, "cohort": 3},
+    "easgd-cohort": {"algorithm": "easgd", "local_steps": 2, "partitions": 5, "cohort": 2, "cohort_by_size": True},
 }
 
 
@@ -37,14 +39,33 @@ def staleness_by_the_rows(run: Run, partitions: int) -> None:
     """An update is as stale as rounds that took one came between the row that it began from and its own."""
     commits = [run.round(round).commit for round in range(run.done + 1)]
     took = [any(update.refused is None for update in commit.updates.values()) for commit in commits]
-    turns = dict.fromkeys(range(partitions), 0)
+    pushes = list(pushes_by_the_draws(run, partitions))
     for commit in commits[1:]:
         for partition, update in commit.updates.items():
-            turns[partition] += 1
             arrival = update.arrival
-            assert arrival.push == turns[partition]
+            assert (partition, arrival.push) == pushes.pop(0)
             assert arrival.version < commit.round
             assert arrival.staleness == sum(took[arrival.version + 1 : commit.round])
+
+
+def pushes_by_the_draws(run: Run, partitions: int) -> Iterator[tuple[int, int]]:
+    """The pushes in the order in which they arrived: each of who was to compute then, under its own number."""
+    dealt = resolve(TrainConfig.model_validate(run.config)).partitions
+    sizes, size = dealt.sizes(0), dealt.taking_part
+    turns = dict.fromkeys(range(partitions), 1)
+    if dealt.cohort:
+        turns = dict.fromkeys(dealt.cohort.draw(0, 0, sizes), 1)
+    arrived = 0
+    for round in range(1, run.done + 1):
+        for partition in run.round(round).commit.updates:
+            arrived += 1
+            push = turns.pop(partition)
+            yield partition, push
+            following = dealt.cohort.draw_next(0, arrived, sizes, turns) if dealt.cohort else partition
+            turns[following] = 1 + (arrived if dealt.cohort else push)
+        in_flight = run.round(round).commit.server.in_flight
+        assert {each: item.push for each, item in in_flight.items()} == turns
+        assert len(turns) == size
 
 
 @pytest.fixture
@@ -64,10 +85,10 @@ def proven(train: Callable[..., Run]) -> Callable[[Run], None]:
 
 @pytest.mark.parametrize("fields", RUNS.values(), ids=RUNS)
 def test_a_clusters_run_is_that_of_its_recorded_order(train, client, proven, fields) -> None:
-    run = train(GraphExecutor(client), 5, **SMALL, **fields, name="run")
+    fields = SMALL | fields
+    run = train(GraphExecutor(client), 5, **fields, name="run")
     assert run.done == ROUNDS
-    assert {p for round in range(1, ROUNDS + 1) for p in run.round(round).commit.updates} <= {0, 1, 2}
-    proven(run, **SMALL, **fields)
+    proven(run, **fields)
 
 
 @pytest.mark.parametrize(("window", "partitions"), [(1, 2), (3, 5), (100, 1)])
@@ -77,16 +98,16 @@ def test_windows_of_any_size_and_any_number_of_partitions(train, client, proven,
     proven(train(GraphExecutor(client), window, **fields, name="run"), **fields)
 
 
-@pytest.mark.parametrize("name", ["fed_buff"])
+@pytest.mark.parametrize("name", ["fed_buff", "fed_buff-cohort"])
 def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
-    run = train(GraphExecutor(client), 5, **SMALL, **RUNS[name], name="run")
+    run = train(GraphExecutor(client), 5, **SMALL | RUNS[name], name="run")
     address = client.scheduler.address
     replay = rw.open_run(run.path).replay("all", executor="graph", scheduler=address)
     assert replay.identical
     assert replay.replayed == list(range(1, ROUNDS + 1))
 
 
-@pytest.mark.parametrize("name", ["easgd", "fed_buff"])
+@pytest.mark.parametrize("name", ["easgd", "fed_buff", "easgd-cohort", "fed_buff-cohort"])
 def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path, name) -> None:
     """The generator is dropped within a window, by executors that know of nothing before."""
     fields = SMALL | RUNS[name]
@@ -97,7 +118,7 @@ def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path,
             before = ready.store.log.read(ready.done)
             for commit in executor.run(ready.job, ready.done + 1, ROUNDS):
                 for partition, update in commit.updates.items():
-                    item = before.server.in_flight[partition] if before.server else None
+                    item = before.server.in_flight.get(partition) if before.server else None
                     if item:
                         assert (update.arrival.push, update.arrival.version) == (item.push, item.version)
                 before = commit
@@ -183,7 +204,7 @@ def test_a_partition_of_nan_is_refused_and_one_of_all_ends_the_run(train, client
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("async_sgd", "easgd", "fed_buff")]
 
 
-@pytest.mark.parametrize("name", ["downpour", *SLOW])
+@pytest.mark.parametrize("name", ["downpour", *SLOW, "fed_buff-cohort"])
 def test_killed_workers_cost_what_was_in_hand_and_all_replays(train, deeds, arm, proven, caplog, name) -> None:
     fields = deeds | RUNS[name] | {"rounds": 40}
     with connect(None, 2) as client:

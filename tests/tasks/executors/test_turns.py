@@ -17,6 +17,7 @@ from storage.errors import RoundFailed
 from storage.rounds.pruned import check_pruned
 from storage.rounds.store import RoundStore
 from tasks.executors.inline import InlineExecutor
+from tasks.executors.parameter_server.server import ParameterServer
 
 SMALL = {"model": "logistic", "partitions": 4, "executor": "inline"}
 ROUNDS = 14
@@ -36,6 +37,17 @@ RUNS: dict[str, dict[str, object]] = {
         "optimizer": "AdamW",
         "optimizer_state": "carried",
     },
+    "async_sgd-cohort": {"algorithm": "async_sgd", "cohort": 2, "momentum": 0.5, "max_staleness": 2},
+    "downpour-cohort": {"algorithm": "downpour", "cohort": 3, "fetch_every": 2, "push_every": 2},
+    "easgd-cohort": {
+        "algorithm": "easgd",
+        "cohort": 2,
+        "cohort_by_size": True,
+        "local_steps": 2,
+        "momentum": 0.9,
+        "optimizer_state": "carried",
+    },
+    "fed_buff-cohort": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "cohort": 0.75},
 }
 
 
@@ -159,6 +171,34 @@ def test_a_partition_of_nan_is_refused_by_name_and_the_others_go_on(train, own, 
     refused = {p for round in range(1, 10) for p in run.round(round).refused}
     assert refused == {2}
     assert run.round(9).commit.server.unsound == (2,)
+
+
+def test_a_few_bad_partitions_do_not_end_a_cohort_and_as_many_in_a_row_as_it_has_do(train, own) -> None:
+    fields = {"algorithm": "fed_buff", "model": "logistic", "partitions": 9, "cohort": 3, "rounds": 40}
+    run = train(data=f"{own(NAN.format(bad=[2, 5]))}:data", **fields)
+    refused = [{*run.round(round).refused} for round in range(1, 41)]
+    assert {2, 5} == set().union(*refused)
+    for round, names in enumerate(refused, start=1):
+        commit = run.round(round).commit
+        unsound = names | {*run.round(round - 1).commit.server.unsound} if round > 1 else names
+        assert {*commit.server.unsound} == (set() if commit.accepted else unsound)
+    says = r"round \d+: no partition has a sound update left; partition \d: direction of 1.weight has"
+    with pytest.raises(RoundFailed, match=says):
+        train(data=f"{own(NAN.format(bad=[*range(9)]), 'bad')}:data", name="bad", **fields)
+
+
+def test_what_a_partition_carries_that_sits_out_is_in_the_store_alone(some, monkeypatch) -> None:
+    held = list[tuple[int, int]]()
+    settle = ParameterServer.settle
+
+    def settled(server: ParameterServer, *landed: object) -> None:
+        settle(server, *landed)
+        held.append((len(server._before), len(server.carry_from)))
+
+    monkeypatch.setattr(ParameterServer, "settle", settled)
+    some(30, "run", last=30, window=3, **{"algorithm": "easgd", "cohort": 1, "local_steps": 1})
+    assert max(count for count, _ in held) <= 1
+    assert held[-1][1] == 4
 
 
 @pytest.mark.parametrize("algorithm", ["async_sgd", "fed_buff"])

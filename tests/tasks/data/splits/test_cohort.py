@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import roundweave as rw
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from storage.errors import DataError, RoundFailed, UsageError
@@ -59,6 +60,27 @@ def test_by_size_a_partition_is_drawn_as_often_as_it_has_examples() -> None:
         Cohort(4, by_size=True).draw(0, 1, [1, 3, 0, 6])
 
 
+@given(st.integers(2, 60), st.data())
+def test_who_computes_next_is_one_of_those_that_do_not(partitions: int, data) -> None:
+    busy = data.draw(st.sets(st.integers(0, partitions - 1), max_size=partitions - 1))
+    pushes = data.draw(st.integers(1, 10**6))
+    for by_size in (False, True):
+        drawn = Cohort(1, by_size).draw_next(0, pushes, [1 + p % 3 for p in range(partitions)], busy)
+        assert drawn in {*range(partitions)} - busy
+        assert drawn == Cohort(1, by_size).draw_next(0, pushes, [1 + p % 3 for p in range(partitions)], {*busy})
+
+
+def test_all_that_do_not_compute_are_drawn_next_equally_often_or_as_often_as_they_have_examples() -> None:
+    counts = Counter(Cohort(3).draw_next(0, pushes, range(8), {5, 0, 2}) for pushes in range(5000))
+    assert counts.keys() == {1, 3, 4, 6, 7}
+    assert max(abs(count - 1000) for count in counts.values()) < 142  # five standard deviations
+    by_size = Cohort(2, by_size=True)
+    counts = Counter(by_size.draw_next(0, pushes, [1, 3, 0, 6, 9], {4, 2}) for pushes in range(3000))
+    assert [round(counts[p] / 300) for p in range(5)] == [1, 3, 0, 6, 0]
+    with pytest.raises(DataError, match="a cohort of 2 by size: only 2 partitions have examples, too few"):
+        by_size.draw_next(0, 1, [1, 0, 2], {0, 2})
+
+
 def test_by_size_the_sizes_are_those_of_the_rounds_own_split() -> None:
     fields = {"partitions": 6, "split": "dirichlet_by_class:0.2", "resplit_every": 2}
     partitions = resolve(TrainConfig(**fields, cohort=2, cohort_by_size=True)).partitions
@@ -88,6 +110,27 @@ def test_the_data_of_others_are_not_read_in_a_round(train, own, tmp_path) -> Non
     train(**fields(own) | {"rounds": 6, "data_memory": "1KB"}, on_commit=note)
 
 
+def test_the_data_of_others_are_not_read_for_a_server(train, own, tmp_path) -> None:
+    """A partition's are read when it is its turn; those of the first cohort also where the network is scored."""
+    read, first = tmp_path / "read", {*Cohort(3).draw(0, 0, range(12))}
+
+    def note(commit) -> None:
+        found = {int(line) for line in read.read_text().split()} if read.exists() else set()
+        assert commit.round == 1 or found <= {*commit.updates} | (first if commit.score else set())
+        assert len(commit.server.in_flight) == 3
+        read.unlink(missing_ok=True)
+
+    server = {"algorithm": "fed_buff", "buffer": 2, "rounds": 12, "evaluate_every": 4, "data_memory": "1KB"}
+    run = train(**fields(own) | server, name="served", on_commit=note)
+    assert run.verify().sound
+    assert [round for round in range(1, 13) if run.round(round).score] == [4, 8, 12]
+    assert run.round(4).commit.score.examples == 3 * 4
+    again = rw.open_run(run.path).recombine(trust=True)
+    assert all(round.identical for round in again.rounds)
+    scores = {round.round: round.score for round in again.rounds}
+    assert [scores[round] for round in (4, 8, 12)] == [run.round(round).commit.score for round in (4, 8, 12)]
+
+
 def test_the_quorum_counts_those_that_take_part(train, own) -> None:
     everyone = fields(own) | {"quorum": 3}
     cohorts = [{*train(**everyone, name="sound").round(number).commit.updates} for number in (1, 2, 3)]
@@ -106,7 +149,15 @@ def test_the_quorum_counts_those_that_take_part(train, own) -> None:
         ({"cohort_by_size": True}, "cohort_by_size says how a cohort is drawn; give a cohort, too"),
         ({"cohort": 3, "topology": "ring"}, "with a topology each partition trains its network in each round"),
         ({"cohort": 3, "algorithm": "auto"}, "auto decides how many partitions there are"),
-        ({"cohort": 3, "algorithm": "fed_buff"}, "a cohort needs rounds in which partitions begin together"),
+        (
+            {"cohort": 3, "algorithm": "fed_buff", "buffer": 4},
+            "a buffer of 4 is never full: 3 partitions have one update each in it; give a smaller buffer or a "
+            "larger cohort",
+        ),
+        (
+            {"cohort": 3, "algorithm": "downpour", "fetch_every": 4, "push_every": 2},
+            "a partition of a cohort fetches each time that it is drawn, not every 4 steps; give fetch_every 2",
+        ),
         ({"cohort": 3, "recombined": {"reduce": "krum:1"}}, "needs 5 updates, and 3 partitions are in a round"),
     ],
 )
