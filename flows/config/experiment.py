@@ -120,7 +120,7 @@ class Experiment(Dealing):
     cohort: Annotated[Annotated[int, Field(ge=1, strict=True)] | Share | None, BeforeValidator(_as_number)] = (
         Field(
             default=None,
-            description="how many partitions take part in a round, such as 10, or a share, 0.1; of a server, at one time",
+            description="how many partitions take part in a round, such as 10, or a share; of a server, at a time",
         )
     )
     cohort_by_size: bool = Field(
