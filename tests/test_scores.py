@@ -132,9 +132,8 @@ def test_an_asynchronous_server_on_a_cluster_scores_by_the_same_rule(own, train,
 )
 def test_outputs_that_are_too_many_to_gather_are_refused(own, train, monkeypatch, fields, says: str) -> None:
     monkeypatch.setattr("tasks.networks.fit.MOST_GATHERED", 5000)
-    with pytest.raises(ModelError, match=says) as caught:
+    with pytest.raises(ModelError, match=says):
         train(**wholly(own(OWN), fields), **DIGITS, rounds=1)
-    assert "\n" not in str(caught.value)
 
 
 def test_what_keeps_sums_is_not_too_much(own, train, monkeypatch) -> None:
@@ -154,9 +153,8 @@ def test_what_keeps_sums_is_not_too_much(own, train, monkeypatch) -> None:
     ],
 )
 def test_a_score_that_has_no_one_number_is_refused_at_the_start(own, train, score: str, says: str) -> None:
-    with pytest.raises(ModelError, match=says) as caught:
+    with pytest.raises(ModelError, match=says):
         train(**wholly(own(OWN), {"scores": (score,)}), **DIGITS, rounds=1)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_model_that_gives_an_output_class_says_what_to_do(own, train) -> None:

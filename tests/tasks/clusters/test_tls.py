@@ -76,9 +76,8 @@ def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, t
     reference = train(**FIELDS, name="reference")
     with connect(two_hosts, 2) as client:
         refused = pytest.raises(ClusterError, match="ranks on several machines do not: give --executor graph, or")
-        with refused as caught:
+        with refused:
             train(RanksExecutor(client), 3, **FIELDS, name="refused")
-        assert "\n" not in str(caught.value)
         chosen = train(RanksExecutor(client, choosing=True), 3, **FIELDS, name="chosen")
         assert {chosen.round(number).commit.executor for number in (1, 2, 3)} == {"graph"}
         plain = train(RanksExecutor(client, plain=True), 3, **FIELDS, name="plain")

@@ -119,9 +119,8 @@ def loss(outputs, targets):
 def test_what_would_end_a_worker_fails_the_round_and_no_worker_dies(train, own, client, how, told, kind) -> None:
     workers = client.nthreads()
     path = own(FAILING.format(how=how))
-    with pytest.raises(RoundFailed, match=rf"round 1: .*{told}") as caught:
+    with pytest.raises(RoundFailed, match=rf"round 1: .*{told}"):
         train(kind(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{path}:loss")
-    assert "\n" not in str(caught.value)
     assert client.nthreads() == workers
 
 

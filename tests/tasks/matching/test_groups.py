@@ -124,9 +124,8 @@ def test_a_state_that_does_not_fit_is_refused(broken, says):
     model, _, units = analysed("mlp")
     state = {name: tensor for name, tensor in model.state_dict().items() if name != "0.weight"}
     state = state if broken is None else state | {"0.weight": broken}
-    with pytest.raises(ShapeMismatch, match=rf"tensor 0\.weight is {says}, .* has \(16, 10\)") as caught:
+    with pytest.raises(ShapeMismatch, match=rf"tensor 0\.weight is {says}, .* has \(16, 10\)"):
         units.permute(state, units.identity())
-    assert "\n" not in str(caught.value)
 
 
 class Versioned(nn.Linear):

@@ -373,7 +373,6 @@ def test_ranks_take_the_steps_of_the_whole_network_or_none(kind: str, ranks: int
         assert re.search(
             "give another function|no linear layers whose units|torch.export cannot trace", str(error)
         )
-        assert "\n" not in str(error)
     else:
         assert difference < 1e-12, kind
 
@@ -385,7 +384,6 @@ def test_a_hybrid_takes_the_steps_of_the_whole_network_or_none(kind: str, ranks:
         difference = off(objective, STEPS, ranks, ("first",), hybrid=True)
     except ModelError as error:
         assert "give another function" in str(error)
-        assert "\n" not in str(error)
     else:
         assert difference < 1e-12, kind
 
@@ -400,8 +398,5 @@ def test_what_only_larger_weights_reach_is_found_when_a_step_is_compared() -> No
     )
     group.compare(objective, inputs, state)
     far = State({name: 50 * vector for name, vector in state.params.items()}, state.buffers, round=100)
-    with pytest.raises(
-        RoundFailed, match=r"^round 100: ranks that share units first train another network"
-    ) as error:
+    with pytest.raises(RoundFailed, match=r"^round 100: ranks that share units first train another network"):
         group.compare(objective, inputs, far)
-    assert "\n" not in str(error.value)

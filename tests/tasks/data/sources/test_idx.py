@@ -65,7 +65,6 @@ def broken(folder: Path, name: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason) as caught:
         Idx("mnist", str(folder)).load()
     assert str(folder / name) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("left", [0.0, 0.1, 0.5, 0.9, 0.99])

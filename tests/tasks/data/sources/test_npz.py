@@ -75,7 +75,6 @@ def test_other_arrays_are_refused(file, arrays, says: str) -> None:
     with pytest.raises(DataError, match=says) as caught:
         Npz(path).load()
     assert path in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_column_of_another_length_is_refused(file) -> None:
