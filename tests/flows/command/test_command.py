@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -95,15 +94,6 @@ def test_bad_input_is_one_clear_line(capsys, own, tmp_path, arguments, code, say
     assert found == code
     assert says in line
     assert not list((tmp_path / "runs").glob("*.zarr"))
-
-
-def test_a_truncated_idx_file_is_named(capsys, tmp_path) -> None:
-    images = bytes((0, 0, 8, 3)) + 3 * (10).to_bytes(4, "big") + bytes(1000)
-    for name in ("train-images-idx3", "t10k-images-idx3", "train-labels-idx1", "t10k-labels-idx1"):
-        (tmp_path / f"{name}-ubyte.gz").write_bytes(gzip.compress(images)[:-9])
-    code, line = refused(capsys, "train", "--data", f"mnist:{tmp_path}")
-    assert code == 1
-    assert f"{tmp_path}/train-images-idx3-ubyte.gz is truncated" in line
 
 
 def test_the_longest_name_can_be_used(capsys) -> None:
@@ -287,22 +277,6 @@ def test_a_lost_worker_is_one_line_on_the_terminal(own) -> None:
 
 
 FLAGS = ["--executor", "inline", "--rounds", "2", "--model", "logistic"]
-
-
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ("raise MemoryError(0)", "round 1: the map of partition 0 failed with MemoryError: 0 (line 9 of"),
-        (
-            "mark.unlink(); raise SystemExit(0)",
-            "round 1: 0 of 4 updates are sound, 1 needed; partition 0: its map failed with SystemExit: 0",
-        ),
-    ],
-)
-def test_a_map_that_would_end_the_command_is_one_line(capsys, own, how: str, says: str) -> None:
-    code, line = refused(capsys, "train", *FLAGS, "--loss", f"{own(DEADLY_ONCE.format(how=how))}:loss")
-    assert code == 1
-    assert line.startswith(says)
 
 
 def test_a_map_that_interrupts_the_command_is_one_line(own) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -197,31 +196,6 @@ def test_an_error_is_told_to_machines_too(capsys, root) -> None:
     )
     assert code == 1
     assert json.loads(out) == {"status": "failed", "error": err.removeprefix("error: ").rstrip("\n")}
-
-
-class Touch:
-    """Unpickled by a careless reader, makes a file."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return Path.touch, (self.place,)
-
-
-@pytest.mark.parametrize("how", ["torch", "pickle"])
-def test_code_in_a_file_is_refused_and_not_run(capsys, root, tmp_path, how) -> None:
-    state = read_checkpoint("mlp0@-1", root)
-    bad, touched = tmp_path / "bad.pt", tmp_path / "touched"
-    if how == "torch":
-        torch.save(dict(state) | {"more": Touch(touched)}, bad)
-    else:
-        bad.write_bytes(pickle.dumps(Touch(touched)))
-    code, out, err = run(capsys, "merge", "mlp0@-1", str(bad), "--executor", "inline", "--root", str(root))
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith(f"error: {bad} ")
-    assert "weights_only refuses" in err or "no checkpoint" in err
-    assert not touched.exists()
 
 
 def test_code_of_a_foreign_store_needs_trust(capsys, root, work, tmp_path) -> None:

@@ -350,20 +350,6 @@ def test_a_stored_round_has_every_tensor_under_all_of_its_names(tiny) -> None:
         check_checkpoint(place, found, found)
 
 
-@SUFFIXES
-def test_a_stored_round_is_the_same_after_it_was_exported(tiny, tmp_path, suffix) -> None:
-    tiny.train(tiny.create("first"), 1)
-    stored = read_checkpoint("first@1", tiny.folder)
-    write_checkpoint(tmp_path / f"a{suffix}", stored)
-    assert bits(read_checkpoint(tmp_path / f"a{suffix}")) == bits(stored)
-
-
-def test_a_trained_round_loads_into_its_network(train) -> None:
-    run = train(data="digits", model="logistic", partitions=2, local_steps=1, rounds=1)
-    found = read_checkpoint(f"{run.path}@-1")
-    assert bits(found) == bits(run.round(1).params)
-
-
 def test_a_round_or_run_that_is_not_there_is_refused_as_everywhere(tiny, flip) -> None:
     store = tiny.train(tiny.create("first"), 1)
     refused("first@7", "no committed round 7", "it has rounds 0 to 1", error=RoundMissing, root=tiny.folder)

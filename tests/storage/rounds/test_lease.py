@@ -116,7 +116,7 @@ def test_a_writer_that_was_superseded_does_not_take_the_lease_back(tmp_path) -> 
     assert read_lease(LocalPlace(tmp_path)) == later
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}', "[" * 100_000], ids=len)
 def test_a_lease_file_that_is_none_keeps_nobody_out(tmp_path, content) -> None:
     LocalPlace(tmp_path).write("commits/leases/1.json", content.encode())
     with hold_lease(LocalPlace(tmp_path), "mine") as lease:
@@ -185,12 +185,6 @@ def test_a_claim_of_nonsense_keeps_nobody_out(tmp_path, nonsense: dict[str, obje
     LocalPlace(tmp_path).write("commits/leases/1.json", sealed.encode())
     with hold_lease(LocalPlace(tmp_path), "mine") as lease:
         assert lease.epoch == 2
-
-
-def test_a_claim_of_deep_brackets_keeps_nobody_out(tmp_path) -> None:
-    LocalPlace(tmp_path).write("commits/leases/1.json", b"[" * 100_000)
-    with hold_lease(LocalPlace(tmp_path), "mine"):
-        pass
 
 
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])

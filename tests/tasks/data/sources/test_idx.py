@@ -108,11 +108,6 @@ def test_a_file_of_another_kind_is_named(tmp_path, content: bytes) -> None:
     broken(tmp_path, "train-images-idx3-ubyte", "is no IDX file of unsigned bytes in 3 dimensions")
 
 
-def test_a_header_that_promises_far_too_much_is_refused(tmp_path) -> None:
-    write(tmp_path, False, images=idx(IMAGES)[:4] + b"\xff" * 12 + bytes(60))
-    broken(tmp_path, "train-images-idx3-ubyte", "promises")
-
-
 def test_a_label_out_of_range_is_named_with_its_image_and_file(tmp_path) -> None:
     write(tmp_path, False, labels=np.array([0, 1, 2, 10, 3], np.uint8))
     broken(tmp_path, "train-labels-idx1-ubyte", "label 10 of train image 3 is out of range 0 to 9")
