@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from storage.upkeep.verifying.verify import verify
 from storage.values.digests import update_digest, update_vectors
 from storage.values.layout import Layout
 from storage.values.tensors import TensorSpec, to_numpy
+from tests.storage.upkeep.dying import named
 
 PARTITIONS = 5
 
@@ -56,10 +56,6 @@ def many(tiny):
 
 def keys(store: RoundStore, round: int) -> list[str]:
     return [key for key in store.place.sizes() if key.startswith(("updates", "carry")) and f"/c/{round}/" in key]
-
-
-def named(path: Path) -> set[str]:
-    return {finding.path for finding in verify(path).findings}
 
 
 def test_zarr_and_xarray_read_what_was_written(many, same) -> None:

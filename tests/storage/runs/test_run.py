@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -318,16 +316,6 @@ def test_looking_never_writes(tiny, run) -> None:
         run.round(1).update(1),
     )
     assert files() == before
-
-
-def test_looking_needs_neither_prefect_nor_dask(run) -> None:
-    code = (
-        "import sys; from storage.runs.run import open_stored; run = open_stored(sys.argv[1]); repr(run);"
-        "run.history(); run['scale'].values; run.round(1).state;"
-        "print(sorted({'prefect', 'distributed'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_a_trained_run_loads_into_the_network_that_trained(train) -> None:

@@ -18,13 +18,9 @@ from storage.runs.run import StoredRun
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.verifying.verify import verify
-from tests.storage.upkeep.dying import Dying, Killed, bury
+from tests.storage.upkeep.dying import Dying, Killed, bury, named
 
 KEPT = ["all", "states", "every:2", "last:1", "last:2"]
-
-
-def named(path: Path) -> set[str]:
-    return {finding.path for finding in verify(path).findings}
 
 
 def flip(path: Path, bit: int) -> bytes:
