@@ -41,10 +41,7 @@ def test_algorithms_with_a_server_say_how_it_takes_updates() -> None:
     )
     options = {"fetch_every": 4, "push_every": 2, "max_staleness": 5, "stale": "scale"}
     assert build_algorithm("downpour", options) == Algorithm(
-        Downpour(lr=0.05, push_every=2, fetch_every=4),
-        Mean(),
-        Adagrad(0.02, tau=0.1),
-        Pushing(5, 4, 2, "scale"),
+        Downpour(lr=0.05, push_every=2, fetch_every=4), Mean(), Adagrad(0.02, tau=0.1), Pushing(5, 4, 2, "scale")
     )
     assert build_algorithm("downpour", {"fetch_every": 2, "push_every": 2}).map.carry == ()
     assert build_algorithm("easgd", {"elasticity": 0.2}) == Algorithm(

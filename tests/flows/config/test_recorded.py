@@ -86,9 +86,7 @@ def test_the_attacker_is_one(attacker: str, mark: Path) -> None:
     assert mark.exists()
 
 
-def test_a_scheduler_that_a_foreign_store_names_is_not_connected_to(
-    theirs: Store, attacker: str, mark: Path, capsys
-) -> None:
+def test_a_scheduler_that_a_foreign_store_names_is_not_connected_to(theirs, attacker, mark: Path, capsys) -> None:
     run = theirs(scheduler=attacker, workers=1)
     assert command(capsys, "resume", str(run.path), "--workers", "1", "--trust")[0] == 0
     assert not mark.exists()
@@ -163,9 +161,7 @@ CASES = sorted(recorded_code(__file__, Path()))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_code_of_a_foreign_store_is_not_run_without_trust(
-    theirs: Store, script: str, mark: Path, capsys, monkeypatch, case: str
-) -> None:
+def test_code_of_a_foreign_store_is_not_run_without_trust(theirs, script, mark, capsys, monkeypatch, case) -> None:
     monkeypatch.syspath_prepend(Path(script).parent)
     run = theirs(**recorded_code(script, mark)[case])
     code, line = refused(capsys, "resume", str(run.path), "--executor", "inline")
@@ -176,9 +172,7 @@ def test_code_of_a_foreign_store_is_not_run_without_trust(
 
 
 @pytest.mark.parametrize("case", ["model kept", "model mnist:", "model "])
-def test_code_of_a_foreign_store_is_run_with_trust(
-    theirs: Store, script: str, mark: Path, capsys, case: str
-) -> None:
+def test_code_of_a_foreign_store_is_run_with_trust(theirs: Store, script, mark: Path, capsys, case: str) -> None:
     run = theirs(**recorded_code(script, mark)[case])
     command(capsys, "resume", str(run.path), "--executor", "inline", "--trust")
     # `mnist:/x.py` is no file, so not even then can that be run.
@@ -246,9 +240,7 @@ def test_a_symlinked_run_goes_on_in_that_very_run(store_at: Store, tmp_path: Pat
 
 
 @pytest.mark.parametrize("folder", ["theirs", "runs"])
-def test_a_folder_without_suffix_is_found_and_goes_on(
-    store_at: Store, tmp_path: Path, folder: str, capsys
-) -> None:
+def test_a_folder_without_suffix_is_found_and_goes_on(store_at: Store, tmp_path: Path, folder, capsys) -> None:
     run = store_at(tmp_path / folder / "bare")
     assert command(capsys, "resume", "bare" if folder == "runs" else str(run.path), "--executor", "inline")[0] == 0
     assert run.refresh().done == 2

@@ -59,9 +59,7 @@ def two_hosts(certificate, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("kind", "executor"), [(GraphExecutor, "graph"), (RanksExecutor, "ranks")])
-def test_a_run_has_the_bits_of_any_other(
-    train, certificate, dask_processes, tmp_path: Path, kind, executor
-) -> None:
+def test_a_run_has_the_bits_of_any_other(train, certificate, dask_processes, tmp_path, kind, executor) -> None:
     """Ranks on one machine talk to themselves: nothing goes over a network."""
     reference = train(**FIELDS, name="reference")
     with connect(dask_processes(tmp_path), 2) as client:

@@ -176,9 +176,7 @@ def test_epochs_are_so_many_steps(count: int, size: int | None, steps: int) -> N
 @pytest.mark.parametrize(
     ("algorithm", "model"),
     sampled(
-        5,
-        [Gradient(), LocalSteps(local_steps=3), LocalSteps(local_steps=3, optimizer="Adam")],
-        ["mlp", "cnn"],
+        5, [Gradient(), LocalSteps(local_steps=3), LocalSteps(local_steps=3, optimizer="Adam")], ["mlp", "cnn"]
     ),
 )
 def test_a_map_changes_neither_state_nor_examples_and_repeats_itself(algorithm, model: str) -> None:
@@ -256,9 +254,7 @@ def test_an_optimizer_that_calls_the_loss_itself_is_refused_at_once(name: str) -
 
 @pytest.mark.parametrize("kind", [LocalSteps, FedProx])
 @pytest.mark.parametrize(("name", "reason"), [("Muon", "2D"), ("SparseAdam", "dense gradients")])
-def test_an_optimizer_that_cannot_train_the_network_is_refused_before_round_1(
-    kind, name: str, reason: str
-) -> None:
+def test_an_optimizer_that_cannot_train_the_network_is_refused_before_round_1(kind, name, reason: str) -> None:
     """Muon is for matrices, and this network has biases; SparseAdam is for sparse gradients."""
     with pytest.raises(UsageError, match=f"optimizer {name}.*{reason}"):
         kind(local_steps=1, optimizer=name).bound(objective(), None)

@@ -287,8 +287,7 @@ class Tokens:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "says"),
-    [(65, None), (64, r"\(2, 5\) int64 gives 64 outputs, but labels go up to 64")],
+    ("outputs", "says"), [(65, None), (64, r"\(2, 5\) int64 gives 64 outputs, but labels go up to 64")]
 )
 def test_a_network_of_sequences_is_checked_too(outputs: int, says: str | None) -> None:
     partitions = Partitions(Tokens(), Split(1))

@@ -48,10 +48,7 @@ JUDGED = Objective(ModelSpec("linear", (2,), 2, "float32", seed=0), "cross_entro
 
 
 def test_a_score_is_the_mean_over_all_held_out_examples() -> None:
-    tallies = [
-        Tally(2, {"loss": (6.0, 2), "accuracy": (1, 2)}),
-        Tally(3, {"loss": (4.0, 3), "accuracy": (3, 3)}),
-    ]
+    tallies = [Tally(2, {"loss": (6.0, 2), "accuracy": (1, 2)}), Tally(3, {"loss": (4.0, 3), "accuracy": (3, 3)})]
     assert score(JUDGED, tallies, 1) == Score(2.0, {"accuracy": 0.8}, 5)
 
 

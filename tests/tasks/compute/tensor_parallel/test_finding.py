@@ -212,9 +212,7 @@ def test_layers_before_that_are_not_sliced() -> None:
         ),
     ],
 )
-def test_what_cannot_be_a_hybrid_is_refused(
-    model: str, options: dict[str, object], units: tuple[str, ...], says: str
-) -> None:
+def test_what_cannot_be_a_hybrid_is_refused(model, options, units: tuple[str, ...], says) -> None:
     with pytest.raises(ModelError, match=says):
         shares_of(objective_of(model, **options), 2, units, hybrid=True)
 

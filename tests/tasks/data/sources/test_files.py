@@ -234,9 +234,7 @@ def test_a_file_of_a_partition_of_its_own_is_named_with_it(train, tmp_path: Path
 
 
 @pytest.mark.parametrize(("data", "file"), CHANGED)
-def test_a_file_that_is_gone_is_named_and_the_rounds_before_are_kept(
-    data, file: str, train, tmp_path: Path
-) -> None:
+def test_a_file_that_is_gone_is_named_and_the_rounds_before_are_kept(data, file, train, tmp_path: Path) -> None:
     def lose(commit) -> None:
         (tmp_path / file).unlink(missing_ok=True)
 

@@ -207,10 +207,7 @@ def test_tensors_that_are_not_dense_are_refused(source, how: str) -> None:
     [
         ("torch.zeros(3, 5), torch.arange(3)", r"inputs held out are numbers of shape \(5,\), .* of shape \(2,\)"),
         ("torch.zeros(3, 2).long(), torch.arange(3)", "inputs held out are integers of shape"),
-        (
-            "torch.zeros(3, 2), torch.zeros(3)",
-            r"targets held out are numbers of .* integers of shape \(\)",
-        ),
+        ("torch.zeros(3, 2), torch.zeros(3)", r"targets held out are numbers of .* integers of shape \(\)"),
         (
             "{'a': torch.zeros(3, 2)}, torch.arange(3)",
             r"inputs held out are missing, and .* numbers of shape \(2,\)",
