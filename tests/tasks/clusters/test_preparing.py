@@ -71,10 +71,7 @@ def hook(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(
     "module",
-    [
-        "roundweave",
-        *(pytest.param(module, marks=pytest.mark.slow) for module in ("tasks.executors.pool", "torch")),
-    ],
+    ["roundweave", *(pytest.param(m, marks=pytest.mark.slow) for m in ("tasks.executors.pool", "torch"))],
 )
 def test_a_worker_that_dies_at_what_a_run_has_it_import_costs_a_line(
     train, fields, dask_processes, hook, tmp_path, caplog, module

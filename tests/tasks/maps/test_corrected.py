@@ -188,14 +188,8 @@ def test_the_servers_variate_is_the_mean_of_all_partitions_own_whoever_takes_par
     torch.testing.assert_close(server, torch.stack(carried).sum(0) / 6, rtol=0, atol=1e-14)
 
 
-FIELDS = {
-    "algorithm": "scaffold",
-    "model": "mlp",
-    "partitions": 3,
-    "rounds": 4,
-    "local_steps": 3,
-    "outer_momentum": 0.5,
-}
+FIELDS = {"algorithm": "scaffold", "model": "mlp", "partitions": 3, "rounds": 4, "local_steps": 3}
+FIELDS |= {"outer_momentum": 0.5}
 
 
 def test_a_resumed_run_has_the_same_bits(train) -> None:

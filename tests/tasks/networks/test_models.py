@@ -327,10 +327,7 @@ def test_one_output_an_example_is_none_for_a_sequence(own) -> None:
         ("net = nn.Linear(4, 2, device='meta')", "weight is sparse, without values"),
         ("net.register_buffer('s', torch.eye(3).to_sparse())", "s is sparse, without values"),
         ("net.c = nn.Parameter(torch.ones(2, dtype=torch.cfloat))", "c is complex64, and only real numbers"),
-        (
-            "net.register_buffer('z', torch.ones(2) * 1j, persistent=False)",
-            "z is complex64, and only real numbers",
-        ),
+        ("net.register_buffer('z', torch.ones(2) * 1j, persistent=False)", "z is complex64, and only real"),
         ("net.register_buffer('s', torch.ones(3, dtype=torch.uint16))", "or uint16, which cannot be averaged"),
     ],
 )

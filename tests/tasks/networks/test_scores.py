@@ -88,12 +88,7 @@ def test_what_is_right_is_among_the_five_greatest(examples: int, classes: int) -
         ("accuracy", torch.zeros(2, 3), torch.zeros(2), r"not \(2, 3\) and \(2,\) of float32"),
         ("accuracy", torch.zeros(3, 3), torch.zeros(2, dtype=torch.long), r"not \(3, 3\) and \(2,\) of int64"),
         ("top5", torch.zeros(2), torch.zeros(2, dtype=torch.long), "score top5 needs outputs"),
-        (
-            "token_accuracy",
-            torch.zeros(2, 3),
-            torch.zeros(2, dtype=torch.long),
-            "score token_accuracy needs outputs",
-        ),
+        ("token_accuracy", torch.zeros(2, 3), torch.zeros(2, dtype=torch.long), "score token_accuracy needs"),
         ("token_accuracy", torch.zeros(2, 7, 3), torch.zeros(2, 7), "score token_accuracy needs outputs"),
         ("mae", torch.zeros(2, 3), torch.zeros(2), "score mae needs outputs"),
     ],

@@ -115,20 +115,18 @@ def plain(value: object) -> object:
 
 
 ASKED = [
-    *(
-        "config",
-        "algorithm",
-        "created",
-        "attributes",
-        "rounds",
-        "partitions",
-        "done",
-        "committed",
-        "lost",
-        "digest",
-    ),
-    *("chain", "stop", "failure", "damaged", "status", "scores", "tensors"),
+    "config",
+    "algorithm",
+    "created",
+    "attributes",
+    "rounds",
+    "partitions",
+    "done",
+    "committed",
+    "lost",
+    "digest",
 ]
+ASKED += ["chain", "stop", "failure", "damaged", "status", "scores", "tensors"]
 
 
 def questions(rounds: range) -> dict[str, Callable[[StoredRun], object]]:
