@@ -142,9 +142,8 @@ def model():
     return torch.nn.Linear(2, 2)
 """
     exec(source, namespace)
-    fields = (
-        SMALL | {name: namespace[name] for name in ("data", "model")} | {"rounds": 2, "root": root, "held_out": 0}
-    )
+    given = {name: namespace[name] for name in ("data", "model")}
+    fields = SMALL | given | {"rounds": 2, "root": root, "held_out": 0}
     run = rw.train(rw.TrainConfig(**fields, name="notebook"))
     assert run.done == 2
     assert run.config["model"]["name"] == "model"

@@ -145,12 +145,11 @@ def test_extending_to_what_is_there_or_less_changes_no_file(tiny) -> None:
     assert {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()} == before
 
 
-DEATHS = (
-    "params/scale updates/float32 round committed commits scores/loss bookkeeping/map_seconds metrics/train_loss"
-)
+DEATHS = ["params/scale", "updates/float32", "round", "committed", "commits"]
+DEATHS += ["scores/loss", "bookkeeping/map_seconds", "metrics/train_loss"]
 
 
-@pytest.mark.parametrize("name", DEATHS.split())
+@pytest.mark.parametrize("name", DEATHS)
 def test_extending_that_was_cut_short_is_finished_the_next_time(tiny, monkeypatch, name) -> None:
     """The process dies as it is about to resize this array."""
     store = tiny.train(tiny.create(rounds=1), 1)

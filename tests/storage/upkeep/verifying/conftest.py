@@ -114,19 +114,8 @@ def plain(value: object) -> object:
     return value
 
 
-ASKED = [
-    "config",
-    "algorithm",
-    "created",
-    "attributes",
-    "rounds",
-    "partitions",
-    "done",
-    "committed",
-    "lost",
-    "digest",
-]
-ASKED += ["chain", "stop", "failure", "damaged", "status", "scores", "tensors"]
+ASKED = ["config", "algorithm", "created", "attributes", "rounds", "partitions", "done", "committed", "lost"]
+ASKED += ["digest", "chain", "stop", "failure", "damaged", "status", "scores", "tensors"]
 
 
 def questions(rounds: range) -> dict[str, Callable[[StoredRun], object]]:
