@@ -18,6 +18,7 @@ import torch
 
 import roundweave as rw
 from flows.serving.server import stop_server
+from tests.training import trained
 
 ROOT = Path(rw.__file__).parent
 HEAVY = {"torch", "numpy", "prefect", "distributed", "zarr", "pandas", "pydantic"}
@@ -91,13 +92,13 @@ ALGORITHMS = {"Run.carried": "scaffold", "Round.match": "matched"}
 def examples_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The root of the runs that examples name: first, second, and one for each of `ALGORITHMS`."""
     root = tmp_path_factory.mktemp("examples")
-    fields = {"partitions": 4, "rounds": 3, "local_steps": 2, "executor": "inline", "root": root / "runs"}
+    fields = {"partitions": 4, "rounds": 3, "local_steps": 2}
     for name, algorithm in {
         "first": "fed_avg",
         "second": "fed_avg",
         **{a: a for a in ALGORITHMS.values()},
     }.items():
-        rw.train(rw.TrainConfig(name=name, algorithm=algorithm, **fields), bar=False)
+        trained(root / "runs", name=name, algorithm=algorithm, **fields)
     yield root
     stop_server(root / "runs")
 

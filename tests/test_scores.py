@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sklearn.metrics import average_precision_score, f1_score
 from torch.nn import functional
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from storage.errors import ModelError
 from tasks.clusters.connecting import connect
@@ -75,6 +73,9 @@ def client():
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse", "weighted", "each"])
 def test_no_number_depends_on_partitions_or_executors(own, train, client, loss: str) -> None:
+    from sklearn.metrics import average_precision_score, f1_score  # seconds, that only this process is to wait for
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
     file = own(OWN)
     given = f"{file}:{loss}" if loss in ("weighted", "each") else loss
     scores = ("accuracy",) * (loss != "mse") + tuple(f"{file}:{name}" for name in SCORES if loss != "mse")
@@ -102,6 +103,8 @@ def test_no_number_depends_on_partitions_or_executors(own, train, client, loss: 
 
 
 def test_an_asynchronous_server_on_a_cluster_scores_by_the_same_rule(own, train, client) -> None:
+    from sklearn.metrics import f1_score
+
     scores = tuple(f"{own(OWN)}:{name}" for name in ("f1", "metric"))
     common = {"algorithm": "async_sgd", "loss": "cross_entropy", "scores": scores, "rounds": 3, **DIGITS}
     for partitions in (2, 5):

@@ -265,12 +265,10 @@ def test_a_lost_worker_is_one_line_on_the_terminal(own) -> None:
 FLAGS = ["--executor", "inline", "--rounds", "2", "--model", "logistic"]
 
 
-def test_a_map_that_interrupts_the_command_is_one_line(own) -> None:
-    loss = f"{own(DEADLY_ONCE.format(how='raise KeyboardInterrupt'))}:loss"
-    line = [sys.executable, "-m", "flows.command.app", "train", *FLAGS, "--loss", loss]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert re.fullmatch("error: interrupted.*\n", done.stderr)
+def test_a_map_that_interrupts_the_command_is_one_line(capsys, own) -> None:
+    path = own(DEADLY_ONCE.format(how="raise KeyboardInterrupt"))
+    code, line = refused(capsys, "train", *FLAGS, "--loss", f"{path}:loss")
+    assert (code, line.split(";")[0]) == (1, "interrupted")
 
 
 def test_help_shows_the_options_of_the_algorithm_that_is_asked_for(capsys, own, monkeypatch) -> None:

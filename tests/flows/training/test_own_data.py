@@ -158,7 +158,7 @@ def test_a_model_of_hugging_face_is_trained_as_in_a_plain_loop(own, train: Train
     assert_replayed(run)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", sampled(3, ALGORITHMS))
 def test_each_algorithm_gives_the_bits_of_the_same_tensors_in_memory(own, train: Train, algorithm: str) -> None:
     file = own(PICTURES)
     fields = {"model": f"{file}:model", "algorithm": algorithm, "partitions": 3, "rounds": 3}

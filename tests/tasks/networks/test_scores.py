@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
-from torchmetrics import MeanMetric
 
 from storage.errors import ModelError
 from tasks.data.description import Description
@@ -154,6 +153,8 @@ def test_scores_that_nobody_chose(loss, labels: bool, targets, scores) -> None:
 
 
 def test_a_metric_is_told_how_many_batches_it_has_seen() -> None:
+    from torchmetrics import MeanMetric  # takes seconds
+
     metric = MeanMetric()
     count_updates(metric, 2)
     assert metric.update_count == 2, "torchmetrics counts otherwise now: mend tasks/networks/unofficial.py"
