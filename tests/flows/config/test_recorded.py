@@ -22,17 +22,23 @@ from storage.errors import NotARun, UsageError
 from storage.rounds.store import RoundStore
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
+from tests.training import trained
 
 Store = Callable[..., Run]
 KEPT = ("version", "digest", "schema", "coordinates")
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> RoundStore:
+    """A run of one round."""
+    return RoundStore(trained(tmp_path_factory.mktemp("plain"), rounds=1, model="linear", partitions=2).path)
+
+
 @pytest.fixture
-def store_at(train) -> Store:
+def store_at(plain: RoundStore) -> Store:
     """Make a store at a path whose record says what is given, however wrong, and otherwise what a run's does."""
 
     def make(path: Path, **recorded: object) -> Run:
-        plain = RoundStore(train(rounds=1, name="plain", model="linear", partitions=2).path)
         attributes = {name: value for name, value in plain.attributes.items() if name not in KEPT}
         config = attributes["config"] | {"rounds": 2, "name": None} | recorded
         RoundStore.create(path, plain.schema, 2, attributes | {"config": config}, plain.tensors.read_state(0))
@@ -231,6 +237,7 @@ def test_a_record_that_roundweave_never_wrote_is_no_run(theirs: Store, recorded:
 
 def test_a_symlinked_run_goes_on_in_that_very_run(store_at: Store, tmp_path: Path, capsys) -> None:
     run = store_at(tmp_path / "disk" / "real.zarr")
+    (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "link.zarr").symlink_to(run.path)
     before = sorted(tmp_path.rglob("*.zarr"))
     assert command(capsys, "resume", "link", "--executor", "inline")[0] == 0
