@@ -37,7 +37,7 @@ HERE = Path(__file__).parent.parent
 PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]
 FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|toml))(?:, (in|before) (\w+))?\n")
-SLOW = ("clusters", "exporting", "merging", "planning", "servers")
+SLOW = ("clusters", "exporting", "merging", "planning", "servers", "tensor-parallel")
 """Pages whose commands start clusters and servers of their own, which takes half a minute each."""
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 PROJECT = ("flows", "tasks", "storage", "tests")

@@ -71,7 +71,9 @@ def client():
         yield client
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "mse", "weighted", "each"])
+@pytest.mark.parametrize(
+    "loss", ["cross_entropy", pytest.param("mse", marks=pytest.mark.slow), "weighted", "each"]
+)
 def test_no_number_depends_on_partitions_or_executors(own, train, client, loss: str) -> None:
     from sklearn.metrics import average_precision_score, f1_score  # seconds, that only this process is to wait for
     from torchmetrics.functional.classification import multiclass_calibration_error
