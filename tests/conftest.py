@@ -28,6 +28,14 @@ collect_ignore = ["benchmarks/peers/fedjax", "benchmarks/peers/flower", "pretend
 """They run in environments and processes of their own, with packages and a device that are not here."""
 
 
+LONGEST = ("test_docs", "test_serving", "test_laws", "test_notebooks", "test_facade", "test_scores", "test_kills")
+"""Files whose tests take longest, which are begun first: else one process has them when the others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _workers_are_forks() -> None:
     """Of a process that has what is in the environment of all tests, and nothing that only one has."""

@@ -18,6 +18,7 @@ import torch
 
 import roundweave as rw
 from flows.serving.server import stop_server
+from tests.training import trained
 
 ROOT = Path(rw.__file__).parent
 HEAVY = {"torch", "numpy", "prefect", "distributed", "zarr", "pandas", "pydantic"}
@@ -91,13 +92,13 @@ ALGORITHMS = {"Run.carried": "scaffold", "Round.match": "matched"}
 def examples_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The root of the runs that examples name: first, second, and one for each of `ALGORITHMS`."""
     root = tmp_path_factory.mktemp("examples")
-    fields = {"partitions": 4, "rounds": 3, "local_steps": 2, "executor": "inline", "root": root / "runs"}
+    fields = {"partitions": 4, "rounds": 3, "local_steps": 2}
     for name, algorithm in {
         "first": "fed_avg",
         "second": "fed_avg",
         **{a: a for a in ALGORITHMS.values()},
     }.items():
-        rw.train(rw.TrainConfig(name=name, algorithm=algorithm, **fields), bar=False)
+        trained(root / "runs", name=name, algorithm=algorithm, **fields)
     yield root
     stop_server(root / "runs")
 
@@ -132,10 +133,19 @@ def test_every_function_says_what_it_takes_and_returns(name: str) -> None:
         assert f"    {parameter}: " in text, parameter
 
 
-def test_importing_it_imports_nothing_heavy() -> None:
-    script = "import sys, roundweave\nfrom roundweave import main\nassert 'train' in dir(roundweave)"
-    light = f"assert not {HEAVY} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", f"{script}\n{light}"], check=True)
+IMPORTS = {
+    "roundweave; from roundweave import main; assert 'train' in dir(roundweave)": HEAVY,
+    "flows.command.app": {"torch", "prefect", "distributed", "zarr", "pandas"},
+    "tasks.data.splits.deals": {"torch"},
+    "tasks.data.sources.table": {"torch", "pandas", "pyarrow"},
+    "tasks.matching": {"torch"},
+}
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_importing_it_imports_nothing_heavy(name: str) -> None:
+    script = f"import sys, {name}\nassert not {IMPORTS[name]} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_types_are_known_to_mypy(tmp_path: Path) -> None:

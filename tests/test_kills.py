@@ -26,6 +26,7 @@ from storage.places import local
 from storage.places.local import LocalPlace
 from storage.upkeep.verifying.verify import verify
 from tasks.executors.inline import InlineExecutor
+from tests.tasks.sampled import sampled
 
 FIELDS = {
     "model": "logistic",
@@ -189,7 +190,7 @@ def calls_of_a_run(root: Path, data: str, monkeypatch: pytest.MonkeyPatch, algor
     return NEVER - counter.left
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold", "d_psgd"])
+@pytest.mark.parametrize(("data", "algorithm"), sampled(3, [2, 3], ["scaffold", "d_psgd"]), indirect=["data"])
 def test_a_run_killed_at_some_writes_goes_on_to_the_same_bits(
     train_in_a_fork, data, tmp_path, monkeypatch, algorithm
 ) -> None:

@@ -18,8 +18,8 @@ from tasks.numerics.devices import CPU, device_fingerprint
 OVERRIDES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_")
 """Environment variables with these prefixes may change bits, except for thread counts, which each map sets."""
 
-HARMLESS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
-"""Of those variables, some that change no bits. Importing scikit-learn sets them, which not all processes do."""
+HARMLESS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR")
+"""They change no bits. Importing scikit-learn or torch's compiler sets them, which not all processes do."""
 
 Fingerprint = dict[str, str]
 

@@ -229,8 +229,12 @@ def named(name: bytes, folder: bool = False) -> Make:
 
 def many_parameters(count: int) -> Make:
     """So many parameters are declared."""
-    layout = [[f"p{number}", "float32", [1]] for number in range(count)]
-    return attribute("schema", "layout", "params", value=layout)
+
+    def make(store: Store) -> None:
+        layout = [[f"p{number}", "float32", [1]] for number in range(count)]
+        attribute("schema", "layout", "params", value=layout)(store)
+
+    return make
 
 
 def many_updates(store: Store) -> None:

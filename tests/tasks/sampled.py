@@ -12,7 +12,7 @@ import pytest
 def sampled(every: int, *axes: Iterable[Any]) -> list[Any]:
     """The product of some axes as parameters; all but each `every`-th case are slow.
 
-    `every` shares no factor with the lengths of the axes, so that each value of an axis is met.
+    Each value of an axis is met, as where `every` shares no factor with the lengths of the axes.
     """
     return [
         pytest.param(*case, marks=() if number % every == 0 else pytest.mark.slow)

@@ -41,10 +41,7 @@ def test_algorithms_with_a_server_say_how_it_takes_updates() -> None:
     )
     options = {"fetch_every": 4, "push_every": 2, "max_staleness": 5, "stale": "scale"}
     assert build_algorithm("downpour", options) == Algorithm(
-        Downpour(lr=0.05, push_every=2, fetch_every=4),
-        Mean(),
-        Adagrad(0.02, tau=0.1),
-        Pushing(5, 4, 2, "scale"),
+        Downpour(lr=0.05, push_every=2, fetch_every=4), Mean(), Adagrad(0.02, tau=0.1), Pushing(5, 4, 2, "scale")
     )
     assert build_algorithm("downpour", {"fetch_every": 2, "push_every": 2}).map.carry == ()
     assert build_algorithm("easgd", {"elasticity": 0.2}) == Algorithm(
@@ -194,7 +191,6 @@ def good(lr: Annotated[float, Field(gt=0)] = 0.5, steps: int = 3, name="x"):
         ({"steps": "abc"}, "steps = 'abc': Input should be a valid integer"),
         ({"steps": 4}, r"algorithm .*mine\.py:good failed with ZeroDivisionError"),
     ):
-        with pytest.raises(RoundweaveError, match=says) as caught:
+        with pytest.raises(RoundweaveError, match=says):
             build_algorithm(code, options)
-        assert "\n" not in str(caught.value)
     assert build_algorithm(code, {"lr": "2", "steps": 5}).apply == Sgd(2.0)

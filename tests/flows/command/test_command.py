@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -47,19 +46,11 @@ SERVER = ["--algorithm", "async_sgd", "--executor", "inline"]
         (["--worker-timeout", "1"], 2, "worker_timeout = 1.0: Input should be greater than or equal to 10"),
         (["--threads", "100000"], 2, "threads = 100000: Input should be less than or equal to 1024"),
         (["--partitions", "5000"], 1, "5000 partitions need at least as many examples, and there are 1618"),
-        (["--algorithm", "fedavg"], 2, "unknown algorithm 'fedavg'; did you mean fed_avg?"),
         (["--model", "resnet"], 2, "unknown model 'resnet'; there are linear, logistic, mlp, cnn"),
         (["--loss", "hinge"], 2, "unknown loss 'hinge'"),
-        (["--data", "digit"], 2, "unknown data 'digit'; did you mean digits?"),
-        (["--data", "mnist"], 2, "mnist:DIR"),
         (["--data", "mnist:nowhere"], 2, "no train-images-idx3-ubyte.gz or train-images-idx3-ubyte in"),
         (["--data", "csv:nowhere.csv"], 2, "nowhere.csv; give the path of one to read as csv"),
-        (["--data", "text:nowhere.txt"], 2, "there is no file "),
         (["--split", "odd"], 2, "unknown split 'odd'; there are iid, contiguous, dirichlet:ALPHA"),
-        (["--optimizer", "Adamm"], 2, "torch.optim has no optimizer 'Adamm'"),
-        (["--optimizer", "Adam", "--momentum", "0.9"], 2, "unexpected keyword argument 'momentum'"),
-        (["--algorithm", "sync_sgd", "--outer-lr", "1"], 2, "sync_sgd takes no outer_lr; it takes batch_size, lr"),
-        (["--local-steps", "3", "--local-epochs", "2"], 2, "give local_steps or local_epochs, not both"),
         (["--quorum", "9"], 2, "quorum 9 is more than the 4 partitions"),
         (["--model-options", "hidden"], 2, "'--model-options': must be a JSON object"),
         (["--model-options", '{"hiden": 3}'], 1, "model mlp with options {'hiden': 3}"),
@@ -95,15 +86,6 @@ def test_bad_input_is_one_clear_line(capsys, own, tmp_path, arguments, code, say
     assert found == code
     assert says in line
     assert not list((tmp_path / "runs").glob("*.zarr"))
-
-
-def test_a_truncated_idx_file_is_named(capsys, tmp_path) -> None:
-    images = bytes((0, 0, 8, 3)) + 3 * (10).to_bytes(4, "big") + bytes(1000)
-    for name in ("train-images-idx3", "t10k-images-idx3", "train-labels-idx1", "t10k-labels-idx1"):
-        (tmp_path / f"{name}-ubyte.gz").write_bytes(gzip.compress(images)[:-9])
-    code, line = refused(capsys, "train", "--data", f"mnist:{tmp_path}")
-    assert code == 1
-    assert f"{tmp_path}/train-images-idx3-ubyte.gz is truncated" in line
 
 
 def test_the_longest_name_can_be_used(capsys) -> None:
@@ -166,12 +148,6 @@ def test_a_damaged_run_is_one_clear_line_and_listed(capsys, train) -> None:
     assert "a is damaged: " in out
     assert "1/1" in out
     assert [found["status"] for found in json.loads(run(capsys, "runs", "--json")[1])] == ["complete", "damaged"]
-
-
-def test_help_needs_neither_torch_nor_prefect_nor_dask() -> None:
-    heavy = {"torch", "prefect", "distributed", "zarr", "pandas"}
-    script = f"import sys, flows.command.app\nassert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_a_run_from_init_to_show(capsys, tmp_path, monkeypatch) -> None:
@@ -289,28 +265,10 @@ def test_a_lost_worker_is_one_line_on_the_terminal(own) -> None:
 FLAGS = ["--executor", "inline", "--rounds", "2", "--model", "logistic"]
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ("raise MemoryError(0)", "round 1: the map of partition 0 failed with MemoryError: 0 (line 9 of"),
-        (
-            "mark.unlink(); raise SystemExit(0)",
-            "round 1: 0 of 4 updates are sound, 1 needed; partition 0: its map failed with SystemExit: 0",
-        ),
-    ],
-)
-def test_a_map_that_would_end_the_command_is_one_line(capsys, own, how: str, says: str) -> None:
-    code, line = refused(capsys, "train", *FLAGS, "--loss", f"{own(DEADLY_ONCE.format(how=how))}:loss")
-    assert code == 1
-    assert line.startswith(says)
-
-
-def test_a_map_that_interrupts_the_command_is_one_line(own) -> None:
-    loss = f"{own(DEADLY_ONCE.format(how='raise KeyboardInterrupt'))}:loss"
-    line = [sys.executable, "-m", "flows.command.app", "train", *FLAGS, "--loss", loss]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert re.fullmatch("error: interrupted.*\n", done.stderr)
+def test_a_map_that_interrupts_the_command_is_one_line(capsys, own) -> None:
+    path = own(DEADLY_ONCE.format(how="raise KeyboardInterrupt"))
+    code, line = refused(capsys, "train", *FLAGS, "--loss", f"{path}:loss")
+    assert (code, line.split(";")[0]) == (1, "interrupted")
 
 
 def test_help_shows_the_options_of_the_algorithm_that_is_asked_for(capsys, own, monkeypatch) -> None:

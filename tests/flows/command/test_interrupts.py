@@ -51,9 +51,7 @@ SLOW = [pytest.param(seconds, marks=pytest.mark.slow) for seconds in (0.1, 0.6, 
 
 
 @pytest.mark.parametrize("seconds", [0.3, 1.5, *SLOW])
-def test_an_interrupt_in_a_terminal_while_all_is_imported_is_at_most_one_line(
-    tmp_path: Path, seconds: float
-) -> None:
+def test_an_interrupt_in_a_terminal_while_all_is_imported_is_at_most_one_line(tmp_path, seconds: float) -> None:
     """A terminal sends it to all processes of the command, which has begun one that imports for its workers."""
     line = [Path(sys.executable).parent / "roundweave", "train", "--rounds", "1000"]
     told = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}

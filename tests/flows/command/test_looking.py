@@ -48,20 +48,6 @@ def test_a_run_with_any_one_file_damaged_hides_nothing(train, tmp_path: Path, co
         file.write_bytes(before)
 
 
-def test_runs_lists_the_others_and_says_which_is_damaged(train, capsys) -> None:
-    for name in ("first", "second", "third"):
-        train(model="logistic", partitions=2, rounds=1, name=name)
-    damaged = train(model="logistic", partitions=2, rounds=1, name="damaged").path
-    (damaged / "commits/1.json").write_text("{")
-    (damaged / "zarr.json").write_text("{")
-    code, out, _ = run(capsys, "runs")
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["run", "first", "second", "third", "damaged"]
-    assert "damaged is damaged: " in out
-    code, out, _ = run(capsys, "runs", "--json")
-    assert {each["run"]: each["status"] for each in json.loads(out)}["damaged"] == "damaged"
-
-
 def test_runs_takes_a_root_as_other_commands_do(train, capsys, tmp_path: Path) -> None:
     train(model="logistic", partitions=2, rounds=1, name="first", root=tmp_path / "there")
     for arguments in ([str(tmp_path / "there")], ["--root", str(tmp_path / "there")]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -199,31 +198,6 @@ def test_an_error_is_told_to_machines_too(capsys, root) -> None:
     assert json.loads(out) == {"status": "failed", "error": err.removeprefix("error: ").rstrip("\n")}
 
 
-class Touch:
-    """Unpickled by a careless reader, makes a file."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return Path.touch, (self.place,)
-
-
-@pytest.mark.parametrize("how", ["torch", "pickle"])
-def test_code_in_a_file_is_refused_and_not_run(capsys, root, tmp_path, how) -> None:
-    state = read_checkpoint("mlp0@-1", root)
-    bad, touched = tmp_path / "bad.pt", tmp_path / "touched"
-    if how == "torch":
-        torch.save(dict(state) | {"more": Touch(touched)}, bad)
-    else:
-        bad.write_bytes(pickle.dumps(Touch(touched)))
-    code, out, err = run(capsys, "merge", "mlp0@-1", str(bad), "--executor", "inline", "--root", str(root))
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith(f"error: {bad} ")
-    assert "weights_only refuses" in err or "no checkpoint" in err
-    assert not touched.exists()
-
-
 def test_code_of_a_foreign_store_needs_trust(capsys, root, work, tmp_path) -> None:
     own = [argument.replace("{work}", str(work)) for argument in OWN]
     theirs = ["--executor", "inline", "--root", str(tmp_path / "theirs"), "--name", "foreign"]
@@ -355,11 +329,7 @@ def test_units_for_people(capsys, work, monkeypatch) -> None:
         (["--model", "mlp", "--input", "x"], 2, "--input 'x' is no shape"),
         (["--model", "cnn", "--input", "2x4"], 1, "the cnn reads images of shape"),
         (["--model", "mlp", "--input", "2x4", "--model-options", '{"hiden": 3}'], 1, "model mlp with options"),
-        (
-            ["--model", "{work}/mine.py:model", "--input", "2x9"],
-            1,
-            "the model fails on inputs of shape (2, 9) float32",
-        ),
+        (["--model", "{work}/mine.py:model", "--input", "2x9"], 1, "the model fails on inputs of shape (2, 9"),
         (["--model", "{work}/mine.py:number", "--input", "2x9"], 1, "must return a torch.nn.Module"),
         (["--model", "mlp", "--data", "mnist:nowhere"], 2, "no train-images-idx3-ubyte"),
         (["mlp0@-1"], 2, "unexpected extra argument"),

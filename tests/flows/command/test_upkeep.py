@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from flows.stored import Run
-from storage.places.local import LocalPlace
-from storage.rounds.lease import hold_lease
 from tests.flows.command.in_process import refused, run
 
 FIELDS = {"model": "logistic", "partitions": 2, "local_steps": 1, "rounds": 4, "name": "first"}
@@ -81,24 +79,12 @@ def test_rm_deletes_no_run_through_a_link(first, capsys, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("prune", "--keep", "last:1"), ("cp", "elsewhere"), ("rm", "--yes")],
-    ids=lambda a: a[0],
-)
-def test_a_run_that_is_written_is_left_alone(first, capsys, arguments: tuple[str, ...]) -> None:
-    command, *others = arguments
-    with hold_lease(LocalPlace(first.path), "mine"):
-        code, line = refused(capsys, command, "first", *others)
-    assert (code, "is being written by process" in line) == (1, True)
-    assert Run(first.path).kept == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("prune", "first", "--keep", "lats:3"), "keep 'lats:3': nothing is kept so; did you mean last?"),
         (("cp", "frist", "elsewhere"), "did you mean first?"),
         (("rm", "frist", "--yes"), "did you mean first?"),
+        (("verify", "nowhere"), "no run 'nowhere' under "),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(first, capsys, arguments, said: str) -> None:
@@ -156,9 +142,3 @@ def test_an_expected_chain_is_that_of_a_round_or_a_finding(train, capsys) -> Non
     assert f"{'0' * 64} is that of no round of this history" in out
     said = "'12' is no chain, which has 64 hexadecimal digits; `roundweave verify` prints it"
     assert refused(capsys, "verify", "first", "--expect", "12") == (2, said)
-
-
-def test_what_is_no_run_is_told_in_a_line(capsys) -> None:
-    code, line = refused(capsys, "verify", "nowhere")
-    assert code == 1
-    assert line.startswith("no run 'nowhere' under ")

@@ -67,10 +67,7 @@ def test_a_flat_key_a_table_and_a_flag_over_it_are_the_same() -> None:
     ("fields", "says"),
     [
         ({"algorithm": "fedavg"}, "unknown algorithm 'fedavg'; did you mean fed_avg?"),
-        (
-            {"algorithm": "sync_sgd", "outer_lr": 1},
-            "algorithm sync_sgd takes no outer_lr; it takes batch_",
-        ),
+        ({"algorithm": "sync_sgd", "outer_lr": 1}, "algorithm sync_sgd takes no outer_lr; it takes batch_"),
         ({"algorithm": {"name": "scaffold", "mu": 1}}, "algorithm scaffold takes no mu; it takes lr"),
         ({"partitons": 3}, "unknown field 'partitons'; did you mean partitions?"),
         ({"lr": -1.0}, "lr = -1.0: Input should be greater than 0"),

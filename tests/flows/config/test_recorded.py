@@ -22,17 +22,23 @@ from storage.errors import NotARun, UsageError
 from storage.rounds.store import RoundStore
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
+from tests.training import trained
 
 Store = Callable[..., Run]
 KEPT = ("version", "digest", "schema", "coordinates")
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> RoundStore:
+    """A run of one round."""
+    return RoundStore(trained(tmp_path_factory.mktemp("plain"), rounds=1, model="linear", partitions=2).path)
+
+
 @pytest.fixture
-def store_at(train) -> Store:
+def store_at(plain: RoundStore) -> Store:
     """Make a store at a path whose record says what is given, however wrong, and otherwise what a run's does."""
 
     def make(path: Path, **recorded: object) -> Run:
-        plain = RoundStore(train(rounds=1, name="plain", model="linear", partitions=2).path)
         attributes = {name: value for name, value in plain.attributes.items() if name not in KEPT}
         config = attributes["config"] | {"rounds": 2, "name": None} | recorded
         RoundStore.create(path, plain.schema, 2, attributes | {"config": config}, plain.tensors.read_state(0))
@@ -86,9 +92,7 @@ def test_the_attacker_is_one(attacker: str, mark: Path) -> None:
     assert mark.exists()
 
 
-def test_a_scheduler_that_a_foreign_store_names_is_not_connected_to(
-    theirs: Store, attacker: str, mark: Path, capsys
-) -> None:
+def test_a_scheduler_that_a_foreign_store_names_is_not_connected_to(theirs, attacker, mark: Path, capsys) -> None:
     run = theirs(scheduler=attacker, workers=1)
     assert command(capsys, "resume", str(run.path), "--workers", "1", "--trust")[0] == 0
     assert not mark.exists()
@@ -163,9 +167,7 @@ CASES = sorted(recorded_code(__file__, Path()))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_code_of_a_foreign_store_is_not_run_without_trust(
-    theirs: Store, script: str, mark: Path, capsys, monkeypatch, case: str
-) -> None:
+def test_code_of_a_foreign_store_is_not_run_without_trust(theirs, script, mark, capsys, monkeypatch, case) -> None:
     monkeypatch.syspath_prepend(Path(script).parent)
     run = theirs(**recorded_code(script, mark)[case])
     code, line = refused(capsys, "resume", str(run.path), "--executor", "inline")
@@ -176,9 +178,7 @@ def test_code_of_a_foreign_store_is_not_run_without_trust(
 
 
 @pytest.mark.parametrize("case", ["model kept", "model mnist:", "model "])
-def test_code_of_a_foreign_store_is_run_with_trust(
-    theirs: Store, script: str, mark: Path, capsys, case: str
-) -> None:
+def test_code_of_a_foreign_store_is_run_with_trust(theirs: Store, script, mark: Path, capsys, case: str) -> None:
     run = theirs(**recorded_code(script, mark)[case])
     command(capsys, "resume", str(run.path), "--executor", "inline", "--trust")
     # `mnist:/x.py` is no file, so not even then can that be run.
@@ -237,6 +237,7 @@ def test_a_record_that_roundweave_never_wrote_is_no_run(theirs: Store, recorded:
 
 def test_a_symlinked_run_goes_on_in_that_very_run(store_at: Store, tmp_path: Path, capsys) -> None:
     run = store_at(tmp_path / "disk" / "real.zarr")
+    (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "link.zarr").symlink_to(run.path)
     before = sorted(tmp_path.rglob("*.zarr"))
     assert command(capsys, "resume", "link", "--executor", "inline")[0] == 0
@@ -246,9 +247,7 @@ def test_a_symlinked_run_goes_on_in_that_very_run(store_at: Store, tmp_path: Pat
 
 
 @pytest.mark.parametrize("folder", ["theirs", "runs"])
-def test_a_folder_without_suffix_is_found_and_goes_on(
-    store_at: Store, tmp_path: Path, folder: str, capsys
-) -> None:
+def test_a_folder_without_suffix_is_found_and_goes_on(store_at: Store, tmp_path: Path, folder, capsys) -> None:
     run = store_at(tmp_path / folder / "bare")
     assert command(capsys, "resume", "bare" if folder == "runs" else str(run.path), "--executor", "inline")[0] == 0
     assert run.refresh().done == 2

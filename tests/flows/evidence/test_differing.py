@@ -108,15 +108,27 @@ def test_a_reduce_that_gives_another_state_of_equal_updates_is_found_in_the_stat
     assert found.largest == (one.double() - other.double()).abs().max().item() > 0
 
 
-def test_another_judgement_of_the_same_update_is_named(train) -> None:
-    run = train(**SMALL, name="a")
+@pytest.mark.parametrize(
+    ("algorithm", "change", "what", "detail"),
+    [
+        ("fed_avg", {"refused": "too large"}, "the update of partition 1", "accepted with weight {} or too large"),
+        (
+            "matched",
+            {"match": "0" * 64},
+            "how the units of partition 1 were matched",
+            "the match of partition 1 in round 2 is another one",
+        ),
+    ],
+)
+def test_another_judgement_or_match_of_the_same_update_is_named(train, algorithm, change, what, detail) -> None:
+    run = train(**SMALL, algorithm=algorithm, name="a")
     updates = run.round(2).commit.updates
     copy(run, "b")
     assert rw.diff("a", "b").equal
-    copy(run, "c", updates=updates | {1: replace(updates[1], refused="too large")})
+    copy(run, "c", updates=updates | {1: replace(updates[1], **change)})
     found = rw.diff("a", "c")
-    assert (found.round, found.what) == (2, "the update of partition 1")
-    assert found.detail == f"accepted with weight {updates[1].weight} or too large"
+    assert (found.round, found.what) == (2, what)
+    assert detail.format(updates[1].weight) in found.detail
 
 
 def test_a_lost_record_is_named_where_nothing_else_differs(train) -> None:
@@ -156,17 +168,6 @@ def test_tensors_of_the_first_differing_round_alone_are_read(train, monkeypatch)
     monkeypatch.setattr(CommitLog, "read", lambda self, n: read.append(("record", n)) or record(self, n))
     assert rw.diff("a", "a").equal
     assert sorted(read) == [("record", n) for n in range(4) for _ in "ab"]
-
-
-def test_another_match_of_the_same_update_is_named(train) -> None:
-    run = train(**SMALL, algorithm="matched", name="a")
-    updates = run.round(2).commit.updates
-    copy(run, "b")
-    assert rw.diff("a", "b").equal
-    copy(run, "c", updates=updates | {1: replace(updates[1], match="0" * 64)})
-    found = rw.diff("a", "c")
-    assert (found.round, found.what) == (2, "how the units of partition 1 were matched")
-    assert "the match of partition 1 in round 2 is another one" in found.detail
 
 
 ALGORITHM = """

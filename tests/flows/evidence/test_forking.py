@@ -19,6 +19,7 @@ from storage.errors import CheckpointError, NotARun, RoundMissing, UsageError
 from storage.rounds.commits import Score
 from tasks.executors.inline import InlineExecutor
 from tests.flows.command.in_process import run as command
+from tests.tasks.merging.by_hand import same_bits
 
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "local_steps": 2, "rounds": 3}
 
@@ -42,18 +43,14 @@ def forked(place: str, **changes: object) -> tuple[rw.Run, list[str]]:
     return rw.open_run(config.name), notices.texts
 
 
-def same_vectors(one, other) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 @pytest.mark.parametrize("algorithm", ["diloco", "scaffold"])
 def test_a_fork_begins_with_the_state_and_the_memory_of_its_parents_round(train, algorithm) -> None:
     parent = train(**SMALL, algorithm=algorithm, name="parent")
     run, notices = forked("parent@2")
     before, first = parent.round(2).state, run.round(0).state
-    assert same_vectors(first.params, before.params)
+    assert same_bits(first.params, before.params)
     assert first.memory.keys() == before.memory.keys()
-    assert all(same_vectors(first.memory[slot], before.memory[slot]) for slot in first.memory)
+    assert all(same_bits(first.memory[slot], before.memory[slot]) for slot in first.memory)
     assert notices == []
     assert run.done == 2
 
@@ -114,7 +111,7 @@ def test_what_partitions_carry_goes_along_where_they_are_the_same(train) -> None
     # A control variate of the server is the mean of those of the partitions, which begin with none.
     assert not other.round(0).state.memory["control"]["float32"].any()
     velocity = other.round(0).state.memory["velocity"]
-    assert same_vectors(velocity, parent.round(2).state.memory["velocity"])
+    assert same_bits(velocity, parent.round(2).state.memory["velocity"])
     assert "other begins with control of its own" in notices[0]
 
 
@@ -126,7 +123,7 @@ def test_what_the_server_keeps_of_partitions_stays_behind_with_it(train, algorit
     run, _ = forked("parent@2", partitions=4)
     before, after = (each.state.memory[slot] for each in (parent.round(2), run.round(0)))
     assert before["float32"].any()
-    assert same_vectors(before, after) is stays
+    assert same_bits(before, after) is stays
     assert stays or not after["float32"].any()
 
 

@@ -305,16 +305,8 @@ SGD = ["--round", "2", "--apply", "sgd", "--apply-options"]
         (["--round", "2", "--apply-options", '{"lr": 1}'], 2, "apply_options need apply"),
         (["--round", "2", "--apply-options", "x"], 2, "must be a JSON object such as '{\"lr\": 0.5}': "),
         (["--round", "2", "--without", "3"], 2, "run has no partition 3; it has partitions 0 to 2"),
-        (
-            ["--round", "2", "--without", "0,1,2"],
-            2,
-            "without 0 to 2 there are 0 of 3 accepted updates left, and 2",
-        ),
-        (
-            ["--all", "--without", "0,1"],
-            2,
-            "round 1: without 0 to 1 there are 1 of 3 accepted updates left, and 2",
-        ),
+        (["--round", "2", "--without", "0,1,2"], 2, "without 0 to 2 there are 0 of 3 accepted updates left"),
+        (["--all", "--without", "0,1"], 2, "round 1: without 0 to 1 there are 1 of 3 accepted updates left"),
         (["--round", "2", "--without", "x"], 2, "without = 'x': Input should be a valid integer"),
         (["--round", "2", "--reduce", "krum:3"], 2, "needs 9 updates, and 3 partitions are in a round"),
         (["--round", "0"], 2, "round 0 is the initial state"),

@@ -26,6 +26,7 @@ from storage.values.hashing import json_digest
 from tasks.algorithms.table import ALGORITHMS
 from tasks.clusters.connecting import connect
 from tasks.maps.local_steps import LocalSteps
+from tasks.when import Synchronous
 from tests.counting import counting
 from tests.flows.command.in_process import run as command
 
@@ -61,9 +62,14 @@ def files(run) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_every_algorithm_replays_to_the_bit(train, cluster, algorithm: str) -> None:
-    local = {name: value for name, value in LOCAL.items() if name in ALGORITHMS[algorithm].options}
-    assert_bit_identical(train(**SMALL, **local, algorithm=algorithm, name="run"), 3)
+def test_every_algorithm_goes_on_is_sound_and_replays_to_the_bit(train, cluster, algorithm: str) -> None:
+    fields = {name: value for name, value in LOCAL.items() if name in ALGORITHMS[algorithm].options}
+    fields |= {"resplit_every": 2} if ALGORITHMS[algorithm].when is Synchronous else {}
+    for rounds in (2, 3):
+        run = train(**SMALL | {"rounds": rounds}, **fields, algorithm=algorithm, name="run")
+        seen = run.verify()
+        assert (seen.findings, seen.notes, seen.rounds) == ((), (), rounds)
+    assert_bit_identical(run, 3)
 
 
 KINDS = {
@@ -92,11 +98,6 @@ def test_carries_extras_buffers_frozen_tensors_and_refusals_replay_to_the_bit(tr
     assert refused == {1: [], 2: [1], 3: [1], 4: []}
     assert run.round(4).commit.carry_from == {0: 4, 1: 4, 2: 4}
     assert_bit_identical(run, 4)
-
-
-def test_rounds_made_before_and_after_a_resume_replay_to_the_bit(train, cluster) -> None:
-    train(**{**SMALL, **LOCAL, "rounds": 2}, name="run")
-    assert_bit_identical(train(**SMALL, **LOCAL, name="run"), 3)
 
 
 def test_a_round_that_starts_from_another_run_replays_without_it(train) -> None:

@@ -25,6 +25,7 @@ from tasks.matching.groups import UnitGroups
 from tasks.matching.units import find_units
 from tasks.networks.reference import Cnn, Mlp
 from tests.storage.checkpoints.reading import read_checkpoint
+from tests.tasks.merging.by_hand import same_bits
 
 Merge = Callable[..., MergeResult]
 TENSORS = dict[str, torch.Tensor]
@@ -77,10 +78,6 @@ def score(network: torch.nn.Module) -> tuple[float, float]:
 def merged(result: MergeResult) -> TENSORS:
     network = Mlp((1, 8, 8), 10, hidden=64)
     return dict(result.run.round(1).load_into(network).state_dict())
-
-
-def same_bits(one: TENSORS, other: TENSORS) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 # What a merge is.

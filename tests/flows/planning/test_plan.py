@@ -190,9 +190,7 @@ def test_algorithms_whose_maps_use_the_servers_memory_are_planned(tmp_path: Path
     assert {"single", "local epoch"} <= plan(config).raced.keys()
 
 
-def test_the_command_prints_and_shows(
-    planned: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_prints_and_shows(planned, monkeypatch, capsys, tmp_path: Path) -> None:
     monkeypatch.setattr("flows.command.subcommands.planning.plan", lambda config: planned)
     file, root = str(tmp_path / "chosen.toml"), str(tmp_path)
     code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--save", file)
@@ -217,9 +215,7 @@ def test_the_command_prints_and_shows(
     assert (printed["config"]["rounds"], printed["workers"]) == (planned.planned.rounds, 2)
 
 
-def test_the_printed_command_trains_what_was_planned(
-    planned: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_printed_command_trains_what_was_planned(planned, monkeypatch, capsys, tmp_path: Path) -> None:
     given = {"model": "mlp", "model_options": {"hidden": 9}, "seed": 3, "held_out": 0.25, "scores": ("top5",)}
     made = replace(planned, config=rw.TrainConfig(**planned.config.model_dump(exclude_unset=True) | given))
     monkeypatch.setattr("flows.command.subcommands.planning.plan", lambda config: made)
@@ -244,9 +240,7 @@ def test_the_printed_command_trains_what_was_planned(
         (["none.toml"], "cannot read none.toml"),
     ],
 )
-def test_what_cannot_be_planned_is_said_at_once(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_what_cannot_be_planned_is_said_at_once(capsys, arguments: list[str], message) -> None:
     code, out, err = run(capsys, "plan", *arguments)
     assert (code, out) == (2, "")
     assert message in err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -55,9 +54,7 @@ def test_rounds_that_stay_are_counted_with_the_initial_state(keep: str, states: 
     assert Keep.of(keep).counts(7) == (states, updates)
 
 
-def test_a_run_that_its_disk_cannot_hold_is_refused_with_what_would_fit(
-    train, monkeypatch, tmp_path: Path
-) -> None:
+def test_a_run_that_its_disk_cannot_hold_is_refused_with_what_would_fit(train, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
     with pytest.raises(UsageError, match=r"^7 rounds would store .* GB are free at .*; --keep last:1 stores "):
         train(**FIELDS)

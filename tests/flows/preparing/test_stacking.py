@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from distributed import Client
 
 from flows.config.recorded import resumed_config
 from flows.config.resolving import resolve
@@ -45,9 +44,7 @@ def cluster():
 
 
 @pytest.mark.parametrize("executor", [GraphExecutor, RanksExecutor])
-def test_other_executors_have_the_same_bits_and_their_runs_replay_in_another(
-    train, cluster: Client, executor
-) -> None:
+def test_other_executors_have_the_same_bits_and_their_runs_replay_in_another(train, cluster, executor) -> None:
     source = FIELDS | {"split": "dirichlet:0.5", "local_steps": None, "local_epochs": 1}
     one = train(**source, stacked=8, name="inline")
     assert TrainedRun(one.address).replay("all", executor="graph", workers=2).identical
@@ -74,10 +71,7 @@ def test_partitions_that_are_loaded_where_they_are_mapped_are_stacked_as_well(tr
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        (
-            {"stacked": 8, "momentum": 0.9},
-            "stacked = 8 is for plain SGD .*options {'momentum': 0.9}",
-        ),
+        ({"stacked": 8, "momentum": 0.9}, "stacked = 8 is for plain SGD .*options {'momentum': 0.9}"),
         ({"stacked": 8, "algorithm": "diloco"}, "not for optimizer AdamW"),
         ({"stacked": 8, "model_options": {"dropout": 0.5}}, "mlp cannot be stacked: it draws random numbers"),
         ({"stacked": 8, "model": "cnn", "model_options": {}}, "changes its buffer norm1.running_mean"),

@@ -165,9 +165,7 @@ ANYWHERE = ["deploy", "often.toml", "--work-pool", "any"]
         ([*ANYWHERE, "--cron", "0 2 * * *", "--interval", "60"], "two schedules"),
     ],
 )
-def test_what_could_never_be_trained_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, line, said
-) -> None:
+def test_what_could_never_be_trained_is_refused_at_once(tmp_path, monkeypatch, capsys, line, said) -> None:
     (tmp_path / "often.toml").write_text(CONFIG)
     (tmp_path / "absent.toml").write_text(CONFIG.replace("digits", "absent.npz"))
     (tmp_path / "own.toml").write_text(f'{CONFIG}model = "absent.py:Net"')
@@ -177,9 +175,7 @@ def test_what_could_never_be_trained_is_refused_at_once(
     assert said in error
 
 
-def test_there_is_nowhere_to_deploy_to_without_a_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_there_is_nowhere_to_deploy_to_without_a_server(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     (tmp_path / "often.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PREFECT_API_URL")
@@ -190,9 +186,7 @@ def test_there_is_nowhere_to_deploy_to_without_a_server(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(
-    tmp_path: Path, end: signal.Signals
-) -> None:
+def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(tmp_path, end: signal.Signals) -> None:
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     (tmp_path / "often.toml").write_text(CONFIG)
     line = command_line("serve", "often.toml", "--interval", "5", "--name", "often")

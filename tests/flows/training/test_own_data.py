@@ -20,6 +20,7 @@ from tasks.executors.graph import GraphExecutor
 from tasks.executors.ranks import RanksExecutor
 from tasks.numerics.pinning import derive_seed
 from tests.conftest import Train
+from tests.tasks.sampled import sampled
 
 TEXTS = """
 import torch
@@ -157,7 +158,7 @@ def test_a_model_of_hugging_face_is_trained_as_in_a_plain_loop(own, train: Train
     assert_replayed(run)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", sampled(3, ALGORITHMS))
 def test_each_algorithm_gives_the_bits_of_the_same_tensors_in_memory(own, train: Train, algorithm: str) -> None:
     file = own(PICTURES)
     fields = {"model": f"{file}:model", "algorithm": algorithm, "partitions": 3, "rounds": 3}
@@ -166,8 +167,7 @@ def test_each_algorithm_gives_the_bits_of_the_same_tensors_in_memory(own, train:
     assert read.round(3).score == held.round(3).score
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
-@pytest.mark.parametrize("executor", [GraphExecutor, RanksExecutor])
+@pytest.mark.parametrize(("name", "executor"), sampled(3, ["bert", "gpt2"], [GraphExecutor, RanksExecutor]))
 def test_texts_give_the_same_bits_wherever_they_are_read(own, train: Train, client, name: str, executor) -> None:
     fields = texts(own(TEXTS), name) | LOCAL | {"partitions": 3, "rounds": 2}
     alone = train(**fields)
@@ -199,9 +199,8 @@ def test_an_example_that_cannot_be_read_costs_its_partition_the_round(train: Tra
 def test_a_run_goes_on_when_the_disk_is_mended(train: Train, disk, workers: int) -> None:
     fields = disk(workers) | {"partitions": 1, "rounds": 4}
     whole = train(**fields)
-    with pytest.raises(RoundFailed, match=f"round 3: .* partition 0: {DISK}. Rounds to 2 are kept") as caught:
+    with pytest.raises(RoundFailed, match=f"round 3: .* partition 0: {DISK}. Rounds to 2 are kept"):
         train(**fields, name="run", on_commit=disk.fail_after(2))
-    assert "\n" not in str(caught.value)
     stopped = rw.open_run("run")
     assert len(stopped.history()) == 3
     assert stopped.digest == whole.round(2).commit.state

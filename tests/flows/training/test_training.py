@@ -142,14 +142,8 @@ def model():
     return torch.nn.Linear(2, 2)
 """
     exec(source, namespace)
-    fields = {
-        **SMALL,
-        "data": namespace["data"],
-        "model": namespace["model"],
-        "rounds": 2,
-        "root": root,
-        "held_out": 0,
-    }
+    given = {name: namespace[name] for name in ("data", "model")}
+    fields = SMALL | given | {"rounds": 2, "root": root, "held_out": 0}
     run = rw.train(rw.TrainConfig(**fields, name="notebook"))
     assert run.done == 2
     assert run.config["model"]["name"] == "model"
@@ -175,12 +169,10 @@ def test_the_users_own_api_is_respected(monkeypatch, tmp_path) -> None:
     assert start_server(tmp_path) is None
 
 
-def test_a_damaged_round_is_done_again_to_the_same_bits_and_named(train, root) -> None:
+def test_a_damaged_round_is_done_again_to_the_same_bits_and_named(train, root, flip) -> None:
     run = train(**SMALL, rounds=3, name="damaged", root=root)
     before = run.digest
     chunk = run.path / "params" / "1.weight" / "c" / "3" / "0" / "0"
-    content = bytearray(chunk.read_bytes())
-    content[0] ^= 1
-    chunk.write_bytes(content)
+    flip(chunk)
     again = train(**SMALL, rounds=3, name="damaged", root=root)
     assert (again.done, again.digest, again.damaged) == (3, before, [3])

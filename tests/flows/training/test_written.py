@@ -28,6 +28,7 @@ from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.executors.ranks import RanksExecutor
 from tests.counting import counting
+from tests.tasks.sampled import sampled
 
 FIELDS = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "rounds": 8, "evaluate_every": 100}
 SYNCHRONOUS = FIELDS | {"local_steps": 1, "batch_size": 8}
@@ -85,8 +86,7 @@ EXECUTORS: dict[str, tuple[Callable[[Client], Executor], dict[str, object]]] = {
 }
 
 
-@pytest.mark.parametrize("keep", WRITTEN)
-@pytest.mark.parametrize("name", EXECUTORS)
+@pytest.mark.parametrize(("name", "keep"), sampled(4, EXECUTORS, WRITTEN))
 def test_no_update_is_written_that_is_not_kept(train, client, deleted, name: str, keep: str) -> None:
     """With `last` every round is among the last ones for a while. States were needed to go on from them."""
     executor, fields = EXECUTORS[name]

@@ -174,10 +174,7 @@ def test_an_array_that_is_not_contiguous_is_written_in_c_order(tmp_path) -> None
 @given(dtype=st.sampled_from(STORED), rows=st.integers(1, 9), columns=st.integers(1, 3), step=st.integers(1, 12))
 @settings(deadline=None)
 def test_a_chunk_in_parts_is_the_chunk(tmp_path_factory, dtype, rows, columns, step) -> None:
-    place, spec = (
-        LocalPlace(tmp_path_factory.mktemp("place")),
-        spec_of(dtype, (2, rows, columns), (1, rows, columns)),
-    )
+    place, spec = LocalPlace(tmp_path_factory.mktemp("p")), spec_of(dtype, (2, rows, columns), (1, rows, columns))
     chunk = random(spec)
     write_chunk(place, spec, (0,), chunk)
     stream_chunk(place, spec, (1,), (part for part in np.array_split(chunk.reshape(-1), step)))

@@ -81,12 +81,7 @@ def test_what_is_written_is_read_by_us_by_zarr_and_by_xarray(
             assert found.tobytes() == arrays[partition].tobytes()
 
 
-@given(
-    data=st.data(),
-    partitions=st.integers(2, 9),
-    shard=st.integers(2, 5),
-    dtype=st.sampled_from(STORED),
-)
+@given(data=st.data(), partitions=st.integers(2, 9), shard=st.integers(2, 5), dtype=st.sampled_from(STORED))
 @settings(deadline=None)
 def test_the_bytes_are_those_that_zarr_writes(tmp_path_factory, data, partitions, shard, dtype) -> None:
     spec, (by_zarr, by_hand) = spec_of(partitions, shard, dtype), map(tmp_path_factory.mktemp, ("zarr", "hand"))

@@ -164,16 +164,10 @@ def test_a_record_cut_short_anywhere_is_damaged(tmp_path_factory, share) -> None
 
 
 @pytest.mark.parametrize(
-    "content", ["null", "[]", "{}", '"text"', "1", '{"updates": []}', '{"updates": {"a": {}}}']
+    "given", [b"null", b"[]", b"{}", b'"text"', b"1", b'{"updates": []}', b'{"updates": {"a": {}}}', b"\xff\xfe\0"]
 )
-def test_json_that_is_no_record_is_damaged(log, content) -> None:
-    log.place.write("commits/1.json", content.encode())
-    with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
-        log.read(1)
-
-
-def test_bytes_that_are_no_text_are_damaged(log) -> None:
-    log.place.write("commits/1.json", b"\xff\xfe\x00")
+def test_what_is_no_record_is_damaged(log, given) -> None:
+    log.place.write("commits/1.json", given)
     with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
         log.read(1)
 

@@ -116,7 +116,7 @@ def test_a_writer_that_was_superseded_does_not_take_the_lease_back(tmp_path) -> 
     assert read_lease(LocalPlace(tmp_path)) == later
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}', "[" * 100_000], ids=len)
 def test_a_lease_file_that_is_none_keeps_nobody_out(tmp_path, content) -> None:
     LocalPlace(tmp_path).write("commits/leases/1.json", content.encode())
     with hold_lease(LocalPlace(tmp_path), "mine") as lease:
@@ -155,42 +155,17 @@ def test_a_zombie_is_no_writer(tmp_path) -> None:
         process.communicate()
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        *(
-            {"pid": "many"},
-            {"pid": 10**30},
-            {"pid": -1},
-            {"pid": 1.5},
-            {"born": "long ago"},
-            {"host": 3},
-            {"failure": 3},
-            {"rounds": 1.0},
-            {"host": "two\nlines"},
-        ),
-        *(
-            {"expiry": "soon"},
-            {"expiry": None},
-            {"expiry": 1e300},
-            {"expiry": math.inf},
-            {"epoch": "last"},
-            {"x": 1},
-        ),
-    ],
-)
-def test_a_claim_of_nonsense_keeps_nobody_out(tmp_path, nonsense: dict[str, object]) -> None:
-    said = asdict(replace(mine(), epoch=1)) | nonsense
+NONSENSE = {"pid": ["many", 10**30, -1, 1.5], "born": ["long ago"], "host": [3, "two\nlines"], "failure": [3]}
+NONSENSE |= {"rounds": [1.0], "expiry": ["soon", None, 1e300, math.inf], "epoch": ["last"], "x": [1]}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, each in NONSENSE.items() for value in each])
+def test_a_claim_of_nonsense_keeps_nobody_out(tmp_path, name: str, value: object) -> None:
+    said = asdict(replace(mine(), epoch=1)) | {name: value}
     sealed = json.dumps(said | {"digest": json_digest(said)})
     LocalPlace(tmp_path).write("commits/leases/1.json", sealed.encode())
     with hold_lease(LocalPlace(tmp_path), "mine") as lease:
         assert lease.epoch == 2
-
-
-def test_a_claim_of_deep_brackets_keeps_nobody_out(tmp_path) -> None:
-    LocalPlace(tmp_path).write("commits/leases/1.json", b"[" * 100_000)
-    with hold_lease(LocalPlace(tmp_path), "mine"):
-        pass
 
 
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
 
-from storage.errors import UsageError
 from storage.places.local import LocalPlace
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
@@ -90,13 +88,3 @@ def test_a_run_that_could_not_be_made_is_not_there(tiny, prefix) -> None:
     with pytest.raises(OSError, match="no space left"):
         RoundStore.create(place, tiny.schema, 3, {}, tiny.state(0))
     assert list(tiny.folder.iterdir()) == []
-
-
-def test_a_store_has_no_place_of_an_unknown_scheme(tiny, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for where in ("ftp://bucket/a.zarr", Path("ftp://bucket/a.zarr")):
-        with pytest.raises(UsageError, match="there are no places of scheme ftp://"):
-            RoundStore(where)
-        with pytest.raises(UsageError, match="there are no places of scheme ftp://"):
-            RoundStore.create(where, tiny.schema, 3, {}, tiny.state(0))
-    assert list(tmp_path.iterdir()) == []

@@ -27,6 +27,8 @@ from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import TensorSpec, empty_vectors
 from tests.storage.conftest import lengthened
+from tests.storage.rounds.test_history import numbers
+from tests.storage.upkeep.dying import Killed
 
 WEIGHT = "params/fc.weight/c/{}/0/0"
 
@@ -143,20 +145,8 @@ def test_extending_to_what_is_there_or_less_changes_no_file(tiny) -> None:
     assert {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()} == before
 
 
-class Killed(BaseException):
-    """Stands for the death of the process."""
-
-
-DEATHS = [
-    "params/scale",
-    "updates/float32",
-    "round",
-    "committed",
-    "commits",
-    "scores/loss",
-    "bookkeeping/map_seconds",
-    "metrics/train_loss",
-]
+DEATHS = ["params/scale", "updates/float32", "round", "committed", "commits"]
+DEATHS += ["scores/loss", "bookkeeping/map_seconds", "metrics/train_loss"]
 
 
 @pytest.mark.parametrize("name", DEATHS)
@@ -214,18 +204,6 @@ def test_a_carry_with_a_flipped_bit_is_not_resumed_from(tiny, flip) -> None:
         store.commit(tiny.write(store, round, carry_from={0: round, 1: round}))
     flip(store.path / "carry/variate/float32/c/2/1/0")
     assert recover(store) == (1, [2])
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["scores/loss/c/0", "bookkeeping/weight/c/0/0", "metrics/train_loss/c/0/0", "committed/c/0", "round/c/0"],
-)
-def test_a_flipped_bit_outside_the_tensors_does_not_end_the_run(tiny, flip, path) -> None:
-    store = tiny.train(tiny.create(), 2)
-    flip(store.path / path)
-    assert recover(store) == (2, [])
-    store.commit(tiny.write(store, 3))
-    assert StoredRun(store.path).history()["loss"][3] == 1 / 3
 
 
 def test_whole_rounds_are_left_alone(tiny) -> None:
@@ -349,11 +327,6 @@ def test_every_array_opens_in_zarr_and_has_the_values_that_were_written(tiny) ->
         group[path][...]
     assert group["memory/velocity/scale"][2] == tiny.state(2).memory["velocity"]["float32"][6].item()
     assert group["buffers/mask"][1].tolist() == tiny.state(1).buffers["bool"].tolist()
-
-
-def numbers(store: RoundStore, path: str) -> np.ndarray:
-    """The numbers as zarr has them."""
-    return zarr.open_array(store.path / path, mode="r")[...]
 
 
 def test_metrics_of_a_round_are_those_of_its_commit(tiny) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
@@ -12,16 +10,11 @@ from storage.errors import UsageError
 from storage.runs.figures import OUTCOMES, Plots
 from storage.runs.run import StoredRun
 from storage.runs.tables import ARRIVAL, worker_rows
+from tests.storage.runs.test_figures import _closed  # noqa: F401
 from tests.storage.runs.test_markup import Cells
 
 STALENESS = [{0: 0, 1: 0}, {0: 1, 1: 0}, {0: 1, 1: 2}]
 REFUSED = {(3, 0)}
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 @pytest.fixture

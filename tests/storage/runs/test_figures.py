@@ -65,11 +65,7 @@ def test_losses_are_at_the_left_and_scores_at_the_right(run) -> None:
     assert [line.get_label() for line in left.lines] == ["train_loss", "held-out loss"]
     assert [line.get_label() for line in right.lines] == ["accuracy"]
     assert (left.get_ylabel(), right.get_ylabel()) == ("loss", "accuracy")
-    assert [text.get_text() for text in left.get_legend().get_texts()] == [
-        "train_loss",
-        "held-out loss",
-        "accuracy",
-    ]
+    assert [t.get_text() for t in left.get_legend().get_texts()] == ["train_loss", "held-out loss", "accuracy"]
     colours = [line.get_color() for line in (*left.lines, *right.lines)]
     assert len(set(colours)) == 3
 

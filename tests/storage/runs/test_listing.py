@@ -60,16 +60,6 @@ def test_an_empty_root_has_an_empty_table() -> None:
     assert {"status", "done", "rounds", "algorithm", "loss", "error"} <= set(table)
 
 
-def test_a_run_without_a_whole_record_does_not_hide_the_others(tiny) -> None:
-    tiny.train(tiny.create("sound"), 1)
-    broken = tiny.train(tiny.create("broken"), 1)
-    record = broken.path / "commits/1.json"
-    record.write_text("{}")
-    table = list_runs()
-    assert table.loc["sound", ["status", "done", "loss"]].tolist() == ["interrupted", 1, 1.0]
-    assert set(table.index) == {"sound", "broken"}
-
-
 def test_runs_are_compared_by_what_differs(train) -> None:
     fields = {"model": "mlp", "partitions": 2}
     a = train(**fields, rounds=2, local_steps=1, name="a")

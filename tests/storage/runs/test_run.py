@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -320,26 +318,10 @@ def test_looking_never_writes(tiny, run) -> None:
     assert files() == before
 
 
-def test_looking_needs_neither_prefect_nor_dask(run) -> None:
-    code = (
-        "import sys; from storage.runs.run import open_stored; run = open_stored(sys.argv[1]); repr(run);"
-        "run.history(); run['scale'].values; run.round(1).state;"
-        "print(sorted({'prefect', 'distributed'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 def test_a_trained_run_loads_into_the_network_that_trained(train) -> None:
     run = train(**SPEC, rounds=2)
     network = run.round(2).load_into(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     assert np.array_equal(network[1].weight.detach().numpy(), run["1.weight"][2])
-
-
-def test_the_plot_shows_losses_and_accuracy(run) -> None:
-    left, right = Plots(run).history().figure.axes
-    assert [line.get_label() for line in left.lines] == ["train_loss", "held-out loss"]
-    assert right.lines[0].get_ydata().tolist() == [0.25, 0.5]
 
 
 def test_the_examples_of_a_partition_are_those_of_the_rounds_split(tiny) -> None:
@@ -509,17 +491,6 @@ def test_parts_of_a_tensor_are_those_of_the_whole(run) -> None:
         assert run["fc.weight"][rows, first, second].identical(whole[rows, first, second])
 
     parts()
-
-
-@pytest.mark.parametrize("path", ["scores/loss/c/0", "metrics/train_loss/c/0/0", "committed/c/0", "bookkeeping"])
-@pytest.mark.parametrize("damage", ["missing", "flipped"])
-def test_numbers_that_are_missing_or_damaged_are_shown_as_the_records_have_them(run, flip, path, damage) -> None:
-    before = run.history()
-    for chunk in [run.path / path] if path.endswith("0") else run.path.glob(f"{path}/*/c/**/0"):
-        if chunk.is_file():
-            chunk.unlink() if damage == "missing" else flip(chunk)
-    assert run.refresh().history().equals(before)
-    assert np.isfinite(before["loss"][1:]).all()
 
 
 def test_a_row_that_its_writer_could_not_write_is_shown_as_its_record_has_it(tiny, run) -> None:

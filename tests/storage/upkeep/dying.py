@@ -1,4 +1,4 @@
-"""A place that dies at one of its writes, as a process does that is killed there."""
+"""A place that dies at one of its writes, as a process does that is killed there, and what is then found."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.places.local import LocalPlace
+from storage.upkeep.verifying.verify import verify
 
 
 class Killed(BaseException):
@@ -41,6 +42,11 @@ class Dying(LocalPlace):
         if len(self.calls) == self.at_call:
             raise Killed
         self.calls.append(key)
+
+
+def named(path: Path) -> set[str]:
+    """The files that verifying a run names."""
+    return {finding.path for finding in verify(path).findings}
 
 
 def bury(path: Path) -> None:

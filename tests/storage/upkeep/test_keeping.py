@@ -124,9 +124,7 @@ def test_what_went_never_comes_back_and_what_is_needed_never_goes(steps, data) -
                 assert before.has_update(source, partition) or not pruned.has_update(source, partition)
 
 
-@given(
-    st.lists(st.tuples(st.lists(st.booleans(), min_size=1, max_size=9), KEEPS, st.integers(0, 9)), max_size=6),
-)
+@given(st.lists(st.tuples(st.lists(st.booleans(), min_size=1, max_size=9), KEEPS, st.integers(0, 9)), max_size=6))
 def test_a_state_that_is_needed_is_there_or_can_be_made_again(steps) -> None:
     """Rounds are made, their states stored or not, and less is kept of them, where an older one may be needed."""
     stored, pruned = [True], NOTHING

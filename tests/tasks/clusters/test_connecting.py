@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from tasks.clusters.connecting import connect, local_cluster
 from tasks.clusters.workers import finished, usable_workers
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.ranks import RanksExecutor
+from tests.storage.places.s3_server import free_port
 from tests.tasks.executors.deeds import lines
 
 SMALL = {"partitions": 4, "rounds": 3, "local_steps": 2}
@@ -46,32 +46,12 @@ def client() -> Iterator[Client]:
         yield client
 
 
-def unused_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-@pytest.mark.parametrize("scheme", ["tcp://", ""])
-def test_a_scheduler_that_does_not_answer_is_one_clear_error(monkeypatch, scheme: str) -> None:
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:{}", "127.0.0.1:{}", "nonsense://somewhere"])
+def test_a_scheduler_that_does_not_answer_is_one_clear_error(monkeypatch, address: str) -> None:
     monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.5)
-    address = f"{scheme}127.0.0.1:{unused_port()}"
-    with (
-        pytest.raises(
-            ClusterError, match=f"no Dask scheduler answers at {address} within 0.5 s; start one"
-        ) as caught,
-        connect(address, 2),
-    ):
-        pass
-    assert "\n" not in str(caught.value)
-
-
-def test_an_address_that_is_none_is_the_same_error(monkeypatch) -> None:
-    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.5)
-    with (
-        pytest.raises(ClusterError, match="no Dask scheduler answers at nonsense://somewhere"),
-        connect("nonsense://somewhere", 2),
-    ):
+    address = address.format(free_port())
+    says = f"no Dask scheduler answers at {address} within 0.5 s; start one"
+    with pytest.raises(ClusterError, match=says), connect(address, 2):
         pass
 
 
@@ -177,13 +157,12 @@ def test_a_private_cluster_lets_nobody_in_and_shows_nothing() -> None:
         assert [httpx.get(f"http://127.0.0.1:{port}/metrics").status_code for port in worker_pages] == [404] * 2
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
-def test_a_private_cluster_gives_the_same_bits(train, kind) -> None:
+def test_a_private_cluster_gives_the_same_bits(train) -> None:
     fields = {"data": "digits", "algorithm": "fed_avg", "local_steps": 2, "rounds": 3}
     with connect(None, 2, private=True) as client:
         assert client.scheduler.address.startswith("tls://")
-        run = train(kind(client), 3, **fields, name="private")
-    assert run.digest == train(**fields, name="inline").digest
+        runs = [train(kind(client), 3, **fields, name=kind.__name__) for kind in (GraphExecutor, RanksExecutor)]
+    assert {run.digest for run in runs} == {train(**fields, name="inline").digest}
 
 
 def test_privacy_is_of_local_clusters(client) -> None:
@@ -240,15 +219,11 @@ def test_a_cluster_of_a_class_is_started_and_closed(train, tmp_path: Path) -> No
     [
         ("nothing.NoCluster", r"no class nothing\.NoCluster is installed here"),
         ("dask.distributed.NoCluster", r"no class dask\.distributed\.NoCluster is installed here"),
-        (
-            "dask.distributed.LocalCluster:none.toml",
-            r"cannot read none\.toml .*; it has the options of the cluster",
-        ),
+        ("dask.distributed.LocalCluster:none.toml", r"cannot read none\.toml .*; it has the options"),
         ("dask.distributed.LocalCluster:{wrong}", r"dask\.distributed\.LocalCluster does not start: .*coress"),
     ],
 )
 def test_a_class_that_is_not_there_or_is_refused_is_named(tmp_path: Path, scheduler: str, says: str) -> None:
     (wrong := tmp_path / "wrong.toml").write_text('coress = 1\ndashboard_address = ":0"\n')
-    with pytest.raises(ClusterError, match=says) as caught, connect(scheduler.format(wrong=wrong), 2):
+    with pytest.raises(ClusterError, match=says), connect(scheduler.format(wrong=wrong), 2):
         pass
-    assert "\n" not in str(caught.value)

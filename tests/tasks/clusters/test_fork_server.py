@@ -55,6 +55,7 @@ def test_they_are_spawned_where_they_would_have_imported_otherwise(monkeypatch) 
         assert start_method() == "spawn"
     with monkeypatch.context() as changed:
         changed.setenv("KMP_INIT_AT_FORK", "FALSE")  # as scikit-learn's import does
+        changed.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/somewhere")  # as that of torch's compiler does
         assert start_method() == "forkserver"
 
 

@@ -9,14 +9,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 import roundweave as rw
+from tests.storage.places.s3_server import free_port
+from tests.tasks.executors.deeds import until
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 
@@ -85,12 +86,6 @@ class Network(torch.nn.Linear):
 """
 
 
-def unused_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 @contextmanager
 def daemon(*line: object) -> Iterator[None]:
     """A process in the foreground, as long as it is needed."""
@@ -111,7 +106,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
-    ports = [unused_port(), unused_port()]
+    ports = [free_port(), free_port()]
     text = CONFIGURATION.format(host=socket.gethostname().partition(".")[0], folder=folder, ports=ports)
     (folder / "slurm.conf").write_text(text)
     (folder / "options.toml").write_text(OPTIONS.format(folder=folder))
@@ -121,18 +116,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
         stack.enter_context(daemon("munged", "--force", "--foreground", f"--key-file={key}", *munge))
-        wait_for((folder / "munge.socket").exists)
+        until((folder / "munge.socket").exists)
         stack.enter_context(daemon("slurmctld", "-D", "-i"))
         stack.enter_context(daemon("slurmd", "-D"))
-        wait_for(lambda: "idle" in told("sinfo", "--noheader"))
+        until(lambda: "idle" in told("sinfo", "--noheader"))
         yield folder
-
-
-def wait_for(there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def told(*line: str) -> str:
@@ -165,7 +153,7 @@ def test_a_run_has_the_bits_of_any_other(train, slurm, configuration, executor: 
     line = command(slurm, configuration, "there", f"--executor={executor}")
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         if when == "before round 1":
-            wait_for(lambda: len(jobs()) == 2)
+            until(lambda: len(jobs()) == 2)
         cancelling = threading.Thread(target=cancel_later, args=(when, reference.path.parent / "there.zarr"))
         cancelling.start()
         output, _ = process.communicate()
@@ -177,12 +165,12 @@ def test_a_run_has_the_bits_of_any_other(train, slurm, configuration, executor: 
     assert run.digest == reference.digest
     if when == "in mid-run":
         assert re.search(r"worker tcp://\S+ is lost", output)
-    wait_for(lambda: not told("squeue", "--noheader"))
+    until(lambda: not told("squeue", "--noheader"))
 
 
 def cancel_later(when: str, store: Path) -> None:
     if when == "in mid-run":
-        wait_for((store / "commits" / "3.json").exists)
+        until((store / "commits" / "3.json").exists)
     if when != "never":
         subprocess.run(["scancel", jobs()[0]], check=True)
 

@@ -58,27 +58,24 @@ def two_hosts(certificate, tmp_path: Path) -> Iterator[str]:
                 worker.wait()
 
 
-@pytest.mark.parametrize(("kind", "executor"), [(GraphExecutor, "graph"), (RanksExecutor, "ranks")])
-def test_a_run_has_the_bits_of_any_other(
-    train, certificate, dask_processes, tmp_path: Path, kind, executor
-) -> None:
+def test_a_run_has_the_bits_of_any_other(train, certificate, dask_processes, tmp_path: Path) -> None:
     """Ranks on one machine talk to themselves: nothing goes over a network."""
     reference = train(**FIELDS, name="reference")
     with connect(dask_processes(tmp_path), 2) as client:
         client.wait_for_workers(2, timeout=60)
         assert client.scheduler.address.startswith("tls://")
-        run = train(kind(client), 3, **FIELDS, name="there")
-    assert {run.round(number).commit.executor for number in (1, 2, 3)} == {executor}
-    assert run.digest == reference.digest
+        runs = [train(kind(client), 3, **FIELDS, name=kind.__name__) for kind in (GraphExecutor, RanksExecutor)]
+    for run, executor in zip(runs, ("graph", "ranks"), strict=True):
+        assert {run.round(number).commit.executor for number in (1, 2, 3)} == {executor}
+        assert run.digest == reference.digest
 
 
 def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, two_hosts) -> None:
     reference = train(**FIELDS, name="reference")
     with connect(two_hosts, 2) as client:
         refused = pytest.raises(ClusterError, match="ranks on several machines do not: give --executor graph, or")
-        with refused as caught:
+        with refused:
             train(RanksExecutor(client), 3, **FIELDS, name="refused")
-        assert "\n" not in str(caught.value)
         chosen = train(RanksExecutor(client, choosing=True), 3, **FIELDS, name="chosen")
         assert {chosen.round(number).commit.executor for number in (1, 2, 3)} == {"graph"}
         plain = train(RanksExecutor(client, plain=True), 3, **FIELDS, name="plain")

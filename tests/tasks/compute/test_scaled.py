@@ -153,10 +153,7 @@ def test_a_run_is_the_same_on_a_cluster_resumed_and_replayed(train) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (
-            ["--algorithm", "sync_sgd"],
-            "for local steps, which it skips if gradients overflow, not for map Gradient",
-        ),
+        (["--algorithm", "sync_sgd"], "for local steps, which it skips if gradients overflow, not for map"),
         (["--algorithm", "scaffold"], "not for map Scaffold; give bf16"),
         (["--stacked", "2"], "precision fp16 is for networks that are trained alone; leave it out, or stacked"),
         (["--ranks", "2", "--executor", "ranks"], "in its own dtype; leave precision fp16 out, or ranks"),

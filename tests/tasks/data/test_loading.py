@@ -258,11 +258,7 @@ def test_a_stream_that_is_shorter_than_it_said_is_refused(make: Make) -> None:
     ("name", "functions", "says"),
     [
         ("broken", {}, r"mine.py:broken: ValueError: no \(line \d+ of .*mine.py\)$"),
-        (
-            "ragged",
-            {},
-            "mine.py:ragged: examples do not stack to one array: RuntimeError: .*; pad them by",
-        ),
+        ("ragged", {}, "mine.py:ragged: examples do not stack to one array: RuntimeError: .*; pad them by"),
         ("data", {"collate": "unequal"}, r"there are arrays of shapes \(9, 2\), \(8,\); give each as many"),
         ("dicts", {"transform": "negative"}, "mine.py:dicts: TypeError: bad operand type for unary -: 'dict'"),
     ],

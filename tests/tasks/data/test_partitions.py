@@ -81,11 +81,7 @@ def test_a_split_serves_so_many_rounds(every, numbers) -> None:
     assert [Split(2, resplit_every=every).number(round) for round in range(1, 8)] == numbers
 
 
-@given(
-    st.lists(st.integers(0, 5), min_size=1, max_size=200),
-    st.floats(0, 0.99),
-    st.integers(0, 5),
-)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=200), st.floats(0, 0.99), st.integers(0, 5))
 @settings(deadline=None, max_examples=25)
 def test_the_same_share_of_each_class_is_held_out(labels: list[int], share: float, seed: int) -> None:
     targets = np.array(labels)

@@ -20,6 +20,7 @@ from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult
 from tasks.user_code import find_code
 from tests.counting import counting
+from tests.tasks.rounds.test_steps import FAILING
 
 ROUNDS = 7
 
@@ -83,31 +84,6 @@ def test_a_run_resumed_with_other_executors_carries_on(train, fields, client, wi
     assert len({open_run("resumed").round(n).commit.token for n in range(1, ROUNDS + 1)}) == 3
 
 
-def test_a_loss_that_fails_on_a_worker_fails_the_round_by_name(train, own, client, kind) -> None:
-    source = """
-def loss(outputs, targets):
-    if outputs.requires_grad:
-        raise ValueError("too hot")
-    return outputs.mean()
-"""
-    with pytest.raises(RoundFailed, match=r"round 1: .* partition 0: its map failed with ValueError: too hot"):
-        train(kind(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{own(source)}:loss")
-
-
-FAILING = """
-import sys
-from torch.nn.functional import cross_entropy
-def deeper():
-    return deeper()
-def stop():
-    raise KeyboardInterrupt
-def loss(outputs, targets):
-    if outputs.requires_grad:
-        {how}
-    return cross_entropy(outputs, targets)
-"""
-
-
 @pytest.mark.parametrize(
     ("how", "told"),
     [
@@ -118,10 +94,9 @@ def loss(outputs, targets):
 )
 def test_what_would_end_a_worker_fails_the_round_and_no_worker_dies(train, own, client, how, told, kind) -> None:
     workers = client.nthreads()
-    path = own(FAILING.format(how=how))
-    with pytest.raises(RoundFailed, match=rf"round 1: .*{told}") as caught:
+    path = own(FAILING.format(how=how, training=True))
+    with pytest.raises(RoundFailed, match=rf"round 1: .*{told}"):
         train(kind(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{path}:loss")
-    assert "\n" not in str(caught.value)
     assert client.nthreads() == workers
 
 

@@ -69,9 +69,8 @@ def test_a_partition_that_ends_every_worker_is_named_by_a_run_and_by_a_replay(tr
         executor = GraphExecutor(client)
         with pytest.raises(ClusterError, match=f"round 3{deadly}the run is as it was"):
             list(executor.replay(job, [3, 4]))
-        with pytest.raises(ClusterError, match=f"round 1{deadly}rounds to 0 are kept") as caught:
+        with pytest.raises(ClusterError, match=f"round 1{deadly}rounds to 0 are kept"):
             train(executor, 1, **fields, name="there")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("executor", ["inline", "graph"])

@@ -114,9 +114,8 @@ def test_ranks_go_on_once_no_map_raises(train, client, fields, raising) -> None:
 def test_where_all_raise_or_too_many_the_run_ends_with_the_line(train, client, fields, raising, kind) -> None:
     raising(HOT, 0, 1, 2, 3)
     line = r"round 1: 0 of 4 updates are sound, 1 needed; partition \d: its map failed with ValueError: too hot .*"
-    with pytest.raises(RoundFailed, match=line) as caught:
+    with pytest.raises(RoundFailed, match=line):
         train(executor(kind, client), 3, **fields, name="all")
-    assert "\n" not in str(caught.value)
     raising("", 0, 1, 2)
     with pytest.raises(
         RoundFailed, match="round 1: 3 of 4 updates are sound, 4 needed; partition 3: its map failed"

@@ -23,6 +23,7 @@ from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tests.tasks.maps.networks import examples, objective
 from tests.tasks.maps.test_optimizer_state import distance, rounds
+from tests.tasks.sampled import sampled
 
 LOCAL = LocalSteps(local_steps=5, batch_size=8, lr=0.1)
 
@@ -35,8 +36,10 @@ def difference(one: LocalSteps, other: LocalSteps, dtype: str = "float64") -> fl
     return max(loss, (found.direction[dtype] - wanted.direction[dtype]).abs().max().item())
 
 
-@pytest.mark.parametrize("pieces", [2, 4, 7, 100])
-@pytest.mark.parametrize("options", [{}, {"optimizer": "AdamW", "lr": 0.01}, {"clip_norm": 0.1, "momentum": 0.9}])
+OPTIONS = [{}, {"optimizer": "AdamW", "lr": 0.01}, {"clip_norm": 0.1, "momentum": 0.9}]
+
+
+@pytest.mark.parametrize(("pieces", "options"), sampled(2, [2, 4, 7, 100], OPTIONS))
 def test_batches_together_are_one_large_batch(pieces: int, options: dict[str, Any]) -> None:
     """50 examples are no multiple of 8, nor of 16, 32 and 56, so that last batches are smaller."""
     small = replace(LOCAL, accumulate=pieces, **options)

@@ -12,12 +12,10 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Algorithm
 from tasks.algorithms.table import build_algorithm
-from tasks.clusters.connecting import connect
 from tasks.data.examples import Examples
 from tasks.data.partitions import Partitions
 from tasks.data.sources.images import Digits
 from tasks.data.splits.split import Split
-from tasks.executors.graph import GraphExecutor
 from tasks.maps.corrected import Elastic, FedProx, Scaffold
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
@@ -190,14 +188,8 @@ def test_the_servers_variate_is_the_mean_of_all_partitions_own_whoever_takes_par
     torch.testing.assert_close(server, torch.stack(carried).sum(0) / 6, rtol=0, atol=1e-14)
 
 
-FIELDS = {
-    "algorithm": "scaffold",
-    "model": "mlp",
-    "partitions": 3,
-    "rounds": 4,
-    "local_steps": 3,
-    "outer_momentum": 0.5,
-}
+FIELDS = {"algorithm": "scaffold", "model": "mlp", "partitions": 3, "rounds": 4, "local_steps": 3}
+FIELDS |= {"outer_momentum": 0.5}
 
 
 def test_a_resumed_run_has_the_same_bits(train) -> None:
@@ -205,13 +197,6 @@ def test_a_resumed_run_has_the_same_bits(train) -> None:
     for number in (1, 3, 4):
         resumed = train(name="resumed", **FIELDS | {"rounds": number})
     assert resumed.digest == whole.digest
-
-
-@pytest.mark.slow
-def test_a_run_on_a_cluster_has_the_same_bits(train) -> None:
-    whole = train(name="whole", **FIELDS)
-    with connect(None, 2) as client:
-        assert train(GraphExecutor(client), 2, name="there", **FIELDS).digest == whole.digest
 
 
 # What cannot be meant.

@@ -12,9 +12,6 @@ from flows.config.train import TrainConfig
 from flows.stored import Run
 from storage.errors import RoundFailed, UsageError
 from tasks.algorithms.table import build_algorithm
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.ranks import RanksExecutor
 
 SOURCE = """
 import torch
@@ -129,16 +126,6 @@ def test_it_is_the_papers_loop(train, own, name: str, cohort: int | None) -> Non
     cohorts = [[*run.round(number).commit.updates] for number in range(1, 7)]
     assert run.round(6).state.params["float64"].item() == pytest.approx(loop(cohorts), rel=1e-12)
     assert all(run.replay(number).identical for number in range(1, 7))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
-def test_the_bits_are_the_same_wherever_they_are_computed(train, own, kind) -> None:
-    with connect(None, 3) as client:
-        for name, (_, options) in LOOPS.items():
-            wanted = train(**fields(own, 4), algorithm=name, **options, name=f"{name}-here")
-            found = train(kind(client), 3, **fields(own, 4), algorithm=name, **options, name=f"{name}-there")
-            assert found.digest == wanted.digest
 
 
 def test_without_fairness_it_is_the_plain_mean(train, own) -> None:

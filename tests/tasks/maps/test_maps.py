@@ -176,9 +176,7 @@ def test_epochs_are_so_many_steps(count: int, size: int | None, steps: int) -> N
 @pytest.mark.parametrize(
     ("algorithm", "model"),
     sampled(
-        5,
-        [Gradient(), LocalSteps(local_steps=3), LocalSteps(local_steps=3, optimizer="Adam")],
-        ["mlp", "cnn"],
+        5, [Gradient(), LocalSteps(local_steps=3), LocalSteps(local_steps=3, optimizer="Adam")], ["mlp", "cnn"]
     ),
 )
 def test_a_map_changes_neither_state_nor_examples_and_repeats_itself(algorithm, model: str) -> None:
@@ -229,18 +227,25 @@ def test_a_term_is_added_to_each_gradient(optimizer: str) -> None:
 # What cannot be meant.
 
 
-def test_steps_and_epochs_are_not_given_together() -> None:
-    with pytest.raises(UsageError, match="give local_steps or local_epochs, not both"):
-        LocalSteps(local_steps=1, local_epochs=1)
-
-
 @pytest.mark.parametrize(
-    ("name", "hint"),
-    [("Sgdd", "; there is SGD"), ("lr_scheduler", ""), ("Optimizer", ""), ("_functional", "; .*AdamW")],
+    ("fields", "says"),
+    [
+        ({"local_epochs": 1}, "give local_steps or local_epochs, not both"),
+        ({"optimizer": "Sgdd"}, "torch.optim has no optimizer 'Sgdd'; there is SGD"),
+        *(
+            ({"optimizer": name}, f"torch.optim has no optimizer '{name}'")
+            for name in ("lr_scheduler", "Optimizer")
+        ),
+        ({"optimizer": "_functional"}, "torch.optim has no optimizer '_functional'; .*AdamW"),
+        *(({"optimizer": name}, "LBFGS computes the loss several times a step") for name in ("LBFGS", "lbfgs")),
+        ({"optimizer_options": {"momentun": 0.9}}, "optimizer SGD: .*unexpected keyword argument 'momentun'"),
+        ({"optimizer_options": {"nesterov": True}}, "optimizer SGD: .*Nesterov momentum requires a momentum"),
+        ({"optimizer_options": {"momentum": -1.0}}, "optimizer SGD: .*Invalid momentum value: -1.0"),
+    ],
 )
-def test_what_is_no_optimizer_is_refused_at_once(name: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"torch.optim has no optimizer '{name}'{hint}"):
-        LocalSteps(local_steps=1, optimizer=name)
+def test_what_cannot_be_meant_is_refused_at_once(fields, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        LocalSteps(local_steps=1, **fields)
 
 
 @pytest.mark.parametrize(("given", "name"), [("adamw", "AdamW"), ("RMSPROP", "RMSprop"), ("sgd", "SGD")])
@@ -248,33 +253,12 @@ def test_optimizers_are_understood_in_any_case(given: str, name: str) -> None:
     assert LocalSteps(local_steps=1, optimizer=given) == LocalSteps(local_steps=1, optimizer=name)
 
 
-@pytest.mark.parametrize("name", ["LBFGS", "lbfgs"])
-def test_an_optimizer_that_calls_the_loss_itself_is_refused_at_once(name: str) -> None:
-    with pytest.raises(UsageError, match="optimizer LBFGS computes the loss several times a step"):
-        LocalSteps(local_steps=1, optimizer=name)
-
-
 @pytest.mark.parametrize("kind", [LocalSteps, FedProx])
 @pytest.mark.parametrize(("name", "reason"), [("Muon", "2D"), ("SparseAdam", "dense gradients")])
-def test_an_optimizer_that_cannot_train_the_network_is_refused_before_round_1(
-    kind, name: str, reason: str
-) -> None:
+def test_an_optimizer_that_cannot_train_the_network_is_refused_before_round_1(kind, name, reason: str) -> None:
     """Muon is for matrices, and this network has biases; SparseAdam is for sparse gradients."""
     with pytest.raises(UsageError, match=f"optimizer {name}.*{reason}"):
         kind(local_steps=1, optimizer=name).bound(objective(), None)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"momentun": 0.9}, "unexpected keyword argument 'momentun'"),
-        ({"nesterov": True}, "Nesterov momentum requires a momentum"),
-        ({"momentum": -1.0}, "Invalid momentum value: -1.0"),
-    ],
-)
-def test_options_that_the_optimizer_does_not_take_are_refused_at_once(options, reason: str) -> None:
-    with pytest.raises(UsageError, match=rf"optimizer SGD: .*{reason}"):
-        LocalSteps(local_steps=1, optimizer_options=options)
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,7 @@ NORMS = {"norm.weight", "norm.bias", "last.scale"}
 
 
 @pytest.mark.parametrize(
-    ("without", "wanted"),
-    [(["biases"], BIASES), (["norms"], NORMS), (["biases", "norms"], BIASES | NORMS)],
+    ("without", "wanted"), [(["biases"], BIASES), (["norms"], NORMS), (["biases", "norms"], BIASES | NORMS)]
 )
 def test_biases_and_the_parameters_of_norms_do_not_decay(without: list[str], wanted: set[str]) -> None:
     network = Normed()

@@ -17,6 +17,7 @@ from tasks.matching.units import find_units
 from tasks.merging.gallery import Gallery
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.user_code import find_code
+from tests.tasks.matching.conftest import _one_thread  # noqa: F401
 from tests.tasks.merging.by_hand import TENSORS
 
 MINE = """
@@ -43,14 +44,6 @@ class Counted(nn.Module):
 def counted():
     return Counted()
 """
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def rank(number: int, ports: Any, results: Any, work: Callable[[Group], Any], sh
 
 def results_of(work: Callable[[Group], Any], ranks: int, shares: bool = True) -> dict[int, Any]:
     """What ranks give, so many of them."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     ports, results = context.Queue(), context.Queue()
     processes = [context.Process(target=rank, args=(n, ports, results, work, shares)) for n in range(RANKS)]
     for process in processes:

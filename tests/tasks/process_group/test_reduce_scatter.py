@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
+from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,14 +81,19 @@ def test_shares_have_the_bits_of_the_whole(sizes, refused, elements, dtype) -> N
         assert all(same_bits(one[name], other[name]) for name in one)
 
 
+@pytest.fixture(scope="module")
+def four() -> Iterator[Client]:
+    with connect(None, 4) as client:
+        yield client
+
+
 @pytest.mark.parametrize("algorithm", ["fed_avg", "scaffold"])
-def test_a_group_of_four_sends_half_of_what_it_would_and_gives_the_same_bits(train, algorithm) -> None:
+def test_a_group_of_four_sends_half_of_what_it_would_and_gives_the_same_bits(train, four, algorithm) -> None:
     """Whole updates: each of four ranks has its own for three others. In shares: a quarter for each, twice."""
     fields = {"algorithm": algorithm, "model_options": {"hidden": 10_000}, "partitions": 6, "rounds": 3}
     fields |= {"local_steps": 1}
     reference = train(**fields, name="reference")
-    with connect(None, 4) as client:
-        run = train(RanksExecutor(client), 3, **fields, name="shared")
+    run = train(RanksExecutor(four), 3, **fields, name="shared")
     assert run.digest == reference.digest
     commit = run.round(2).commit
     assert (commit.executor, commit.process_group.ranks) == ("ranks", 4)

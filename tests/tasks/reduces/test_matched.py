@@ -14,12 +14,9 @@ import torch
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import pack
-from tasks.clusters.connecting import connect
 from tasks.data.partitions import Partitions
 from tasks.data.sources.images import Digits
 from tasks.data.splits.split import Split
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.inline import InlineExecutor
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.reduces.matched import Matched
 from tasks.reduces.mean import Mean
@@ -153,20 +150,3 @@ def test_a_matched_run_keeps_its_permutations(train: Callable[..., Any]) -> None
     assert (similarities.values <= 1.0001).all()
     assert similarities[0].values == pytest.approx(np.ones(256), abs=1e-4)
     assert (run.round(2).permutations["fc1"].values == np.arange(256)).mean() > 0.9, "near identity once together"
-
-
-@pytest.mark.slow
-def test_a_matched_run_has_the_same_bits_on_a_cluster(train: Callable[..., Any]) -> None:
-    options = {
-        "algorithm": "matched",
-        "match": "mixed",
-        "init": "per-partition",
-        "partitions": 3,
-        "rounds": 2,
-        "local_steps": 5,
-    }
-    here = train(InlineExecutor(), name="here", **options)
-    with connect(None, 2) as client:
-        there = train(GraphExecutor(client), window=2, name="there", **options)
-    assert here.digest == there.digest
-    assert (here.round(1).permutations["fc1"].values == there.round(1).permutations["fc1"].values).all()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,18 +24,17 @@ from storage.values.tensors import TensorSpec
 from tests.storage.conftest import lengthened
 
 
-@pytest.fixture(params=[1, 2], ids=["alone", "shards"])
-def every(request: pytest.FixtureRequest, tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
+@pytest.fixture(scope="session", params=[1, 2], ids=["alone", "shards"])
+def every_in(request: pytest.FixtureRequest, tiny_in: type, tmp_path_factory: pytest.TempPathFactory) -> type:
     """Makes runs with every kind of file: also matches of both kinds, splits, claims and a record quarantined.
 
     Their two partitions have a file each, or one together.
     """
-    tiny = tiny_in(tmp_path / "runs")
 
     @dataclass(frozen=True)
-    class Every(type(tiny)):  # type: ignore[misc]
+    class Every(tiny_in):  # type: ignore[misc, valid-type]
         schema = replace(
-            tiny.schema,
+            tiny_in.schema,
             matches=(TensorSpec("fc", "int64", (3,)), TensorSpec("mix", "float32", (2, 2))),
             shard=request.param,
         )
@@ -77,14 +76,23 @@ def every(request: pytest.FixtureRequest, tiny_in: Callable[[Path], Any], tmp_pa
                 store.numbers.seal(last)
             return store
 
-        def whole(self, name: str = "every") -> RoundStore:
-            """A run of 4 rounds, the last of which was damaged and done again by another writer."""
-            store = self.rounds(self.create(name, rounds=4), 1, 4, 4, carry_from={0: 1})
-            record = store.path / "commits/4.json"
-            record.write_text(record.read_text()[:-1])
-            return self.rounds(RoundStore(store.path), 4, 4, 4, carry_from={0: 1})
+        def whole(self) -> RoundStore:
+            """A copy of the run of 4 rounds."""
+            return RoundStore(Path(shutil.copytree(made, self.folder / "every.zarr")))
 
-    return Every(tiny.folder)
+    maker = Every(tmp_path_factory.mktemp("every"))
+    made = maker.rounds(maker.create(rounds=4), 1, 4, 4, carry_from={0: 1}).path
+    record = made / "commits/4.json"
+    record.write_text(record.read_text()[:-1])
+    # The last round was damaged, and is done again by another writer.
+    maker.rounds(RoundStore(made), 4, 4, 4, carry_from={0: 1})
+    return Every
+
+
+@pytest.fixture
+def every(every_in: type, tmp_path: Path) -> object:
+    """Makes them under the runs of the test."""
+    return every_in(tmp_path / "runs")
 
 
 def plain(value: object) -> object:
@@ -106,21 +114,8 @@ def plain(value: object) -> object:
     return value
 
 
-ASKED = [
-    *(
-        "config",
-        "algorithm",
-        "created",
-        "attributes",
-        "rounds",
-        "partitions",
-        "done",
-        "committed",
-        "lost",
-        "digest",
-    ),
-    *("chain", "stop", "failure", "damaged", "status", "scores", "tensors"),
-]
+ASKED = ["config", "algorithm", "created", "attributes", "rounds", "partitions", "done", "committed", "lost"]
+ASKED += ["digest", "chain", "stop", "failure", "damaged", "status", "scores", "tensors"]
 
 
 def questions(rounds: range) -> dict[str, Callable[[StoredRun], object]]:

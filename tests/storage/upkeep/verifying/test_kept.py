@@ -18,13 +18,9 @@ from storage.runs.run import StoredRun
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.verifying.verify import verify
-from tests.storage.upkeep.dying import Dying, Killed, bury
+from tests.storage.upkeep.dying import Dying, Killed, bury, named
 
 KEPT = ["all", "states", "every:2", "last:1", "last:2"]
-
-
-def named(path: Path) -> set[str]:
-    return {finding.path for finding in verify(path).findings}
 
 
 def flip(path: Path, bit: int) -> bytes:
@@ -53,7 +49,7 @@ def test_each_flipped_bit_of_what_says_that_a_run_was_pruned_is_named(every) -> 
     path = every.whole().path
     prune_run(RoundStore(path), Keep.of("last:2"))
     key = "commits/pruned.json"
-    for bit in range(0, 8 * (path / key).stat().st_size, 151):
+    for bit in range(0, 8 * (path / key).stat().st_size, 251):
         content = flip(path / key, bit)
         assert named(path) == {key}
         (path / key).write_bytes(content)
@@ -145,17 +141,6 @@ def test_a_damaged_record_that_was_quarantined_belongs_to_the_run(every) -> None
     # What was let go is not told from what was lost any more.
     assert aside not in found
     assert {key.split("/")[0] for key in found} == {"updates", "carry", "permutations", "similarities"}
-    assert (
-        found
-        == {
-            f"{path}/c/{r}/{p}/0" if len(spec.chunks) == 3 else f"{path}/c/{r}/{p}"
-            for path, spec in store.tensors.arrays.items()
-            if spec.by_partition
-            for r in (2, 3, 4)
-            for p in range(2)
-        }
-        or found
-    )
     flip(store.path / aside, 5)
     assert named(store.path) == found | {aside}
 

@@ -23,16 +23,11 @@ from storage.rounds.store import RoundStore
 from storage.runs.run import StoredRun
 from storage.upkeep.verifying.verify import Finding, verify
 from storage.values.digests import NOTHING_KEPT
-from tasks.algorithms.table import ALGORITHMS
-from tasks.when import Synchronous
+from tests.storage.upkeep.dying import Dying, Killed, named
 
 ROUNDS = range(5)
 ALONE = re.compile(r"zarr\.json|commits/[0-9]+\.json|(commits|committed|round)/zarr\.json")
 """Files that others are judged by."""
-
-
-def named(path: Path) -> set[str]:
-    return {finding.path for finding in verify(path).findings}
 
 
 def files(path: Path) -> list[str]:
@@ -234,14 +229,6 @@ def test_shapes_that_were_all_shortened_are_named(every, answers) -> None:
     assert (StoredRun(path).rounds, StoredRun(path).done) == (4, 4)
 
 
-def test_attributes_edited_in_a_run_of_a_real_configuration_are_named(train) -> None:
-    run = train(model="logistic", partitions=2, rounds=1, held_out=0.1)
-    path = run.path / "zarr.json"
-    path.write_text(path.read_text().replace('"held_out": 0.1', '"held_out": 0.3'))
-    (finding,) = verify(run.path).findings
-    assert str(finding).startswith("zarr.json: no commit record is one of a run with the attributes")
-
-
 def test_a_record_that_another_history_follows_is_named(every) -> None:
     """The same round with another score, made by whoever can make chains, but for those that follow."""
     store, other = every.whole(), every.create("other")
@@ -289,35 +276,6 @@ def test_a_run_of_which_only_the_first_record_is_damaged_names_it(every) -> None
     assert named(store.path) == {"zarr.json", "commits/0.json"}
 
 
-class Killed(BaseException):
-    """What ends a writer as a kill does: nothing catches it."""
-
-
-class Dying(LocalPlace):
-    """A folder whose writer dies before its call of this number that changes anything."""
-
-    def __init__(self, path: Path, calls: list[int]) -> None:
-        super().__init__(path)
-        object.__setattr__(self, "calls", calls)
-
-    def _count(self) -> None:
-        self.calls[0] -= 1
-        if self.calls[0] < 0:
-            raise Killed
-
-    def stream(self, key, pieces, durable=False) -> None:
-        self._count()
-        super().stream(key, pieces, durable)
-
-    def create(self, key, *pieces, durable=False) -> bool:
-        self._count()
-        return super().create(key, *pieces, durable=durable)
-
-    def delete(self, prefix) -> None:
-        self._count()
-        super().delete(prefix)
-
-
 def killed_at(every, calls: int) -> bool:
     """Whether a writer was killed before this change of the folder: of a damaged run that goes on, longer."""
     master = every.folder / "master.zarr"
@@ -328,7 +286,7 @@ def killed_at(every, calls: int) -> bool:
     path = master.with_name(f"{calls}.zarr")
     shutil.copytree(master, path)
     try:
-        every.rounds(RoundStore(Dying(path, [calls])), 2, 3, 3)
+        every.rounds(RoundStore(Dying(path, calls)), 2, 3, 3)
     except Killed:
         # Until it is quarantined the damaged record is there.
         assert named(path) <= {"commits/2.json"}
@@ -394,18 +352,6 @@ def test_a_run_that_is_made_longer_just_then_is_sound(every, done, key) -> None:
     with ExitStack() as writing:
         assert verify(Extending(store.path)).findings == ()
     assert extended
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_runs_that_were_trained_and_gone_on_with_are_sound(train, algorithm) -> None:
-    fields = {"algorithm": algorithm, "partitions": 3, "name": "a"}
-    fields |= {"model": "mlp", "model_options": {"hidden": 4}} if algorithm == "matched" else {"model": "logistic"}
-    fields |= {"local_steps": 1} if "local_steps" in ALGORITHMS[algorithm].options else {}
-    fields |= {"resplit_every": 2} if ALGORITHMS[algorithm].when is Synchronous else {}
-    for rounds in (2, 3):
-        run = train(**fields, rounds=rounds)
-        seen = run.verify()
-        assert (seen.findings, seen.notes, seen.rounds) == ((), (), rounds)
 
 
 def test_an_update_of_which_nothing_is_kept_is_not_missing(tiny) -> None:

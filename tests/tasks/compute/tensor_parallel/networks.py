@@ -236,16 +236,8 @@ class Deep(nn.Module):
 
 NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     **{"chain": chain, "alexnet": alexnet, "encoder": Encoder, "decoder": Decoder},
-    **{
-        "half": Half,
-        "packed": Packed,
-        "tied": Tied,
-        "deep": Deep,
-        "beside": Beside,
-        "again": Again,
-        "python": Python,
-    },
-    **{"views": Views, "normed": Normed, "past": Past},
+    **{"half": Half, "packed": Packed, "tied": Tied, "deep": Deep, "beside": Beside, "again": Again},
+    **{"python": Python, "views": Views, "normed": Normed, "past": Past},
 }
 SHAPES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("encoder", "decoder", "attending", "packed"), (4, 3)),

@@ -97,9 +97,7 @@ def check(ranks: int = 2, **options: object) -> None:
 @pytest.mark.parametrize(
     ("mask", "weights"),
     sampled(
-        5,
-        ["none", "bool", "float", "each", "padding", "both", "causal"],
-        ["unasked", "left", "used", "each"],
+        5, ["none", "bool", "float", "each", "padding", "both", "causal"], ["unasked", "left", "used", "each"]
     ),
 )
 def test_any_masks_and_weights(mask: str, weights: str) -> None:
@@ -109,10 +107,7 @@ def test_any_masks_and_weights(mask: str, weights: str) -> None:
 @pytest.mark.parametrize(
     ("batch_first", "how", "ranks"),
     sampled(
-        5,
-        [False, True],
-        [{}, {"cross": True}, {"cross": True, "kdim": 10, "vdim": 7}, {"bias": False}],
-        [2, 3, 4],
+        5, [False, True], [{}, {"cross": True}, {"cross": True, "kdim": 10, "vdim": 7}, {"bias": False}], [2, 3, 4]
     ),
 )
 def test_any_shapes(how: dict[str, object], batch_first: bool, ranks: int) -> None:

@@ -65,7 +65,6 @@ def broken(folder: Path, name: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason) as caught:
         Idx("mnist", str(folder)).load()
     assert str(folder / name) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("left", [0.0, 0.1, 0.5, 0.9, 0.99])
@@ -107,11 +106,6 @@ def test_a_plain_file_of_another_length_is_named(tmp_path, length: int) -> None:
 def test_a_file_of_another_kind_is_named(tmp_path, content: bytes) -> None:
     write(tmp_path, False, images=content)
     broken(tmp_path, "train-images-idx3-ubyte", "is no IDX file of unsigned bytes in 3 dimensions")
-
-
-def test_a_header_that_promises_far_too_much_is_refused(tmp_path) -> None:
-    write(tmp_path, False, images=idx(IMAGES)[:4] + b"\xff" * 12 + bytes(60))
-    broken(tmp_path, "train-images-idx3-ubyte", "promises")
 
 
 def test_a_label_out_of_range_is_named_with_its_image_and_file(tmp_path) -> None:
