@@ -6,6 +6,7 @@ Prefect's own events and log lines are sent by this thread too, through hooks ma
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,9 @@ BATCH = 100
 
 ANSWER_SECONDS = 10.0
 """How long to wait for the server's answer to a request, and, at the end, for it to take one more report."""
+
+LONGEST_SECONDS = 60.0
+"""How long to wait at the end for a server that takes reports, but slowly."""
 
 INTERRUPTED_SECONDS = 1.0
 """How long to wait for the server instead of `ANSWER_SECONDS` after an interrupt or on a full disk."""
@@ -73,11 +77,14 @@ class Reporter:
     def flush(self, seconds: float) -> bool:
         """Wait until all reports are sent; False if the server took none of them for so many seconds.
 
-        After such a silence, later calls wait for `INTERRUPTED_SECONDS` at most.
+        It is False, too, if a slow server has not taken all after `LONGEST_SECONDS`. Later calls then wait for
+        `INTERRUPTED_SECONDS` at most.
         """
+        last = time.monotonic() + LONGEST_SECONDS
         with self._changed:
             while self._waiting:
-                if not self._changed.wait(min(seconds, self._patience)):
+                wait = min(seconds, self._patience, last - time.monotonic())
+                if not self._changed.wait(max(0.0, wait)):
                     self._patience = INTERRUPTED_SECONDS
                     return False
         return True

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import secrets
 import subprocess
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from flows.reporting.reporter import Reporter
 from flows.stored import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
@@ -101,6 +104,16 @@ def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(serve
     assert server.api in line
     assert "reports" in line
     assert f"{training.name}: complete" in training.output.read_text()
+
+
+def test_a_server_that_takes_reports_slowly_is_waited_for_only_so_long(monkeypatch) -> None:
+    monkeypatch.setattr("flows.reporting.reporter.get_client", lambda **_: nullcontext())
+    monkeypatch.setattr("flows.reporting.reporter.LONGEST_SECONDS", 0.3)
+    reporter = Reporter()
+    for _ in range(40):  # each of a kind of its own, so that none is sent together with the next
+        reporter.put(lambda client, contents: time.sleep(0.05))
+    assert not reporter.flush(10.0)
+    assert 0 < reporter.close() < 40
 
 
 def test_a_server_that_never_was_is_said_in_one_line(tmp_path) -> None:
