@@ -19,7 +19,7 @@ from storage.errors import UsageError
 from storage.places.addresses import full_address
 from storage.runs.names import is_run, run_address
 from storage.runs.run import open_stored
-from tasks.algebra import Algorithm
+from tasks.algebra import Algorithm, Reduce
 from tasks.asynchronous.orders import Recorded, Seeded
 from tasks.compute.compute import Fitting
 from tasks.data.description import Description, combine
@@ -32,6 +32,7 @@ from tasks.networks.outputs import OWN_LOSS, takes_labels
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSS_NAMES, SCORES
 from tasks.networks.start import Fork, Start, find_start
+from tasks.reduces.robust import Robust
 from tasks.rounds.job import Work
 from tasks.tables import unknown
 from tasks.topology import OWN, find_topology
@@ -183,19 +184,15 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
         if config.order or config.speeds:
             raise UsageError("order and speeds are of updates that arrive one by one; choose such an algorithm")
         return _filled(config, evaluate_every=1, keep="all")
-    when, in_flight = algorithm.when, config.drawn.size if config.drawn else config.partitions
-    if when.buffer > in_flight:
-        more = "a larger cohort" if config.drawn else "more partitions"
-        raise UsageError(
-            f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
-            f"smaller buffer or {more}"
-        )
+    in_flight = config.drawn.size if config.drawn else config.partitions
+    more = "a larger cohort" if config.drawn else "more partitions"
+    _check_buffer(algorithm.when, algorithm.reduce, in_flight, more)
     if config.resplit_every is not None:
         raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
-    if config.drawn and when.fetch_every > when.push_every:
+    if config.drawn and algorithm.when.fetch_every > algorithm.when.push_every:
         raise UsageError(
-            f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} steps; "
-            f"give fetch_every {when.push_every}, or leave cohort out"
+            f"a partition of a cohort fetches each time that it is drawn, not every {algorithm.when.fetch_every} "
+            f"steps; give fetch_every {algorithm.when.push_every}, or leave cohort out"
         )
     if config.stacked > 1:
         raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
@@ -204,8 +201,21 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     if (config.order or config.speeds) and not EXECUTORS[config.executor].orders_arrivals:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
-    every = max(1, SCORED_PUSHES * in_flight // when.buffer)
+    every = max(1, SCORED_PUSHES * in_flight // algorithm.when.buffer)
     return _filled(config, evaluate_every=every, keep=KEPT)
+
+
+def _check_buffer(when: Asynchronous, reduce: Reduce, in_flight: int, more: str) -> None:
+    """Raise `UsageError` if a server's buffer is never full, or has fewer updates than its reduce needs."""
+    if when.buffer > in_flight:
+        raise UsageError(
+            f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
+            f"smaller buffer or {more}"
+        )
+    if isinstance(reduce, Robust) and reduce.needs > when.buffer:
+        raise UsageError(
+            f"{reduce} needs {reduce.needs} updates, and a buffer has {when.buffer}; give a larger buffer"
+        )
 
 
 def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:

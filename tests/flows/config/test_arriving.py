@@ -26,6 +26,10 @@ SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
             "give a smaller buffer or more partitions",
         ),
         (
+            {"algorithm": "fed_buff", "buffer": 4, "reduce": "krum:1"},
+            "Krum(f=1, keep=1) needs 5 updates, a buffer has 4; give a larger one",
+        ),
+        (
             {"executor": "graph", "order": "seeded"},
             "on a cluster updates arrive as they do; order and speeds need executor inline",
         ),
