@@ -27,7 +27,7 @@ SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
         ),
         (
             {"algorithm": "fed_buff", "buffer": 4, "reduce": "krum:1"},
-            "Krum(f=1, keep=1) needs 5 updates, a buffer has 4; give a larger one",
+            "Krum(f=1, keep=1) needs 5 updates, and a buffer has 4; give a larger buffer",
         ),
         (
             {"executor": "graph", "order": "seeded"},
