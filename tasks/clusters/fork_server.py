@@ -13,12 +13,14 @@ import sys
 from collections.abc import Mapping
 from multiprocessing import forkserver, resource_tracker
 
-GIB = str(1 << 30)
+MIB = 1 << 20
 
 WORKER_ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     # By the nanny's default memory is returned after every step, which takes 1.2 to 1.6 times as long.
-    **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), GIB),
+    "MALLOC_TRIM_THRESHOLD_": str(1024 * MIB),
+    # Vectors of all parameters are larger, and leave no holes that only few other tensors fit in.
+    "MALLOC_MMAP_THRESHOLD_": str(256 * MIB),
     # A thread's own arena has no room for 64 MB, which are then mapped anew each time: an eighth of GPT-2's step.
     "MALLOC_ARENA_MAX": "1",
     "PYTHONHASHSEED": "6640",  # the value that Dask's nanny sets for all workers
