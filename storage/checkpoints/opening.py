@@ -75,8 +75,8 @@ def outline(network: torch.nn.Module) -> dict[str, torch.Tensor]:
 
     Those that are tied, as they are one tensor under several names, are one here, too.
     """
-    outlines: dict[int, torch.Tensor] = {}
-    for tensor in (named := network.state_dict(keep_vars=True)).values():
+    named, outlines = network.state_dict(keep_vars=True), dict[int, torch.Tensor]()
+    for tensor in named.values():
         kept = tensor.detach() if _described(tensor) == INTEGER else torch.empty_like(tensor, device="meta")
         outlines.setdefault(id(tensor), kept)
     return {name: outlines[id(tensor)] for name, tensor in named.items()}

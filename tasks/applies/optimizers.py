@@ -12,7 +12,8 @@ from storage.values.tensors import Vectors
 from tasks import options as option
 from tasks.algebra import Apply
 from tasks.applies.schedules import Scheduled
-from tasks.numerics.dtypes import accumulator, in_pieces
+from tasks.numerics.dtypes import accumulator
+from tasks.numerics.pieces import in_pieces
 
 
 @dataclass(frozen=True)

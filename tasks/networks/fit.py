@@ -20,7 +20,7 @@ from tasks.data.partitions import Partitions
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
-from tasks.networks.outputs import OWN_LOSS, call, member, output_of, own_loss
+from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss, tensor_in
 from tasks.networks.scores import class_axis, default_scores, score_items
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
@@ -65,8 +65,8 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
 
 def _score_batch(outputs: Any, examples: int) -> int:
     """How many examples are scored at once, from the outputs for some: fewer where these are large."""
-    output = outputs if isinstance(outputs, torch.Tensor) else member(outputs, "logits")
-    each = output.numel() // examples if isinstance(output, torch.Tensor) else 0
+    output = tensor_in(outputs)
+    each = 0 if output is None else output.numel() // examples
     return max(1, min(SCORE_BATCH, MOST_SCORED // max(1, each)))
 
 
@@ -164,8 +164,7 @@ class Trial:
     @property
     def _are_single(self) -> bool:
         """Whether outputs and targets are one tensor each, so that those of all examples may be gathered."""
-        outputs = self.outputs if isinstance(self.outputs, torch.Tensor) else member(self.outputs, "logits")
-        return isinstance(outputs, torch.Tensor) and isinstance(self.targets, torch.Tensor)
+        return tensor_in(self.outputs) is not None and isinstance(self.targets, torch.Tensor)
 
     def _check_metric(self, name: str, judge: Code) -> None:
         outputs, targets = self._many

@@ -37,13 +37,19 @@ def own_loss(network: nn.Module, inputs: Tensors, targets: Tensors) -> tuple[Any
 
 def output_of(given: Any) -> torch.Tensor:
     """The tensor of outputs in what a network gives: the tensor itself, or its logits; raises `ModelError`."""
-    output = given if isinstance(given, torch.Tensor) else member(given, "logits")
-    if not isinstance(output, torch.Tensor):
+    output = tensor_in(given)
+    if output is None:
         raise ModelError(
             f"the network gives a {type(given).__name__} without logits; wrap it in a module whose forward "
             "returns a tensor, or give a loss and scores of your own, which are called with what it gives"
         )
     return output
+
+
+def tensor_in(given: Any) -> torch.Tensor | None:
+    """The tensor in what a network gives, as `output_of` has it; None without one."""
+    output = given if isinstance(given, torch.Tensor) else member(given, "logits")
+    return output if isinstance(output, torch.Tensor) else None
 
 
 def member(given: Any, name: str) -> Any:

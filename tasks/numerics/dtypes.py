@@ -1,13 +1,8 @@
-"""The dtypes in which vectors are summed, and how large ones are computed."""
+"""The dtypes in which vectors are summed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-
-PIECE = 1 << 17
-"""How many elements of vectors are computed at once: so few that a processor's cache holds them."""
 
 ACCUMULATORS = {"float64": torch.float64}
 """The types in which vectors are summed, by their dtype; float32 for all other dtypes."""
@@ -21,19 +16,3 @@ def accumulator(dtype: str) -> torch.dtype:
 def is_float(dtype: str) -> bool:
     """Whether a dtype, such as ``bfloat16``, is a floating-point type."""
     return bool(getattr(torch, dtype).is_floating_point)
-
-
-def in_pieces(function: Callable[..., torch.Tensor], *vectors: torch.Tensor) -> torch.Tensor:
-    """What a function of each element alone makes of vectors (*, element), a vector (element,), piece by piece.
-
-    It has the bits of one call. Large vectors take half the time, and no more memory than the result.
-    """
-    elements = vectors[0].shape[-1]
-    if elements <= PIECE:
-        return function(*vectors)
-    whole = torch.empty(0)
-    for first in range(0, elements, PIECE):
-        piece = function(*(vector[..., first : first + PIECE] for vector in vectors))
-        whole = whole if first else piece.new_empty(elements)
-        whole[first : first + PIECE] = piece
-    return whole

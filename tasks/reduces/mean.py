@@ -13,7 +13,8 @@ from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Record, Vectors
 from tasks.algebra import Node, Reduce
-from tasks.numerics.dtypes import accumulator, in_pieces, is_float
+from tasks.numerics.dtypes import accumulator, is_float
+from tasks.numerics.pieces import in_pieces
 
 
 @dataclass(frozen=True)

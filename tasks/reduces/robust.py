@@ -12,7 +12,8 @@ import torch
 from storage.errors import RoundFailed, UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.numerics.dtypes import accumulator, in_pieces, is_float
+from tasks.numerics.dtypes import accumulator, is_float
+from tasks.numerics.pieces import in_pieces
 from tasks.reduces.tree import Gather
 
 

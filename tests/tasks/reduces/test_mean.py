@@ -11,7 +11,8 @@ from storage.errors import UsageError
 from storage.values.state import State, Update
 from tasks.algebra import Reduce
 from tasks.algorithms.table import build_algorithm
-from tasks.numerics.dtypes import PIECE, accumulator
+from tasks.numerics.dtypes import accumulator
+from tasks.numerics.pieces import PIECE
 from tasks.reduces.mean import ClippedMean, Mean
 from tasks.reduces.robust import GeometricMedian, Krum, Median, TrimmedMean
 from tasks.reduces.table import REDUCES, find_reduce
