@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from flows.stored_round import Round
 from storage.errors import NotARun, UsageError
 from storage.places.addresses import Where, full_address
-from storage.rounds.commits import Commit
 from storage.runs.figures import Plots
 from storage.runs.names import WhichRound, default_root
-from storage.runs.round import StoredRound
 from storage.runs.run import StoredRun, open_stored
 
 if TYPE_CHECKING:
@@ -22,60 +21,6 @@ if TYPE_CHECKING:
     from tasks.data.partitions import Partitions
     from tasks.evidence.recombining import Recombination
     from tasks.networks.objective import ModelSpec
-
-
-class Round(StoredRound):
-    """A committed round of a stored run: its updates, the state after it, and the network with that state.
-
-    Example:
-        >>> run.round(2).params["fc1.weight"].shape
-    """
-
-    def __init__(self, run: Run, commit: Commit) -> None:
-        super().__init__(run._store, commit)
-        self._run = run
-
-    def network(self, trust: bool = False) -> nn.Module:
-        """Build the network and load the parameters and buffers after this round.
-
-        Args:
-            trust: Whether code stored in the run may be executed. A run under your own root does not need this;
-                one from elsewhere does where its network is built by a function of its author.
-
-        Returns:
-            The module, in evaluation mode.
-
-        Raises:
-            UsageError: Building the network needs `trust`.
-            NotARun: The run does not say how its network is built; use `load_into` with a network of yours.
-            ModelError: The network cannot be built.
-            RoundPruned: The state was pruned or never stored.
-            StoreDamaged: The stored bits are not those that were committed.
-
-        Example:
-            >>> logits = run.round(3).network()(inputs)
-        """
-        return self.load_into(self._run.model(trust).build()).eval()
-
-    def save(self, place: Where) -> None:
-        """Write the parameters and buffers after this round to a checkpoint file.
-
-        Args:
-            place: The path of the file, which is replaced where it is there. It ends in ``.safetensors``, or for a
-                torch file in ``.pt``, ``.pth`` or ``.bin``.
-
-        Raises:
-            UsageError: The suffix is another one, the folder is missing, or such a file cannot hold the tensors.
-            CheckpointError: The file cannot be written.
-            RoundPruned: The state was pruned or never stored.
-            StoreDamaged: The stored bits are not those that were committed.
-
-        Example:
-            >>> run.best("accuracy").save("best.safetensors")
-        """
-        from storage.checkpoints.writing import write_checkpoint
-
-        write_checkpoint(place, self.tensors)
 
 
 class Run(StoredRun):
@@ -94,7 +39,7 @@ class Run(StoredRun):
         self._root = root
 
     def round(self, round: WhichRound) -> Round:
-        return Round(self, super().round(round).commit)
+        return Round(self._store, super().round(round).commit, self.model)
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
         return self.round(super().best(score, lowest).number)

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from storage.rounds.commits import Commit, ProcessGroupRecord
 from storage.values.state import Update
 from tasks.compute.communicator import Alone, Communicator
-from tasks.data.partitions import BlockExamples
+from tasks.data.loading import BlockExamples
 from tasks.persistence.committing import commit_round, reduce_round, score_outcome
 from tasks.persistence.mapping import Rank, load_and_persist, map_persist_fold
 from tasks.process_group.reduce_scatter import block_share, in_shares, reduce_in_shares

@@ -286,13 +286,11 @@ class Recombined(Parts):
     def replaced(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with its parts replaced by these; raises `UsageError`, `CodeError`."""
         reduce: Any = algorithm.reduce
-        apply = algorithm.apply
         if self.reduce is not None:
             other = make_part("reduce", self.reduce, {})
             matched = isinstance(reduce, Matched) and not isinstance(other, Matched)
             reduce = replace(reduce, inner=other) if matched else other  # a matching reduce goes on matching units
-        if self.apply is not None:
-            apply = make_part("apply", self.apply, self.apply_options)
+        apply = algorithm.apply if self.apply is None else make_part("apply", self.apply, self.apply_options)
         return with_needs(replace(algorithm, reduce=reduce, apply=apply))
 
 

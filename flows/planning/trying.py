@@ -21,8 +21,7 @@ from storage.places.addresses import join_address
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, Score
 from storage.values.state import State
-from tasks.data.loading import AnyExamples
-from tasks.data.partitions import Partition
+from tasks.data.loading import AnyExamples, Partition
 from tasks.executors.base import Executor
 from tasks.persistence.mapping import read_outcome
 from tasks.rounds.job import Job, Work

@@ -27,14 +27,11 @@ from storage.places.base import PARTIAL, Piece, parts_of, refusing, together
 MAKING = f"making{PARTIAL}"
 """The key of an object that marks a place as being made. The process that creates this object makes the place."""
 
-
 PATIENCE = timedelta(minutes=3)
 """How old the marker of a killed maker must be before another process takes over."""
 
-
 AT_ONCE = 16
 """How many requests are made at once. Each waits for the network, and a state has about ten tensors or more."""
-
 
 RETRIES: Any = {
     "max_retries": 3,
@@ -42,7 +39,6 @@ RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)},
 }
 """Failed requests are repeated, but a server that cannot be reached is reported within seconds."""
-
 
 REASONS = {
     "NoSuchBucket": "there is no such bucket; make it, or give another address",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class StoredRound:
     """A committed round of a stored run. Tensors are read from the store, and verified, on each access.
 
-    `flows.stored.Round` is the same with a network.
+    `flows.stored_round.Round` is the same with a network.
     """
 
     def __init__(self, store: RoundStore, commit: Commit) -> None:

@@ -11,7 +11,7 @@ from storage.values.digests import match_digest
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.asynchronous.ledger import next_in_flight, standing
-from tasks.data.partitions import Partition
+from tasks.data.loading import Partition
 from tasks.maps.gradient import Downpour
 from tasks.numerics.dtypes import accumulator
 from tasks.numerics.pinning import limited, pinned

@@ -18,7 +18,8 @@ from storage.errors import ClusterError
 from tasks.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from tasks.clusters.plugins import Loosen, import_nothing_ahead, prompt
 from tasks.clusters.starting import is_class, started_cluster
-from tasks.clusters.workers import WORKER_SECONDS, begin_run, on_workers, scheduler_gone, wait_at_most
+from tasks.clusters.watching import begin_run
+from tasks.clusters.workers import WORKER_SECONDS, on_workers, scheduler_gone, wait_at_most
 
 CONNECT_SECONDS = 10
 """The longest time to wait for the answer of a scheduler that was named."""

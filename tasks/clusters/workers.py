@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
-from dataclasses import astuple, dataclass
-from itertools import takewhile
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from dask.utils import format_bytes
-from distributed import Client, Future, KilledWorker, Status, get_worker, wait
+from distributed import Client, Future, KilledWorker, wait
 from distributed.client import FuturesCancelledError
-from distributed.scheduler import NoValidWorkerError, heartbeat_interval
+from distributed.scheduler import NoValidWorkerError
 
 from storage.errors import ClusterError
-from tasks.rounds.timing import Timing, log_notice, timing
-
-METRIC = "roundweave"
-"""The name of the maps' timing in workers' heartbeats, and the topic of a run's events on the scheduler."""
-
-UNWATCHED = "a run begins"
-"""An event on the scheduler; the next `Watch` reports workers that are lost after it."""
+from tasks.rounds.timing import log_notice
 
 LOOK_SECONDS = 1.0
 """The seconds between two looks at the workers during a wait."""
 
 ANSWER_SECONDS = 60
 """The longest time to wait for a scheduler's answer."""
-
-END_SECONDS = 10
-"""The longest time to wait for a nanny to end its worker; afterwards the worker is removed in any case."""
 
 WORKER_SECONDS = 600.0
 """The default time to wait for a first worker, which is long, as workers may start in a queue."""
@@ -162,86 +150,13 @@ def _deadly(error: KilledWorker) -> DeadlyWork:
     return DeadlyWork(f"{error.allowed_failures + 1} {DEADLY}")
 
 
-@dataclass(frozen=True)
-class Lost:
-    """A lost worker, with the keys of the tasks that it worked on and of finished tasks whose values were lost.
-
-    `silent` is the number of seconds without a heartbeat after which it was given up, or None if it died by
-    itself.
-    """
-
-    worker: str
-    working: tuple[Hashable, ...]
-    finished: tuple[Hashable, ...]
-    silent: float | None = None
-
-
-@dataclass(frozen=True)
-class Seen:
-    """The result of a look at the workers.
-
-    `paused` has workers to which Dask gives no tasks, as their memory is short, with the memory in use.
-    """
-
-    timings: tuple[Timing, ...]
-    lost: tuple[Lost, ...]
-    paused: dict[str, str]
-
-
-class Watch:
-    """Watches a scheduler's workers, and gives up those without a heartbeat for `worker_timeout` seconds."""
-
-    def __init__(self, client: Client, worker_timeout: float) -> None:
-        self.client = client
-        self.worker_timeout = worker_timeout
-        self._since: float = _on_scheduler(client, _watched)
-        self._all_paused = 0.0
-        self._silence: dict[str, tuple[float, float]] = {}
-        self._given_up: dict[str, float] = {}
-
-    def look(self) -> Seen:
-        """Look at the workers: what has happened since the last look, or since the run began; see `begin_run`.
-
-        A look adds at most a second to a worker's silence, so that no worker is given up because this process was
-        suspended. Raises `ClusterError` if the scheduler is gone, or all workers were paused for `worker_timeout`
-        seconds.
-        """
-        now, heartbeats, paused, gone = _on_scheduler(self.client, _census, self._since)
-        passed, self._since = min(now - self._since, LOOK_SECONDS), now
-        before, self._silence = self._silence, {}
-        for worker, (heartbeat, _) in heartbeats.items():
-            last, silent = before.get(worker, (None, 0.0))
-            self._silence[worker] = (heartbeat, silent + passed if last == heartbeat else 0.0)
-        self._all_paused = self._all_paused + passed if paused and len(paused) == len(heartbeats) else 0.0
-        if self._all_paused >= self.worker_timeout:
-            raise ClusterError(
-                f"every worker has been paused by Dask for {self._all_paused:.0f} s, as its memory is short; give "
-                "workers more memory, or fewer partitions each, and start again"
-            )
-        # With many workers, Dask makes each of them send heartbeats less often.
-        limit = max(self.worker_timeout, 10 * heartbeat_interval(len(heartbeats)))
-        silent_for = {worker: seconds for worker, (_, seconds) in self._silence.items() if seconds >= limit}
-        if silent_for:
-            self._given_up |= silent_for
-            _on_scheduler(self.client, _give_up, list(silent_for))
-        lost = tuple(
-            Lost(worker, working, finished, self._given_up.pop(worker, None)) for worker, working, finished in gone
-        )
-        return Seen(tuple(Timing(*values) for _, values in heartbeats.values() if values), lost, paused)
-
-
-def begin_run(client: Client) -> None:
-    """Tell the scheduler that a run begins, so that the next `Watch` reports workers that are lost from now on."""
-    client.run_on_scheduler(_begin)
-
-
 def processes(client: Client) -> dict[str, tuple[str, int]]:
     """The machine and process id of each worker by address; raises `ClusterError` if the scheduler is gone."""
-    places: dict[str, tuple[str, int]] = _on_scheduler(client, _processes)
+    places: dict[str, tuple[str, int]] = on_scheduler(client, _processes)
     return places
 
 
-def _on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
+def on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
     """Run a function on the scheduler and return its value; raises `ClusterError` if the scheduler is gone."""
     try:
         return client.run_on_scheduler(function, *arguments, callback_timeout=ANSWER_SECONDS)
@@ -256,56 +171,6 @@ def scheduler_gone(error: Exception) -> ClusterError:
     )
 
 
-def report_timing() -> None:
-    """Make this worker's heartbeats report the timing of its maps."""
-    worker = get_worker()
-    if METRIC not in worker.metrics:
-        worker.metrics = worker.metrics | {METRIC: lambda worker: astuple(timing())}
-
-
-def _begin(dask_scheduler: Any) -> None:
-    """Runs on the scheduler: records the time at which a run begins that is not watched yet."""
-    dask_scheduler.log_event(METRIC, UNWATCHED)
-
-
-def _watched(dask_scheduler: Any) -> float:
-    """Runs on the scheduler: the time at which the unwatched run began, or now if there is none.
-
-    Marks it watched.
-    """
-    events = dask_scheduler.get_events(METRIC)
-    dask_scheduler.log_event(METRIC, "a run is watched")
-    began, what = events[-1] if events else (0.0, "")
-    return float(began) if what == UNWATCHED else time.time()
-
-
-def _census(
-    since: float, dask_scheduler: Any
-) -> tuple[float, dict[str, tuple[float, Any]], dict[str, str], list[Any]]:
-    """Runs on the scheduler: the time, heartbeats with timings, paused workers, and workers lost since a time."""
-    workers = dask_scheduler.workers
-    heartbeats = {address: (state.last_seen, state.metrics.get(METRIC)) for address, state in workers.items()}
-    paused = {
-        address: f"{format_bytes(state.metrics['memory'])} of {format_bytes(state.memory_limit)}"
-        for address, state in workers.items()
-        if state.status is Status.paused
-    }
-    recent = takewhile(lambda event: event[0] > since, reversed(dask_scheduler.get_events("all")))
-    lost = [
-        (event["worker"], tuple(event["processing-tasks"]), tuple(event["lost-computed-tasks"]))
-        for _, event in recent
-        if event["action"] == "remove-worker" and not event["expected"]
-    ]
-    return time.time(), heartbeats, paused, lost[::-1]
-
-
 def _processes(dask_scheduler: Any) -> dict[str, tuple[str, int]]:
     """Runs on the scheduler: the machine and process id of each worker."""
     return {address: (state.host, state.pid) for address, state in dask_scheduler.workers.items()}
-
-
-async def _give_up(workers: list[str], dask_scheduler: Any) -> None:
-    """Runs on the scheduler: ends workers, whose nannies restart them; their tasks go to other workers."""
-    await dask_scheduler.restart_workers(
-        workers, timeout=END_SECONDS, wait_for_workers=False, on_error="return", stimulus_id="roundweave-silent"
-    )

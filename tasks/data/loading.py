@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -169,3 +169,19 @@ def _shuffled(items: Iterator[Any], generator: np.random.Generator) -> Iterator[
         yield held[place]
         held[place] = item
     yield from (held[place] for place in generator.permutation(len(held)))
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition's examples: those to train on, and the held-out ones with which it scores the network.
+
+    `own` are held-out examples for a score of the partition itself, if it is to have one.
+    """
+
+    train: AnyExamples
+    held_out: AnyExamples
+    own: AnyExamples | None = None
+
+
+BlockExamples = Mapping[int, Partition]
+"""The examples of the partitions of a block that take part in a round, by partition, ascending."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from storage.errors import DataError, UsageError
 from tasks.data.datasets import differing_files, digest_of, targets_of
 from tasks.data.description import Description
 from tasks.data.examples import Examples, are_scalar_labels, single
-from tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders
+from tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
 from tasks.data.reading import Loading, Opened, Reading, ReadingFailed, forget_opened
 from tasks.data.sources.own import READ_AGAIN
 from tasks.data.sources.table import Source
@@ -21,36 +21,6 @@ from tasks.data.splits.cohort import Cohort
 from tasks.data.splits.deals import Pool, Rows
 from tasks.data.splits.split import Split, held_out_rows, hold_out
 from tasks.numerics.pinning import derive_seed
-
-
-@dataclass(frozen=True)
-class Partition:
-    """One partition's examples: those to train on, and the held-out ones with which it scores the network.
-
-    `own` are held-out examples for a score of the partition itself, if it is to have one.
-    """
-
-    train: AnyExamples
-    held_out: AnyExamples
-    own: AnyExamples | None = None
-
-
-BlockExamples = Mapping[int, Partition]
-"""The examples of the partitions of a block that take part in a round, by partition, ascending."""
-
-
-class ExamplesInTurn(dict[int, Partition]):
-    """The examples of the block's part of a parameter server's first cohort, by which the network is scored.
-
-    Those of any other partition are loaded under the split of a `number` whenever it is their turn to compute.
-    """
-
-    def __init__(self, partitions: Partitions, number: int, first: BlockExamples) -> None:
-        super().__init__(first)
-        self.partitions, self.number = partitions, number
-
-    def __missing__(self, partition: int) -> Partition:
-        return self.partitions.load(self.number, partition, 0, self.partitions.taking_part)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from storage.rounds.commits import Commit, InFlight, Score, ServerRecord
 from storage.rounds.store import RoundStore
 from storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
 from tasks.applies.memory import kept_memory
-from tasks.data.partitions import BlockExamples, Partitions
+from tasks.data.loading import BlockExamples
+from tasks.data.partitions import Partitions
 from tasks.persistence.exchanging import own_params
 from tasks.persistence.recomputing import recomputed, reduce_again
 from tasks.rounds.job import Work

@@ -27,7 +27,7 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.asynchronous.ledger import recorded_round
 from tasks.asynchronous.steps import Pushed, map_version, recorded_push, rules, serve, server_before
-from tasks.data.partitions import BlockExamples
+from tasks.data.loading import BlockExamples
 from tasks.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from tasks.persistence.committing import fold_round
 from tasks.persistence.exchanging import exchanged

@@ -19,13 +19,11 @@ from distributed import Client, Future
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
 from tasks.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
-from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.results import RoundResult
-from tasks.executors.on_worker import commit_and_hold, elsewhere, read_or_held, run_step, step_after, step_aside
+from tasks.executors.on_worker import run_step
 from tasks.executors.parameter_server.on_dask import DaskServer
-from tasks.executors.pool import PLACED, Key, Task, WorkerPool
-from tasks.persistence.committing import fold_round, reduce_round, score_outcome
-from tasks.persistence.mapping import load_and_persist, load_block, map_and_persist
+from tasks.executors.pool import PLACED, Key, WorkerPool
+from tasks.executors.round_tasks import FAN_IN, RoundTasks
 from tasks.rounds.job import Job
 from tasks.rounds.timing import Notice, log_notice
 from tasks.when import Asynchronous
@@ -34,9 +32,6 @@ T = TypeVar("T")
 
 RESUBMISSIONS = 2
 """How many times in a row lost work is submitted again before a run gives up."""
-
-FAN_IN = 16
-"""How many blocks' results one task folds. More blocks get a tree of tasks, so that no worker has them all."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +59,8 @@ class GraphExecutor:
         fan_in: int = FAN_IN,
     ) -> None:
         self.client = client
-        self.fan_in = fan_in
         self.pool = WorkerPool(client, worker_timeout, notice)
+        self.tasks = RoundTasks(self.pool, fan_in)
         self._server: DaskServer | None = None
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
@@ -123,7 +118,8 @@ class GraphExecutor:
         if isinstance(job.work.algorithm.when, Asynchronous):
             return self._serve(job, rounds)
         store = job.attempt.open()
-        return self._submit(WindowKind("commit", self._window, store.log.has, store.log.read), job, rounds, losses)
+        window = WindowKind("commit", self.tasks.of_window, store.log.has, store.log.read)
+        return self._submit(window, job, rounds, losses)
 
     def _serve(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
         """Run asynchronous rounds on a parameter server, which goes on from what was in flight.
@@ -167,7 +163,7 @@ class GraphExecutor:
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, all at once, and yield the result of each in the given order. Nothing is written."""
-        window: WindowKind[RoundResult] = WindowKind("result", self._replays)
+        window: WindowKind[RoundResult] = WindowKind("result", self.tasks.of_replays)
         yield from self._despite_losses(
             job, rounds, partial(self._submit, window, job), lambda round: "the run is as it was"
         )
@@ -234,78 +230,6 @@ class GraphExecutor:
             future.release()
         self.pool.look(job)
 
-    def _window(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
-        shared = self.pool.shared(job)
-        before = self.pool.key(job, "read", rounds[0] - 1)
-        graph: dict[Key, Any] = {before: (run_step, read_or_held, shared, rounds[0] - 1)}
-        previous: Key | None = None
-        for round in rounds:
-            graph |= self._round(job, shared, round, before, previous, round == rounds[-1])
-            before, previous = self.pool.key(job, "reduce", round), self.pool.key(job, "commit", round)
-        return graph
-
-    def _round(
-        self, job: Job, shared: Future[Any], round: int, before: Key, previous: Key | None, closing: bool
-    ) -> dict[Key, Any]:
-        """The tasks of one round: maps, folds, the reduce, scores, and the commit.
-
-        `before` is the key of the state that the round begins from, `previous` that of the commit before, None at
-        the beginning of a window. The `closing` round is the last of its window.
-        """
-        graph: dict[Key, Any] = {}
-        after = self.pool.key(job, "reduce", round)
-        mapped: list[Key] = []
-        scored: list[Key] = []
-        for block, examples in enumerate(self.pool.data(job, round, load_and_persist)):
-            called = _called(job, mapped)
-            mapped.append(self.pool.key(job, "map", round, block))
-            graph[mapped[-1]] = (*called, map_and_persist, shared, before, examples, block, elsewhere)
-            if job.attempt.scored(round):
-                scored.append(self.pool.key(job, "score", round, block))
-                graph[scored[-1]] = (run_step, score_outcome, shared, after, examples)
-        graph[after] = (
-            run_step,
-            reduce_round,
-            shared,
-            before,
-            self._folded(graph, job, shared, fold_round, mapped),
-        )
-        commit = (step_aside, commit_and_hold, shared, after, scored, previous, closing)
-        graph[self.pool.key(job, "commit", round)] = commit
-        return graph
-
-    def _replays(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
-        """The tasks of replayed rounds: maps, folds, and the result of each round."""
-        shared = self.pool.shared(job)
-        graph: dict[Key, Any] = {}
-        for round in rounds:
-            mapped: list[Key] = []
-            for block, examples in enumerate(self.pool.data(job, round, load_block)):
-                called = _called(job, mapped)
-                mapped.append(self.pool.key(job, "map", round, block))
-                graph[mapped[-1]] = (*called, replay_block, shared, round, examples, block)
-            folded = self._folded(graph, job, shared, fold_again, mapped)
-            graph[self.pool.key(job, "result", round)] = (run_step, replay_round, shared, round, folded)
-        return graph
-
-    def _folded(
-        self, graph: dict[Key, Any], job: Job, shared: Future[Any], fold: Callable[..., Any], mapped: list[Key]
-    ) -> list[Key]:
-        """The keys that the reduce of a round gets: those of its maps, or of the tasks that fold these.
-
-        `mapped` are the keys of the maps. Tasks that call `fold` are added to the graph if there are many.
-        """
-        rules, round, number = job.work.algorithm, Task(*mapped[0]).round, 0
-        if rules.reduce.gathers or isinstance(rules.when, Asynchronous):
-            return mapped
-        for groups in job.plan.folds(self.fan_in):
-            results, mapped = mapped, []
-            for group in groups:
-                mapped.append(self.pool.key(job, "fold", round, number))
-                graph[mapped[-1]] = (run_step, fold, shared, round, results[group.start : group.stop])
-                number += 1
-        return mapped
-
 
 def _start_advice(round: int) -> str:
     return "start again"
@@ -313,8 +237,3 @@ def _start_advice(round: int) -> str:
 
 def _resume_advice(round: int) -> str:
     return f"rounds to {round - 1} are kept, `roundweave resume` goes on"
-
-
-def _called(job: Job, before: Sequence[Key]) -> tuple[Any, ...]:
-    """The beginning of a map's task. If the plan maps blocks one by one, it waits for the map before it."""
-    return (step_after, before[-1]) if job.one_by_one and before else (run_step,)

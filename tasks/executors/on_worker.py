@@ -9,7 +9,7 @@ from distributed import get_worker, secede, worker_client
 
 from storage.errors import RoundweaveError
 from storage.rounds.commits import Commit
-from tasks.clusters.workers import report_timing
+from tasks.clusters.watching import report_timing
 from tasks.persistence.committing import commit_round
 from tasks.persistence.mapping import read_outcome
 from tasks.rounds.job import Job

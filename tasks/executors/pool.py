@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from distributed import Client, Future
 
 from storage.errors import listed
-from tasks.clusters.workers import ANSWER_SECONDS, Lost, Watch, usable_workers
+from tasks.clusters.watching import Lost, Watch
+from tasks.clusters.workers import ANSWER_SECONDS, usable_workers
 from tasks.executors.on_worker import run_step
 from tasks.rounds.job import Job
 from tasks.rounds.timing import Notice, Stragglers

@@ -8,7 +8,7 @@ from dataclasses import replace
 from distributed import get_worker
 
 from tasks.compute.communicator import Alone
-from tasks.data.partitions import BlockExamples
+from tasks.data.loading import BlockExamples
 from tasks.engine import BlockData, Committer, Engine
 from tasks.numerics.pinning import generators_kept
 from tasks.persistence.mapping import WholeNetwork

@@ -201,9 +201,8 @@ class UnitGroups:
         sizes = self._outer(group)
         indices = []
         for depth, parent in enumerate(group.parents):
-            table = permutation.get(parent)
-            if table is None:
-                table = torch.arange(sizes[depth]).expand(*sizes[: depth + 1])
+            unmoved = torch.arange(sizes[depth]).expand(*sizes[: depth + 1])
+            table = permutation.get(parent, unmoved)
             indices.append(table.reshape(*sizes[: depth + 1], *[1] * (len(sizes) - depth - 1)))
         return tuple(indices)
 
@@ -269,10 +268,7 @@ def _summed(values: torch.Tensor, keep: list[int]) -> torch.Tensor:
 
 
 def rearranged(
-    values: torch.Tensor,
-    dims: tuple[str | None, ...],
-    groups: Mapping[str, UnitGroup],
-    permutation: Permutation,
+    values: torch.Tensor, dims: tuple[str | None, ...], groups: Mapping[str, UnitGroup], permutation: Permutation
 ) -> torch.Tensor:
     """A tensor (*units of each dimension's group) with units in the permutation's order, of the same shape.
 
@@ -297,9 +293,7 @@ def _gathered(
 ) -> torch.Tensor:
     """Reorder one dimension by a table that depends on the new indices of the parents' dimensions."""
     places = [*(dims.index(parent) for parent in parents), dim]
-    shape = [1] * values.ndim
-    for place in places:
-        shape[place] = values.shape[place]
+    shape = [size if place in places else 1 for place, size in enumerate(values.shape)]
     order = sorted(range(len(places)), key=lambda i: places[i])
     index = table.permute(order).reshape(shape).expand(values.shape)
     return values.gather(dim, index)

@@ -13,7 +13,8 @@ from storage.rounds.commits import Commit, ProcessGroupRecord, SplitRecord
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
 from storage.values.state import Update
-from tasks.data.partitions import BlockExamples, Partitions
+from tasks.data.loading import BlockExamples
+from tasks.data.partitions import Partitions
 from tasks.persistence.exchanging import own_params
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally

@@ -24,7 +24,8 @@ from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
 from storage.values.state import Update
 from storage.values.tensors import Vectors
-from tasks.data.partitions import BlockExamples, ExamplesInTurn, Partition, Partitions
+from tasks.data.loading import BlockExamples, Partition
+from tasks.data.partitions import Partitions
 from tasks.numerics.fingerprints import check_fingerprint, check_source, fingerprint, source_digest
 from tasks.numerics.pinning import generators_kept
 from tasks.persistence.exchanging import exchanged
@@ -74,6 +75,20 @@ def load_block(job: Job, round: int, block: int) -> BlockExamples:
         for place, p in zip(plan.places(block), plan.members(block), strict=True)
     }
     return ExamplesInTurn(job.work.partitions, number, examples) if job.work.in_turn else examples
+
+
+class ExamplesInTurn(dict[int, Partition]):
+    """The examples of the block's part of a parameter server's first cohort, by which the network is scored.
+
+    Those of any other partition are loaded under the split of a `number` whenever it is their turn to compute.
+    """
+
+    def __init__(self, partitions: Partitions, number: int, first: BlockExamples) -> None:
+        super().__init__(first)
+        self.partitions, self.number = partitions, number
+
+    def __missing__(self, partition: int) -> Partition:
+        return self.partitions.load(self.number, partition, 0, self.partitions.taking_part)
 
 
 Again = Callable[[Callable[[], Mapped]], Mapped]

@@ -9,7 +9,7 @@ from typing import Any
 from storage.rounds.commits import Commit, InFlight
 from storage.values.state import Update
 from tasks.asynchronous.steps import Pushed, carried, map_version, serve
-from tasks.data.partitions import BlockExamples
+from tasks.data.loading import BlockExamples
 from tasks.persistence.committing import commit_round, score_outcome
 from tasks.persistence.mapping import Again, check_machine, read_carry, read_outcome, record_of
 from tasks.rounds.job import Job

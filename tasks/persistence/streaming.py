@@ -21,7 +21,7 @@ from tasks.compute.communicator import Communicator
 from tasks.compute.compute import Compute
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.shares import Shares
-from tasks.data.partitions import Partition
+from tasks.data.loading import Partition
 from tasks.persistence.mapping import Persist, read_carry, record_of
 from tasks.persistence.recomputing import recomputed
 from tasks.rounds.guard import NOTHING

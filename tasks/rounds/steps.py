@@ -19,7 +19,7 @@ from storage.values.digests import match_digest
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Node
-from tasks.data.partitions import BlockExamples, Partition
+from tasks.data.loading import BlockExamples, Partition
 from tasks.data.reading import ReadingFailed
 from tasks.networks.objective import Objective
 from tasks.numerics.pinning import pinned

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from storage.rounds.commits import InFlight
 from tasks.asynchronous.orders import Seeded
 from tasks.asynchronous.steps import drawing, rules, server_before
-from tasks.data.partitions import BlockExamples
+from tasks.data.loading import BlockExamples
 from tasks.persistence.mapping import Again, here
 from tasks.persistence.pushes import Ref, make_pushes, newest, read_version, score_version, serve_rounds
 from tasks.rounds.job import Job

@@ -25,7 +25,8 @@ from flows.config.train import TrainConfig
 from storage.rounds.commits import Score
 from storage.values.state import State
 from storage.values.tensors import pack
-from tasks.data.partitions import Partition, Partitions
+from tasks.data.loading import Partition
+from tasks.data.partitions import Partitions
 from tasks.maps.local_steps import LocalSteps
 from tasks.matching.averaging import average
 from tasks.matching.groups import Tensors, UnitGroups

@@ -28,7 +28,7 @@ import roundweave as rw
 from flows.config.resolving import resolve
 from flows.preparing.job import prepared
 from storage.rounds.commits import UpdateRecord
-from tasks.data.partitions import Partition
+from tasks.data.loading import Partition
 from tasks.executors.inline import InlineExecutor
 from tasks.executors.parameter_server.server import OrderedServer
 from tasks.persistence.committing import score_outcome
