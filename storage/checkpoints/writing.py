@@ -15,7 +15,7 @@ from storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
 from storage.errors import CheckpointError, UsageError, one_line
 from storage.places.addresses import Where, file_path
 from storage.places.base import PARTIAL
-from storage.places.files import FOLDER, sync_and_close
+from storage.places.descriptors import FOLDER, sync_and_close
 from storage.values.tensors import LazyTensors, Specs, specs_of
 
 DTYPES = {

@@ -22,11 +22,11 @@ import numpy as np
 
 from storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
 from storage.places.base import PARTIAL, Piece, parts_of, refusing
-from storage.places.files import (
+from storage.places.descriptors import (
     FILE,
     FOLDER,
     NEW,
-    check_memory,
+    refuse_larger_than_memory,
     remove_file,
     sync_and_close,
     sync_file_system,
@@ -97,7 +97,7 @@ class LocalPlace:
             size = os.fstat(file.fileno()).st_size
             if most is not None and size > most:
                 raise StoreDamaged(f"{self.path / key} has {size} bytes, where at most {most} belong")
-            check_memory(size, self.path / key)
+            refuse_larger_than_memory(size, self.path / key)
             return np.fromfile(file, np.uint8).data
 
     @_reading

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from storage.places import local
-from storage.places.files import sync_and_close
+from storage.places.descriptors import sync_and_close
 from storage.places.local import LocalPlace
 from storage.rounds import syncing
 from storage.rounds.commits import Commit
