@@ -79,6 +79,8 @@ class Merging(Config):
             raise ValueError("soft needs a match: weights, activations or mixed")
         if self.soft is not None and self.metric == "l2":
             raise ValueError("soft needs metric = cosine or correlation: a temperature has no meaning for l2")
+        if self.soft is None and "temperature" in self.model_fields_set:
+            raise ValueError("temperature is that of a soft mixture: give soft, too, such as soft = 0")
         if self.match == "mixed" and self.metric == "l2":
             raise ValueError(
                 "a mixed match needs cosine or correlation: weights and activations have other scales"

@@ -146,6 +146,7 @@ BAD = {
     "none held out": ([*OWN, "--held-out", "0"], 1, "held-out examples"),
     # What does not go together.
     "soft without match": ([*MLPS, "--soft", "2", "--match", "none"], 2, "soft needs a match"),
+    "temperature alone": ([*MLPS, "--temperature", "0.5"], 2, "give soft, too"),
     "soft by l2": ([*MLPS, "--soft", "2", "--metric", "l2"], 2, "a temperature has no meaning for l2"),
     "mixed by l2": ([*MLPS, "--match", "mixed", "--metric", "l2"], 2, "a mixed match needs cosine or correlation"),
     "unknown match": ([*MLPS, "--match", "units"], 2, "'units' is not one of 'weights', 'activations', 'mixed',"),
