@@ -31,6 +31,8 @@ def clear_errors(as_json: bool = False) -> Iterator[None]:
         fail(str(error), BAD_USAGE, as_json)
     except RoundweaveError as error:
         fail(str(error), FAILED, as_json)
+    except ValueError as error:
+        fail(_wrong_setting(error), BAD_USAGE, as_json)
     except MemoryError:
         fail("there is not enough memory for this; what is committed is kept", FAILED, as_json)
     except BrokenPipeError:
@@ -38,6 +40,17 @@ def clear_errors(as_json: bool = False) -> Iterator[None]:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         fail(f"{place}{reason(error)}", FAILED, as_json)
+
+
+def _wrong_setting(error: ValueError) -> str:
+    """What is wrong with a setting of Prefect, which is checked when Prefect is imported; raises other errors."""
+    from pydantic import ValidationError  # slow to import, and imported already where it is raised
+
+    if not isinstance(error, ValidationError):
+        raise error
+    first = error.errors()[0]
+    name = ".".join(map(str, first["loc"]))
+    return f"Prefect's {error.title}: {name}: {first['msg']}; mend the variable PREFECT_… or prefect.toml"
 
 
 def fail(message: str, code: int = FAILED, as_json: bool = False) -> NoReturn:

@@ -46,6 +46,16 @@ def test_a_refused_command_leaves_no_process_and_no_file(tmp_path: Path, words: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_wrong_setting_of_prefect_is_an_error_in_one_line_at_the_end(tmp_path: Path) -> None:
+    """Prefect prints its own account before it."""
+    line = command_line("train", "--rounds", "1", "--executor", "inline")
+    environment = os.environ | {"PREFECT_API_REQUEST_TIMEOUT": "soon"}
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "APISettings: request_timeout" in done.stderr.splitlines()[-1]
+
+
 def test_what_is_a_flow_is_a_command() -> None:
     assert set(FLOWS) <= set(COMMANDS)
 
