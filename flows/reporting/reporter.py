@@ -117,10 +117,10 @@ class Reporter:
     def _send(self, client: SyncPrefectClient, batch: list[tuple[Send, Any]]) -> None:
         try:
             batch[0][0](client, [content for _, content in batch])
-        except (httpx.HTTPError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever Prefect's client raises, further reports are sent
             self.error = error
             refused = isinstance(error, PrefectHTTPStatusError) and error.response.status_code in REFUSED
-            if not refused:
+            if isinstance(error, httpx.HTTPError | OSError) and not refused:
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, PAUSE_SECONDS)
                 return

@@ -116,6 +116,21 @@ def test_a_server_that_takes_reports_slowly_is_waited_for_only_so_long(monkeypat
     assert 0 < reporter.close() < 40
 
 
+def test_a_report_that_fails_in_any_way_is_lost_alone(monkeypatch) -> None:
+    """Such as one whose answer Prefect's client cannot read, as the server has another version."""
+    monkeypatch.setattr("flows.reporting.reporter.get_client", lambda **_: nullcontext())
+    sent: list[str] = []
+
+    def fail(client: object, contents: list[str]) -> None:
+        raise KeyError("an answer without a name")
+
+    reporter = Reporter()
+    reporter.put(fail, "one")
+    reporter.put(lambda client, contents: sent.extend(contents), "another")
+    assert reporter.flush(10)
+    assert (sent, reporter.close()) == (["another"], 1)
+
+
 def test_a_server_that_never_was_is_said_in_one_line(tmp_path) -> None:
     environment = PrefectServer(tmp_path / "prefect").environment
     training = Training(tmp_path, environment, "http://127.0.0.1:1/api", rounds=2)
