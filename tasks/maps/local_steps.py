@@ -125,9 +125,10 @@ class LocalSgd(Scheduled, Map):
         rates, total = self.rates(state, steps), torch.zeros((), device=next(network.parameters()).device)
         for number, batch in enumerate(batches(examples, self.step_size, steps, seed)):
             if self.accumulate > 1:
-                total += backprop_in_pieces(objective, network, batch, self.batch_size or len(batch))
+                loss = backprop_in_pieces(objective, network, batch, self.batch_size or len(batch))
             else:
-                total += backprop(objective, network, batch)
+                loss = backprop(objective, network, batch)
+            total = total + loss  # not in place, as the sum has float64 if the loss has
             if term is not None:
                 _add(step.trained, term)
             if objective.accepts(step.parameters):

@@ -85,8 +85,8 @@ def train_stacked(
     parameters = list(network.trained.values())
     trained = {name: parameter.detach() for name, parameter in network.trained.items()}
     every = {name: p[:1].repeat(len(courses), *[1] * (p.ndim - 1)) for name, p in trained.items()}
-    device = next(iter(every.values())).device
-    losses = torch.zeros(len(courses), device=device)
+    dtype, device = (first := next(iter(every.values()))).dtype, first.device
+    losses = torch.zeros(len(courses), dtype=torch.promote_types(dtype, torch.float32), device=device)
     for phase in phases(courses, stacked.count):
         members = torch.tensor(phase.members, device=device)
         places = torch.cat([members, members[:1].expand(stacked.count - len(members))])

@@ -15,6 +15,7 @@ from storage.errors import UsageError
 from storage.values.state import State
 from storage.values.tensors import views
 from tasks.applies.optimizers import Adam, Sgd
+from tasks.compute.compute import Compute
 from tasks.data.examples import Examples
 from tasks.maps.backprop import batches
 from tasks.maps.corrected import FedProx
@@ -321,3 +322,13 @@ def test_the_order_depends_on_the_seed_only() -> None:
 def test_without_a_size_the_partition_is_the_batch() -> None:
     part = numbered(5)
     assert all(batch is part for batch in batches(part, None, 3, 0))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_training_loss_of_float64_is_summed_in_float64(count: int) -> None:
+    """Steps of this learning rate move nothing, so that each has the loss of all examples at the start."""
+    what, part = objective(dtype="float64"), examples(dtype="float64")
+    wanted = what.loss_of(what.network(what.initial()), part.inputs, part.targets).item()
+    local = Compute(stacked=count).mapper(LocalSteps(local_steps=3, batch_size=len(part), lr=1e-300))
+    for update in local(what, what.initial(), [part] * count, [{}] * count, [7] * count):
+        assert update.metrics["train_loss"] == pytest.approx(wanted, rel=1e-13)
