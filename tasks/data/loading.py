@@ -161,16 +161,6 @@ AnyExamples = Examples | LoadedExamples
 """Examples of a partition, in memory or read where they are used."""
 
 
-def _shuffled(items: Iterator[Any], generator: np.random.Generator) -> Iterator[Any]:
-    """The items of a stream, each drawn from the next `SHUFFLED`."""
-    held = list(islice(items, SHUFFLED))
-    for item in items:
-        place = int(generator.integers(len(held)))
-        yield held[place]
-        held[place] = item
-    yield from (held[place] for place in generator.permutation(len(held)))
-
-
 @dataclass(frozen=True)
 class Partition:
     """One partition's examples: those to train on, and the held-out ones with which it scores the network.
@@ -185,3 +175,13 @@ class Partition:
 
 BlockExamples = Mapping[int, Partition]
 """The examples of the partitions of a block that take part in a round, by partition, ascending."""
+
+
+def _shuffled(items: Iterator[Any], generator: np.random.Generator) -> Iterator[Any]:
+    """The items of a stream, each drawn from the next `SHUFFLED`."""
+    held = list(islice(items, SHUFFLED))
+    for item in items:
+        place = int(generator.integers(len(held)))
+        yield held[place]
+        held[place] = item
+    yield from (held[place] for place in generator.permutation(len(held)))

@@ -28,6 +28,7 @@ class RoundTasks:
     fan_in: int = FAN_IN
 
     def of_window(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
+        """The tasks of neighbouring rounds: the state before the first one is read, and each is committed."""
         shared = self.pool.shared(job)
         before = self.pool.key(job, "read", rounds[0] - 1)
         graph: dict[Key, Any] = {before: (run_step, read_or_held, shared, rounds[0] - 1)}
