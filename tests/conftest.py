@@ -16,6 +16,7 @@ import torch
 
 from flows.serving.server import stop_server
 from flows.stored import Run
+from storage.places import local
 from tasks.clusters import fork_server
 from tests.training import trained
 
@@ -40,6 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _workers_are_forks() -> None:
     """Of a process that has what is in the environment of all tests, and nothing that only one has."""
     fork_server.begin()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def syncs() -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
+    """What syncs a file, and a file system; neither does, since a small run would mostly wait for the disk."""
+    synced = os.fsync, local.sync_file_system
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(local, "sync_file_system", lambda descriptor: None)
+        yield synced
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from storage.hierarchy.schema import Schema
-from storage.places import local
 from storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
@@ -122,14 +120,6 @@ def lengthened(store: RoundStore, rounds: int) -> RoundStore:
     store = RoundStore(store.place, rounds=rounds)
     recover(store)
     return store
-
-
-@pytest.fixture(autouse=True)
-def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Syncs take most of the time of a small run, and matter only to the tests of power losses."""
-    if "mounted" not in request.fixturenames:
-        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-        monkeypatch.setattr(local, "sync_file_system", lambda descriptor: None)
 
 
 @pytest.fixture

@@ -39,8 +39,10 @@ def lose_power(folder: Path) -> None:
 
 
 @pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """A new image and where it is mounted."""
+def mounted(tmp_path: Path, syncs, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+    """A new image and where it is mounted; syncs reach it."""
+    monkeypatch.setattr(os, "fsync", syncs[0])
+    monkeypatch.setattr(local, "sync_file_system", syncs[1])
     image, folder = tmp_path / "disk.img", tmp_path / "disk"
     folder.mkdir()
     try:
