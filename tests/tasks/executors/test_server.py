@@ -15,6 +15,7 @@ from storage.errors import ClusterError, RoundFailed
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tests.tasks.executors.deeds import KILL, SOURCE
+from tests.tasks.sampled import sampled
 
 ROUNDS = 12
 SMALL = {"model": "logistic", "partitions": 3, "rounds": ROUNDS}
@@ -83,7 +84,7 @@ def proven(train: Callable[..., Run]) -> Callable[[Run], None]:
     return prove
 
 
-@pytest.mark.parametrize("fields", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize("fields", sampled(2, RUNS.values()), ids=RUNS)
 def test_a_clusters_run_is_that_of_its_recorded_order(train, client, proven, fields) -> None:
     fields = SMALL | fields
     run = train(GraphExecutor(client), 5, **fields, name="run")
@@ -98,7 +99,7 @@ def test_windows_of_any_size_and_any_number_of_partitions(train, client, proven,
     proven(train(GraphExecutor(client), window, **fields, name="run"), **fields)
 
 
-@pytest.mark.parametrize("name", ["fed_buff", "fed_buff-cohort"])
+@pytest.mark.parametrize("name", sampled(2, ["fed_buff-cohort", "fed_buff"]))
 def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
     run = train(GraphExecutor(client), 5, **SMALL | RUNS[name], name="run")
     address = client.scheduler.address
@@ -107,7 +108,7 @@ def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
     assert replay.replayed == list(range(1, ROUNDS + 1))
 
 
-@pytest.mark.parametrize("name", ["easgd", "fed_buff", "easgd-cohort", "fed_buff-cohort"])
+@pytest.mark.parametrize("name", sampled(3, ["easgd", "fed_buff", "easgd-cohort", "fed_buff-cohort"]))
 def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path, name) -> None:
     """The generator is dropped within a window, by executors that know of nothing before."""
     fields = SMALL | RUNS[name]
@@ -206,10 +207,10 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("async_sgd", "ea
 
 @pytest.mark.parametrize("name", ["downpour", *SLOW, "fed_buff-cohort"])
 def test_killed_workers_cost_what_was_in_hand_and_all_replays(train, deeds, arm, proven, caplog, name) -> None:
-    fields = deeds | RUNS[name] | {"rounds": 40}
+    fields = deeds | RUNS[name] | {"rounds": 24}
     with connect(None, 2) as client:
-        run = train(GraphExecutor(client), 20, arm((3, 15), KILL), **fields, name="killed")
-        assert run.done == 40
+        run = train(GraphExecutor(client), 12, arm((3, 9), KILL), **fields, name="killed")
+        assert run.done == 24
     assert "is lost; mapped again in push " in caplog.text
     proven(run, **fields)
 

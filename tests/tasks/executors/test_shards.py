@@ -19,6 +19,7 @@ from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.deeds import KILL
+from tests.tasks.sampled import sampled
 
 FIELDS = {"data": "digits", "model": "logistic", "algorithm": "scaffold", "local_steps": 1, "rounds": 3}
 
@@ -41,11 +42,13 @@ def files(run: Run, round: int) -> int:
     return len(list(run.path.glob(f"updates/float32/c/{round}/*/0")))
 
 
-@pytest.mark.parametrize(("partitions", "shard"), [(40, 2), pytest.param(100, 5, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("parts", [{}, {"algorithm": "fed_avg", "stacked": 7}], ids=["scaffold", "stacked"])
+@pytest.mark.parametrize(
+    ("parts", "shards"), sampled(4, [{}, {"algorithm": "fed_avg", "stacked": 7}], [(40, 2), (100, 5)])
+)
 def test_every_executor_gives_the_bits_of_a_file_for_each(
-    train, client: Client, monkeypatch, partitions, shard, parts
+    train, client: Client, monkeypatch, parts, shards
 ) -> None:
+    partitions, shard = shards
     fields = FIELDS | parts | {"partitions": partitions}
     runs = [train(**fields, name="inline")]
     runs += [train(GraphExecutor(client), window, **fields, name=f"graph{window}") for window in (1, 3)]
@@ -90,7 +93,7 @@ def test_rounds_are_replayed_reduced_again_forked_and_pruned(train) -> None:
     assert verify(fork.path).sound
 
 
-@pytest.mark.parametrize("partition", [0, 39])
+@pytest.mark.parametrize("partition", sampled(2, [39, 0]))
 def test_a_killed_worker_costs_no_bit(train, client: Client, fields, do, partition) -> None:
     fields |= {"partitions": 40, "rounds": 3}
     reference = train(**fields, name="reference")
