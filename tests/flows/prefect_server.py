@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,10 +12,13 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from flows.serving.api_server import template
 
 SECONDS = 120
 
@@ -28,6 +32,8 @@ class PrefectServer:
         self.api = f"http://127.0.0.1:{self.port}/api"
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # of the template, without which it makes a database, which takes 4 s
+            shutil.copy(template(), home / "prefect.db")
         without = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
         places = {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
         self.environment = without | places | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"}

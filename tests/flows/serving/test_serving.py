@@ -25,6 +25,8 @@ from flows.training.serving import deploy
 from storage.errors import UsageError
 from tests.flows.command.in_process import run as command
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
+from tests.tasks.sampled import sampled
+from tests.training import trained
 
 BIN = Path(sys.executable).parent
 
@@ -39,7 +41,7 @@ if __name__ == "__main__":
     )
     merged = merge_flow.to_deployment(
         name="merged",
-        parameters={"config": {"networks": ["nightly@1", "nightly@2"], "executor": "inline", "points": 3}},
+        parameters={"config": {"networks": ["a@1", "b@1"], "executor": "inline", "points": 3}},
     )
     serve(nightly, merged)
 """
@@ -81,7 +83,11 @@ def client_of(server: PrefectServer) -> Iterator[SyncPrefectClient]:
         yield client
 
 
-def test_served_flows_run_when_they_are_asked_to_and_run_again(server, environment, tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", sampled(2, [False, True]))
+def test_served_flows_run_when_they_are_asked_to_and_run_again(server, environment, tmp_path, again) -> None:
+    """A merge of two networks that are there, and beside it a training, which is asked for again thereafter."""
+    for name in "ab":
+        trained(tmp_path / "runs", name=name, partitions=1, local_steps=2, rounds=1)
     (tmp_path / "serve.py").write_text(SERVE)
     log = tmp_path / "serve.log"
 
@@ -94,8 +100,9 @@ def test_served_flows_run_when_they_are_asked_to_and_run_again(server, environme
 
     with ended([sys.executable, tmp_path / "serve.py"], environment, log):
         until(lambda: {"nightly", "merged"} <= {found["name"] for found in server.asked("deployments")}, log)
-        ask("nightly")
         ask("nightly", "merged")
+        if again:
+            ask("nightly")
     nightly = open_run(tmp_path / "runs" / "nightly.zarr")
     assert (nightly.status, nightly.done) == ("complete", 2)
     (merged,) = (tmp_path / "runs").glob("merge-*.zarr")
