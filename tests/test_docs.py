@@ -30,6 +30,7 @@ from pathlib import Path
 import pytest
 
 from flows.command import app
+from flows.reporting.progress import FlowPage
 from flows.serving.server import prefect_api
 from tasks.clusters.connecting import connect
 
@@ -81,6 +82,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     [pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in SLOW else ()) for page in PAGES],
 )
 def test_what_a_page_shows_runs(page: Path, folder: Path, capfd, monkeypatch) -> None:
+    monkeypatch.setattr(FlowPage, "leave_plot", lambda page, figure, kind: None)  # nobody looks at it
     if page.stem not in SLOW:  # how long strategies race is seen where the page of plans is run
         monkeypatch.setattr("flows.planning.plan.HEAT", 0.1)
     for number, block in enumerate(blocks(page)):

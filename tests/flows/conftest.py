@@ -12,6 +12,7 @@ import pytest
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
+from flows.reporting.progress import FlowPage
 from flows.serving.server import prefect_api, stop_server
 from tasks.executors.inline import InlineExecutor
 from tests.flows.prefect_server import PrefectServer
@@ -32,6 +33,12 @@ def _one_server(server_root: Path) -> Iterator[None]:
     with prefect_api(server_root) as server:
         yield
         assert server is None or server.process.poll() is None, (server_root / ".prefect/server.log").read_text()
+
+
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's pages have none, as each takes a fifth of a small run's time."""
+    monkeypatch.setattr(FlowPage, "leave_plot", lambda page, figure, kind: None)
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,17 @@ from __future__ import annotations
 import base64
 import json
 
+import pytest
 from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 import roundweave as rw
 from storage.runs.tables import worker_rows
+
+
+@pytest.fixture(autouse=True)
+def _no_plots() -> None:
+    """Here pages have them."""
 
 
 def artifacts_of(name: str) -> dict[str, str]:
