@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from flows.serving.api_server import template
+
 nbclient = pytest.importorskip("nbclient", reason="a notebook's kernel needs the development dependencies")
 
 HERE = Path(__file__).parent.parent
@@ -29,6 +31,7 @@ def as_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own, in which no Prefect API is set and runs lie beneath."""
     for key in [key for key in os.environ if key.startswith(("PREFECT", "ROUNDWEAVE"))]:
         monkeypatch.delenv(key)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(template().parents[1]))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     return tmp_path

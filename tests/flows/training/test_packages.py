@@ -42,10 +42,10 @@ def config(name: str, **more: object) -> rw.TrainConfig:
 
 
 def test_every_executor_finds_the_modules_of_a_package(package, tmp_path, dask_processes) -> None:
-    """The workers started elsewhere stand in a folder with a package of the same name."""
+    """The worker started elsewhere stands in a folder with a package of the same name."""
     (tmp_path / "elsewhere/proj").mkdir(parents=True)
     (tmp_path / "elsewhere/proj/__init__.py").write_text("raise RuntimeError('another')")
-    scheduler = dask_processes(tmp_path / "elsewhere")
+    scheduler = dask_processes(tmp_path / "elsewhere", workers=1)
     by_file = [rw.train(config(name, executor=name)).digest for name in ("inline", "ranks")]
     by_name = {"model": "proj.models:Net", "loss": "proj.loss:loss", "scheduler": scheduler}
     elsewhere = rw.train(config("elsewhere", executor="graph", **by_name)).digest
