@@ -19,6 +19,7 @@ from tasks.data.partitions import forget_examples
 from tasks.executors.inline import InlineExecutor
 from tasks.rounds.guard import LEFT_OUT
 from tests.flows.command.in_process import run as command
+from tests.tasks.sampled import sampled
 
 TARGETS = (1.0, 2.0, 3.0, 4.0, 10.0)
 
@@ -133,7 +134,7 @@ def test_all_rounds_are_reduced_each_from_the_recorded_state_before_it(train) ->
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "rounds": 3}
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", sampled(3, ALGORITHMS, first=1))
 def test_with_nothing_changed_it_gives_the_recorded_bits(train, algorithm) -> None:
     steps = {"local_steps": 2} if "local_steps" in ALGORITHMS[algorithm].options else {}
     train(**SMALL, **steps, algorithm=algorithm, name="run", evaluate_every=2)

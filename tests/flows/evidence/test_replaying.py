@@ -29,6 +29,7 @@ from tasks.maps.local_steps import LocalSteps
 from tasks.when import Synchronous
 from tests.counting import counting
 from tests.flows.command.in_process import run as command
+from tests.tasks.sampled import sampled
 
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "rounds": 3, "held_out": 0.5}
 LOCAL = {"local_steps": 2, "batch_size": 8}
@@ -61,7 +62,7 @@ def files(run) -> dict[str, bytes]:
 # Equal bits.
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", sampled(3, sorted(ALGORITHMS)))
 def test_every_algorithm_goes_on_is_sound_and_replays_to_the_bit(train, cluster, algorithm: str) -> None:
     fields = {name: value for name, value in LOCAL.items() if name in ALGORITHMS[algorithm].options}
     fields |= {"resplit_every": 2} if ALGORITHMS[algorithm].when is Synchronous else {}
@@ -87,7 +88,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(2, KINDS))
 def test_every_kind_of_run_replays_to_the_bit(train, cluster, kind: str) -> None:
     assert_bit_identical(train(**{**SMALL, **LOCAL, **KINDS[kind]}, name="run"), 3)
 
