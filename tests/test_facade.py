@@ -195,11 +195,7 @@ def run_in(folder: Path, *line: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "door",
-    [["script.py"], COMMAND, ["-c", SCRIPT]],
-    ids=lambda door: door[0],
-)
+@pytest.mark.parametrize("door", [["script.py"], COMMAND, ["-c", SCRIPT]], ids=lambda door: door[0])
 def test_files_called_as_our_packages_do_not_hide_them(beside: Path, door: list[str]) -> None:
     (beside / "command.py").write_text("from roundweave import main\nif __name__ == '__main__': main()")
     done = run_in(beside, *door)

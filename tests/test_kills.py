@@ -28,12 +28,7 @@ from storage.upkeep.verifying.verify import verify
 from tasks.executors.inline import InlineExecutor
 from tests.tasks.sampled import sampled
 
-FIELDS = {
-    "model": "logistic",
-    "local_steps": 1,
-    "rounds": 2,
-    "name": "run",
-}
+FIELDS = {"model": "logistic", "local_steps": 1, "rounds": 2, "name": "run"}
 
 CHANGES = ("stream", "create", "delete", "sweep", "sync", "make", "aside")
 """What a place does that leaves something behind."""

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -165,16 +165,8 @@ def test_of_two_processes_that_begin_a_run_one_makes_it_and_the_other_says_so(tr
                          text=True, env=environment)
         for _ in range(2)
     ]  # fmt: skip
-    first = [""] * 2
-
-    def answer(number: int) -> None:
-        first[number] = writers[number].stdout.readline()
-
-    threads = [threading.Thread(target=answer, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        first = list(pool.map(lambda writer: writer.stdout.readline(), writers))
     assert sorted(line.split()[0] for line in first) in (["RunBusy", "ready"], ["ExperimentDiffers", "ready"])
     rest = [writer.communicate("\n")[0] for writer in writers]
     assert [out for line, out in zip(first, rest, strict=True) if line == "ready\n"] == ["done\n"]

@@ -27,12 +27,12 @@ from tests.training import trained
 
 
 @contextmanager
-def cluster() -> Iterator[Client]:
-    """Two workers that know the device."""
+def cluster(workers: int) -> Iterator[Client]:
+    """Workers that know the device."""
     options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
     with (
-        LocalCluster(n_workers=2, preload=["tests.pretend"], **options) as local,
-        connect(local.scheduler_address, 2) as client,
+        LocalCluster(n_workers=workers, preload=["tests.pretend"], **options) as local,
+        connect(local.scheduler_address, workers) as client,
     ):
         yield client
 
@@ -51,8 +51,8 @@ def train(root: Path, executor: Executor, fields: dict[str, Any]) -> dict[str, A
 def main(root: Path, asked: list[tuple[str, dict[str, Any]]]) -> None:
     executors: dict[str, Executor] = {"inline": InlineExecutor()}
     with ExitStack() as stack:
-        if any(executor not in executors for executor, _ in asked):
-            client = stack.enter_context(cluster())
+        if others := {executor for executor, _ in asked} - {*executors}:
+            client = stack.enter_context(cluster(2 if "ranks" in others else 1))
             executors |= {"graph": GraphExecutor(client), "ranks": RanksExecutor(client)}
         for executor, fields in asked:
             print(json.dumps(train(root, executors[executor], fields)), flush=True)

@@ -28,13 +28,7 @@ def accuracy(data: str, networks: int, every: int | None, resplit: bool, epochs:
         rounds_an_epoch = 1 if every is None else round(steps / every)
         local = {"local_epochs": 1} if every is None else {"local_steps": every}
         rounds, resplit_every = epochs * rounds_an_epoch, rounds_an_epoch if resplit else None
-        config = TrainConfig(
-            **base,
-            **local,
-            rounds=rounds,
-            evaluate_every=rounds,
-            resplit_every=resplit_every,
-        )
+        config = TrainConfig(**base, **local, rounds=rounds, evaluate_every=rounds, resplit_every=resplit_every)
         executor = InlineExecutor()
         with prepared(resolve(config), executor) as ready:
             *_, last = executor.run(ready.job, 1, rounds)

@@ -140,11 +140,7 @@ def default_data() -> str:
     return f"mnist:{os.environ.get('ROUNDWEAVE_DATA', '.')}/mnist"
 
 
-def main(
-    data: Annotated[str | None, typer.Argument()] = None,
-    examples: int = 60_000,
-    seed: int = 0,
-) -> None:
+def main(data: Annotated[str | None, typer.Argument()] = None, examples: int = 60_000, seed: int = 0) -> None:
     """Print the tables."""
     torch.set_num_threads(1)
     console, bench = Console(width=110), Bench(data or default_data(), seed)

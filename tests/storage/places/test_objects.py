@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -71,14 +72,8 @@ def test_an_address_that_is_none_is_refused(address) -> None:
 def test_more_names_than_a_page_has(s3) -> None:
     place = place_of(s3.bucket())
     names = sorted(f"n{number}" for number in range(1100))
-    threads = [
-        threading.Thread(target=lambda part: [place.write(f"a/{n}", b"") for n in part], args=(names[k::8],))
-        for k in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: place.write(f"a/{name}", b""), names))
     assert place.names("a") == names
     assert list(place_of(f"{place}/a").sizes()) == names
     place.delete("a")
@@ -154,11 +149,8 @@ def test_of_makers_at_once_one_makes_it(s3) -> None:
                 return
             made.append(number)
 
-        threads = [threading.Thread(target=making, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(making, range(4)))
         assert place.sizes() == {f"deep/{made[0]}": 1, "top": 1}
         assert bytes(place.read("top")) == str(made[0]).encode()
         assert len(made) == 1

@@ -18,27 +18,18 @@ from storage.errors import ClusterError
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.ranks import RanksExecutor
+from tests.tasks.executors import deeds
 from tests.tasks.executors.deeds import lines
 
-SOURCE = """
-import os, signal, time
-from pathlib import Path
-import torch
-
-def data(partition, partitions):
+DEED = """
     deed = Path(__file__).with_name(f"do-{partition}")
     if deed.exists():
         text = deed.read_text()
         deed.unlink()
         exec(text, globals())
-    generator = torch.Generator().manual_seed(partition)
-    inputs = torch.randn(20, 3, generator=generator)
-    return inputs, (inputs[:, 1] > 0).long()
-
-class Network(torch.nn.Linear):
-    def __init__(self):
-        super().__init__(3, 2)
-"""
+    generator"""
+SOURCE = deeds.SOURCE.replace("\n    generator", DEED)
+"""Of each partition the data do what a file says, once."""
 FIELDS = {"partitions": 4, "rounds": 3, "local_steps": 2, "batch_size": 5, "held_out": 0}
 
 DEADLY = """
@@ -70,8 +61,7 @@ def hook(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["roundweave", *(pytest.param(m, marks=pytest.mark.slow) for m in ("tasks.executors.pool", "torch"))],
+    "module", ["roundweave", *(pytest.param(m, marks=pytest.mark.slow) for m in ("tasks.executors.pool", "torch"))]
 )
 def test_a_worker_that_dies_at_what_a_run_has_it_import_costs_a_line(
     train, fields, dask_processes, hook, tmp_path, caplog, module

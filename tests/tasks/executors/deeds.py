@@ -18,7 +18,7 @@ from tasks.clusters.connecting import connect
 from tasks.executors.inline import InlineExecutor
 from tasks.rounds.job import Attempt, Job
 
-SOURCE = """
+DATA = """
 import os, signal, time
 from pathlib import Path
 import torch
@@ -28,7 +28,8 @@ def data(partition, partitions):
     inputs = torch.randn(20, 3, generator=generator)
     inputs[:, 0] = partition
     return inputs, (inputs[:, 1] > 0).long()
-
+"""
+SOURCE = f"""{DATA}
 class Network(torch.nn.Linear):
     '''Does in the map of a partition what do-PARTITION-ROUND[-always] says, once `there` has that round.'''
     def __init__(self):
@@ -36,9 +37,9 @@ class Network(torch.nn.Linear):
     def forward(self, inputs):
         if self.training:
             here = Path(__file__).parent
-            for mark in sorted(here.glob(f"do-{int(inputs[0, 0])}-*")):
+            for mark in sorted(here.glob(f"do-{{int(inputs[0, 0])}}-*")):
                 round = mark.name.split("-")[2]
-                if round == "0" or (here / f"runs/there.zarr/commits/{round}.json").exists():
+                if round == "0" or (here / f"runs/there.zarr/commits/{{round}}.json").exists():
                     deed = mark.read_text()
                     if not mark.name.endswith("always"):
                         mark.unlink()

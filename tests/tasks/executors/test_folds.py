@@ -11,19 +11,11 @@ from flows.stored import Run
 from tasks.clusters.connecting import connect
 from tasks.evidence.results import RoundResult
 from tasks.executors.graph import GraphExecutor
-from tests.tasks.executors.deeds import lines, replay_job
+from tests.tasks.executors.deeds import DATA, lines, replay_job
 
-SOURCE = """
-import os, signal
+SOURCE = f"""{DATA}
 from dataclasses import dataclass
-from pathlib import Path
-import torch
 import roundweave as rw
-
-def data(partition, partitions):
-    generator = torch.Generator().manual_seed(partition)
-    inputs = torch.randn(20, 3, generator=generator)
-    return inputs, (inputs[:, 1] > 0).long()
 
 def model():
     return torch.nn.Linear(3, 2)

@@ -11,21 +11,14 @@ from flows.stored import open_run
 from storage.errors import ClusterError, RoundFailed
 from tasks.clusters.connecting import connect
 from tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.deeds import KILL, STOP, lines, until
+from tests.tasks.executors.deeds import DATA, KILL, STOP, lines, until
 from tests.tasks.sampled import sampled
 
 slow = pytest.mark.slow
 
-SOURCE = """
-import os, signal, time
-from pathlib import Path
-import torch
-
-def data(partition, partitions):
-    generator = torch.Generator().manual_seed(partition)
-    inputs = torch.randn(20, 3, generator=generator)
-    return inputs, (inputs[:, 1] > 0).long()
-
+SOURCE = (
+    DATA
+    + """
 class Network(torch.nn.Module):
     '''Does on a rank of a team what a file says, once its round is committed: do-RANK-ROUND.'''
     def __init__(self):
@@ -44,6 +37,7 @@ class Network(torch.nn.Module):
                     exec(deed, globals(), {"self": self, "deed": deed})
         return self.out(self.drop(self.into(inputs).relu()))
 """
+)
 FIELDS = {"partitions": 3, "rounds": 12, "local_steps": 2, "batch_size": 5, "held_out": 0, "momentum": 0.5}
 
 

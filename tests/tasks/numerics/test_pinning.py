@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -36,17 +38,14 @@ def settings_now() -> tuple[object, ...]:
 def test_everything_is_as_before_once_the_pin_is_out(fails: bool) -> None:
     torch.manual_seed(5)
     before = settings_now()
-    try:
-        with pinned(1, threads=torch.get_num_threads() + 1):
-            torch.rand(3)
-            torch.manual_seed(9)
-            np.random.rand(3)
-            random.random()
-            assert all(now != then for now, then in zip(settings_now(), before, strict=True))
-            if fails:
-                raise ZeroDivisionError
-    except ZeroDivisionError:
-        assert fails
+    with suppress(ZeroDivisionError), pinned(1, threads=torch.get_num_threads() + 1):
+        torch.rand(3)
+        torch.manual_seed(9)
+        np.random.rand(3)
+        random.random()
+        assert all(now != then for now, then in zip(settings_now(), before, strict=True))
+        if fails:
+            raise ZeroDivisionError
     assert settings_now() == before
 
 
@@ -84,20 +83,15 @@ def test_inside_the_pin_numpys_and_pythons_generators_are_seeded(draw) -> None:
 def test_one_thread_at_a_time_is_pinned() -> None:
     """Two threads draw in turns as far as they are let: each draws what it would draw alone."""
     met = threading.Barrier(2)
-    drawn: dict[int, list[float]] = {}
 
-    def draw(seed: int) -> None:
+    def draw(seed: int) -> list[float]:
         met.wait()
         with pinned(seed, threads=1):
-            drawn[seed] = [torch.rand(1).item() for _ in range(2000)]
+            return [torch.rand(1).item() for _ in range(2000)]
 
-    threads = [threading.Thread(target=draw, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for seed in (1, 2):
-        assert drawn[seed] == torch.rand(2000, generator=torch.Generator().manual_seed(seed)).tolist()
+    with ThreadPoolExecutor(2) as pool:
+        for seed, drawn in zip((1, 2), pool.map(draw, (1, 2)), strict=True):
+            assert drawn == torch.rand(2000, generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def test_a_pin_within_a_pin_gives_the_outer_one_back() -> None:
@@ -122,13 +116,10 @@ def test_where_generators_are_kept_pins_give_the_same_and_the_callers_return(fai
             return [*first, torch.rand(1).item(), np.random.rand(), random.random()]
 
     alone, before = [drawn(1), drawn(2)], settings_now()
-    try:
-        with generators_kept(), generators_kept():
-            assert [drawn(1), drawn(2)] == alone
-            if fails:
-                raise ZeroDivisionError
-    except ZeroDivisionError:
-        assert fails
+    with suppress(ZeroDivisionError), generators_kept(), generators_kept():
+        assert [drawn(1), drawn(2)] == alone
+        if fails:
+            raise ZeroDivisionError
     assert settings_now() == before
 
 

@@ -68,22 +68,15 @@ def some_talk_apart(group: Group) -> tuple[int, list[int], list[int], bool]:
 
 
 def one_dies_to_its_part(group: Group) -> str | None:
-    part = group.part([(0, 1), (2,)])
-    if group.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        part.all_gather(np.zeros(1000))
-    except Broken:
-        return "broken"
-    return None
+    return one_dies(group, group.part([(0, 1), (2,)]))
 
 
-def one_dies(group: Group) -> str | None:
+def one_dies(group: Group, part: Group | None = None) -> str | None:
     group.all_gather(group.rank)
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        group.all_gather(np.zeros(1000))
+        (part or group).all_gather(np.zeros(1000))
     except Broken:
         return "broken"
     return None

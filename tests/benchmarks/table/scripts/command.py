@@ -38,8 +38,7 @@ RECIPES = {
         **{"evaluate-every": EVALUATED_EVERY},
     ),
     "accuracy-apart": options(
-        ACCURACY,
-        **{"algorithm": "fed_avg", "local-steps": EVALUATED_EVERY, "target-accuracy": TARGET},
+        ACCURACY, **{"algorithm": "fed_avg", "local-steps": EVALUATED_EVERY, "target-accuracy": TARGET}
     ),
 }
 
