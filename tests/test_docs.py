@@ -38,8 +38,11 @@ HERE = Path(__file__).parent.parent
 PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]
 FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|toml))(?:, (in|before) (\w+))?\n")
-SLOW = ("clusters", "exporting", "merging", "planning", "servers", "tensor-parallel")
-"""Pages whose commands start clusters and servers of their own, which takes half a minute each."""
+SLOW = (
+    *("clusters", "decentralised", "devices", "exporting", "merging", "planning", "scheduling", "servers"),
+    "tensor-parallel",
+)
+"""Pages of which make test-slow runs the commands: many, or with clusters and servers of their own."""
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 PROJECT = ("flows", "tasks", "storage", "tests")
 
