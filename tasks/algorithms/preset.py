@@ -10,7 +10,8 @@ from pydantic import TypeAdapter
 
 from storage.errors import UsageError
 from tasks.algebra import Algorithm, Apply, Map, Part, Reduce
-from tasks.applies.memory import KeepExtras
+from tasks.applies.memory import KeepExtras, KeepSum
+from tasks.maps.federated import MimeLite
 from tasks.maps.local_steps import LocalSgd, LocalSteps
 from tasks.maps.optimizers import is_own_optimizer
 from tasks.options import options_of, valid
@@ -190,5 +191,5 @@ def with_needs(algorithm: Algorithm) -> Algorithm:
     if apart and isinstance(reduce, Matched) and reduce.match_to is None:
         reduce = replace(reduce, match_to="many" if reduce.soft is None else "first")
     if map.extras and not isinstance(apply, KeepExtras):
-        apply = KeepExtras(apply, map.extras)
+        apply = (KeepSum if isinstance(map, MimeLite) else KeepExtras)(apply, map.extras)
     return replace(algorithm, reduce=reduce, apply=apply)

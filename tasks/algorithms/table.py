@@ -13,7 +13,7 @@ from storage.errors import CodeError, UsageError, failing_as, located
 from tasks import options as option
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import Preset, make_part, with_needs
-from tasks.applies.memory import Drift, KeepSum
+from tasks.applies.memory import Drift
 from tasks.applies.optimizers import Adagrad, Adam, Sgd, Yogi
 from tasks.maps.corrected import Elastic, FedProx, OwnNetwork, Scaffold
 from tasks.maps.federated import Agnostic, FairSteps, FedDyn, FedNova, MimeLite
@@ -70,7 +70,7 @@ ALGORITHMS: Mapping[str, Preset] = {
     "scaffold": preset(Scaffold, Mean(weighted=False), Sgd),
     "fed_dyn": preset(FedDyn, Mean(weighted=False), Drift()),
     "fed_nova": preset(FedNova, Normalised, Sgd),
-    "mime_lite": preset(MimeLite, Mean, KeepSum(Sgd(), MimeLite.extras)),
+    "mime_lite": preset(MimeLite, Mean, Sgd()),
     "q_fed_avg": preset(FairSteps, Fair, Sgd),
     "afl": preset(Agnostic, Worst, Sgd, local_steps=1),
     "d_psgd": preset(OwnNetwork, Mean(weighted=False), Sgd()),

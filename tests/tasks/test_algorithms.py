@@ -11,7 +11,7 @@ from storage.errors import RoundweaveError, UsageError
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import make_part, part_options
 from tasks.algorithms.table import ABOUT, ALGORITHMS, build_algorithm
-from tasks.applies.memory import KeepExtras
+from tasks.applies.memory import KeepExtras, KeepSum
 from tasks.applies.optimizers import Adagrad, Adam, Sgd
 from tasks.maps.corrected import Elastic, FedProx, Scaffold
 from tasks.maps.gradient import Downpour, Gradient
@@ -97,6 +97,10 @@ def test_each_part_of_any_algorithm_can_be_replaced() -> None:
     assert build_algorithm("sync_sgd", {}, {"reduce": "krum:1"}).reduce == Krum(1)
     controlled = build_algorithm("fed_avg", {"outer_momentum": 0.9}, {"map": "scaffold"})
     assert controlled == Algorithm(Scaffold(), Mean(), KeepExtras(Sgd(1.0, 0.9), ("control",)))
+    assert build_algorithm("fed_avg", {}, {"map": "mime_lite"}).apply == KeepSum(Sgd(), ("momentum",))
+    assert build_algorithm("mime_lite", {}, {"apply": "adam"}).apply == KeepSum(Adam(), ("momentum",))
+    assert build_algorithm("mime_lite", {}, {"map": "scaffold"}).apply == KeepExtras(Sgd(), ("control",))
+    assert build_algorithm("mime_lite", {}, {"map": "local_steps"}).apply == Sgd()
     matched = build_algorithm("fed_prox", {"match": "activations", "average": "median"}, {"reduce": "matched"})
     assert matched.reduce == Matched("activations", average="median")
     # What an algorithm changes of a part's defaults goes with that part.
