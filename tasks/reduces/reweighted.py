@@ -105,13 +105,16 @@ class Fair(Reweighted):
     q: Fairness = 1.0
 
     def share(self, update: Update) -> tuple[float, float, float]:
-        """F^q L, and what it adds to the divisor."""
+        """L, and what it adds to the divisor, both in units of F^q."""
         loss, lipschitz = update.metrics["start_loss"], 1 / update.metrics["rate"]
-        if loss < 0:
-            raise UsageError("q-FedAvg raises losses to a power, and one is below 0; give another loss")
+        if not 0 <= loss < math.inf:
+            raise UsageError(f"q-FedAvg raises losses to a power, and one is {loss}; give another loss")
+        if not self.q:
+            return lipschitz, lipschitz, 0.0
+        if not loss:
+            return 0.0, 0.0, -math.inf
         squares = sum(v.double().square().sum().item() for k, v in update.direction.items() if is_float(k))
-        curvature = self.q * loss ** (self.q - 1) * squares * lipschitz**2 if self.q and loss else 0.0
-        return loss**self.q * lipschitz, curvature + lipschitz * loss**self.q, 0.0
+        return lipschitz, self.q / loss * squares * lipschitz**2 + lipschitz, self.q * math.log(loss)
 
     def divisor(self, shared: ReweightedSum) -> float:
         return shared.divisor or 1.0  # all losses are 0: nothing is to be gained

@@ -6,12 +6,16 @@ import math
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.stored import Run
 from storage.errors import RoundFailed, UsageError
+from storage.values.state import State, Update
 from tasks.algorithms.table import build_algorithm
+from tasks.reduces.reweighted import Fair
+from tasks.reduces.tree import reduce_all
 
 SOURCE = """
 import torch
@@ -133,6 +137,18 @@ def test_without_fairness_it_is_the_plain_mean(train, own) -> None:
     plain = train(**fields(own, None), local_steps=3, recombined={"reduce": "plain_mean"}, name="plain")
     ends = [run.round(6).state.params["float64"].item() for run in (equal, plain)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("times", [1e-9, 1.0, 1e9])
+def test_fairness_does_not_depend_on_the_unit_of_losses(times: float) -> None:
+    """With losses t F and directions that grow by the root of t, so do the steps; here F^15 is no float32."""
+    losses, root = [4.0, 3.0, 0.0], math.sqrt(times)
+    metrics = [{"start_loss": times * loss, "rate": 1.0} for loss in losses]
+    updates = [Update({"float32": torch.tensor([root * 2.0])}, weight=1, metrics=told) for told in metrics]
+    step = reduce_all(Fair(q=15.0), State({}), updates).direction["float32"].item()
+    powers = [loss**15 for loss in losses]
+    wanted = 2 * sum(powers) / sum(15 * loss**14 * 4 + power for loss, power in zip(losses, powers, strict=True))
+    assert step == pytest.approx(root * wanted, rel=1e-5)
 
 
 def test_a_map_that_does_not_tell_what_a_reduce_needs_is_named(train, own) -> None:
