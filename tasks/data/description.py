@@ -90,6 +90,12 @@ def combine(descriptions: Sequence[Description]) -> Description:
                 f"partition {number} has inputs {other.inputs} and targets {other.targets}, "
                 f"partition 0 has {first.inputs} and {first.targets}"
             )
+        if other.class_names != first.class_names:
+            theirs, ours = (", ".join(names[:9]) or "none" for names in (other.class_names, first.class_names))
+            raise DataError(
+                f"partition {number} has classes {theirs!r}, and partition 0 has {ours!r}, so that labels "
+                "differ; code them as numbers that mean the same in all"
+            )
     shared = first.shared if len({d.shared for d in descriptions}) == 1 else ""
     return replace(
         first,

@@ -279,6 +279,20 @@ def test_descriptions_of_partitions_are_added_up() -> None:
         combine([one, Description(20, 0, (5,), (), True, 5, "b")])
 
 
+def test_files_of_partitions_must_code_texts_as_the_same_labels(tmp_path: Path) -> None:
+    """In one file cat is label 0 and dog is 1, in the other bird is 0: a network of both would mix them up."""
+    for name, labels in (("a", ("cat", "dog")), ("b", ("bird", "dog")), ("c", ("dog", "cat"))):
+        (tmp_path / f"{name}.csv").write_text("x,label\n" + "".join(f"1,{label}\n2,{label}\n" for label in labels))
+
+    def described(*names: str) -> Description:
+        partitions = Partitions(find_source(tuple(f"csv:{tmp_path}/{name}.csv" for name in names)), Split(2))
+        return combine([partitions.describe(partition) for partition in range(2)])
+
+    assert described("a", "c").class_names == ("cat", "dog")
+    with pytest.raises(DataError, match="partition 1 has classes 'bird, dog', and partition 0 has 'cat, dog'"):
+        described("a", "b")
+
+
 def test_the_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
