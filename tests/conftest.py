@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Train = Callable[..., Run]
 
-collect_ignore = ["benchmarks/peers/fedjax", "benchmarks/peers/flower", "pretend"]
+collect_ignore = [*(f"benchmarks/peers/{peer}" for peer in ("blazefl", "fedjax", "flower", "pfl")), "pretend"]
 """They run in environments and processes of their own, with packages and a device that are not here."""
 
 

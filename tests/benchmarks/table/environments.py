@@ -14,8 +14,11 @@ from tests.benchmarks.table.errors import NoReading
 
 ROOT = Path(__file__).parents[3]
 PEERS = ROOT / "tests" / "benchmarks" / "peers"
-SHARING = ("flower",)
+SHARING = ("blazefl", "flower", "pfl")
 """These find what they lack, such as torch, in the project's own environment."""
+
+UNTESTED = ("blazefl",)
+"""These say that they need a later Python than the project's, but run on it."""
 
 PACKAGES = Path(torch.__file__).parents[1]
 """Where that has its packages."""
@@ -42,7 +45,9 @@ def python_of(environment: str | None, folder: Path) -> Path:
 def _install(environment: str, made: Path, requirements: Path) -> None:
     python = made / "bin" / "python"
     _called(environment, sys.executable, "-m", "venv", str(made))
-    _called(environment, str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements))
+    # What is listed is complete, or lacks what the project's own environment has.
+    options = ("--quiet", "--no-deps", *(("--ignore-requires-python",) if environment in UNTESTED else ()))
+    _called(environment, str(python), "-m", "pip", "install", *options, "--requirement", str(requirements))
     if environment in SHARING:
         packages = next(made.glob("lib/python*/site-packages"))
         (packages / "project.pth").write_text(f"{PACKAGES}\n")

@@ -51,7 +51,10 @@ def federated(
     """Federated averaging on MNIST, 784-32-10, scored in each round; all rounds of ours are stored."""
     peers = (
         Contender("torch loop", f"{PEERS}.plain.federated", (name,)),
-        Contender(FEDJAX, f"{PEERS}.fedjax.federated", (name,), environment="fedjax"),
+        *(
+            Contender(peer, f"{PEERS}.{peer.lower()}.federated", (name,), environment=peer.lower())
+            for peer in (FEDJAX, "pfl", "BlazeFL")
+        ),
     )
     mine, reading = ours("rounds", name + stacked), {"round": "ms a round"}
     return Row(f"federated-{name}{stacked}", title, reading, peers, mine, examples, {FEDJAX: target})
