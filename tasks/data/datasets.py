@@ -81,6 +81,7 @@ class Dataset(Record):
         columns: Numbers or texts (example,) of the training examples by name, which splits may read.
         classes: The number of classes if there are more than the targets show, as in a vocabulary; else 0.
         class_names: The labels' names before they were coded as numbers.
+        input_names: The names of the columns of which the inputs are made, in order, if they are of a table.
 
     Example:
         >>> examples = rw.Examples(torch.zeros(6, 3), torch.arange(6) % 2)
@@ -93,6 +94,7 @@ class Dataset(Record):
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     classes: int = 0
     class_names: tuple[str, ...] = ()
+    input_names: tuple[str, ...] = ()
 
     def part(self, held_out: bool) -> Examples | Reader:
         """The examples to train on, or those to score with if the source gives some."""

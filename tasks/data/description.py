@@ -18,9 +18,10 @@ class Description:
     """What a network's construction needs to know of the examples; shapes are those of one example.
 
     `labels` says whether targets are class labels: one for each example, shape (), or one for each place, such as
-    (time,). `class_names` are the labels' names before they were coded as numbers. If every partition has the same
-    held-out examples, `shared` is their digest and they are counted once; else it is empty. `files` has what shows
-    that each file is the same which is read where it is used, by its name.
+    (time,). `class_names` are the labels' names before they were coded as numbers, and `input_names` those of the
+    columns of a table. If every partition has the same held-out examples, `shared` is their digest and they are
+    counted once; else it is empty. `files` has what shows that each file is the same which is read where it is
+    used, by its name.
     """
 
     examples: int
@@ -31,6 +32,7 @@ class Description:
     classes: int
     digest: str
     class_names: tuple[str, ...] = ()
+    input_names: tuple[str, ...] = ()
     shared: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -61,6 +63,7 @@ class Description:
             classes=max(dataset.classes, *shown, *(int(t.max()) + 1 for t in every), 0) if labels else 0,
             digest=digest,
             class_names=dataset.class_names,
+            input_names=dataset.input_names,
             shared=json_digest(held.evidence()) if held is not None and shared else "",
             files=files,
         )
@@ -90,19 +93,28 @@ def combine(descriptions: Sequence[Description]) -> Description:
                 f"partition {number} has inputs {other.inputs} and targets {other.targets}, "
                 f"partition 0 has {first.inputs} and {first.targets}"
             )
-        if other.class_names != first.class_names:
-            theirs, ours = (", ".join(names[:9]) or "none" for names in (other.class_names, first.class_names))
-            raise DataError(
-                f"partition {number} has classes {theirs!r}, and partition 0 has {ours!r}, so that labels "
-                "differ; code them as numbers that mean the same in all"
-            )
     shared = first.shared if len({d.shared for d in descriptions}) == 1 else ""
     return replace(
         first,
         examples=sum(d.examples for d in descriptions),
         held_out=first.held_out if shared else sum(d.held_out for d in descriptions),
         classes=max(d.classes for d in descriptions),
+        class_names=_names([d.class_names for d in descriptions], "class"),
+        input_names=_names([d.input_names for d in descriptions], "column"),
         files={name: shown for d in descriptions for name, shown in d.files.items()},
         digest=json_digest([d.digest for d in descriptions]),
         shared=shared,
     )
+
+
+def _names(named: Sequence[tuple[str, ...]], what: str) -> tuple[str, ...]:
+    """The names that all partitions have, some perhaps without the last ones; raises `DataError` for others."""
+    longest = max(named, key=len)
+    for number, names in enumerate(named):
+        for place, (name, other) in enumerate(zip(names, longest, strict=False)):
+            if name != other:
+                raise DataError(
+                    f"partition {number} has {name!r} as {what} {place}, where partition {named.index(longest)} "
+                    f"has {other!r}; give all partitions the same, in the same order"
+                )
+    return longest

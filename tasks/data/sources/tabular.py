@@ -55,7 +55,7 @@ class Tabular(Source):
         examples = examples_of(table[inputs].to_numpy(np.float32), targets, self.file)
         check_values(examples, self.file)
         columns = {self.by: np.array(table[self.by].tolist())} if self.by else {}
-        return Dataset(examples, columns=columns, class_names=names)
+        return Dataset(examples, columns=columns, class_names=names, input_names=tuple(inputs))
 
 
 csv_file = partial(Tabular, "csv")
@@ -102,7 +102,7 @@ class RowGroups(Source):
 
         reader = FileReader(files, self.hash_data, where, len(targets), group, targets, starts)
         by = {self.by: np.array(_column(parts, self.by).to_pylist())} if self.by else {}
-        return Dataset(reader, columns=by, class_names=names)
+        return Dataset(reader, columns=by, class_names=names, input_names=tuple(inputs))
 
 
 def _roles(

@@ -279,18 +279,24 @@ def test_descriptions_of_partitions_are_added_up() -> None:
         combine([one, Description(20, 0, (5,), (), True, 5, "b")])
 
 
-def test_files_of_partitions_must_code_texts_as_the_same_labels(tmp_path: Path) -> None:
+def test_files_of_partitions_must_mean_the_same_by_a_label_and_by_a_column(tmp_path: Path) -> None:
     """In one file cat is label 0 and dog is 1, in the other bird is 0: a network of both would mix them up."""
-    for name, labels in (("a", ("cat", "dog")), ("b", ("bird", "dog")), ("c", ("dog", "cat"))):
-        (tmp_path / f"{name}.csv").write_text("x,label\n" + "".join(f"1,{label}\n2,{label}\n" for label in labels))
+    tables = {"a": ("cat", "dog"), "b": ("bird", "dog"), "c": ("dog", "cat"), "d": ("cat", "dog", "fox")}
+    for name, labels in tables.items():
+        rows = "".join(f"1,2,{label}\n" * 2 for label in labels)
+        (tmp_path / f"{name}.csv").write_text(f"x,y,label\n{rows}")
+        (tmp_path / f"{name}-turned.csv").write_text(f"y,x,label\n{rows}")
 
     def described(*names: str) -> Description:
         partitions = Partitions(find_source(tuple(f"csv:{tmp_path}/{name}.csv" for name in names)), Split(2))
         return combine([partitions.describe(partition) for partition in range(2)])
 
     assert described("a", "c").class_names == ("cat", "dog")
-    with pytest.raises(DataError, match="partition 1 has classes 'bird, dog', and partition 0 has 'cat, dog'"):
+    assert described("a", "d").class_names == ("cat", "dog", "fox")
+    with pytest.raises(DataError, match="partition 1 has 'bird' as class 0, where partition 0 has 'cat'"):
         described("a", "b")
+    with pytest.raises(DataError, match="partition 1 has 'y' as column 0, where partition 0 has 'x'"):
+        described("a", "a-turned")
 
 
 def test_the_digits_are_those_of_scikit_learn() -> None:
