@@ -19,7 +19,7 @@ from tasks.data.sources.own import READ_AGAIN
 from tasks.data.sources.table import Source
 from tasks.data.splits.cohort import Cohort
 from tasks.data.splits.deals import Pool, Rows
-from tasks.data.splits.split import Split, held_out_rows, hold_out
+from tasks.data.splits.split import Split, held_out_rows, hold_out_of
 from tasks.numerics.pinning import derive_seed
 
 
@@ -88,10 +88,8 @@ class Partitions:
             self._check_unchanged(partition, self.digests[partition if self.source.partitioned else 0])
         train, own = self._train_rows(partition, number)
         place, scorers = (partition, self.split.partitions) if place is None else (place, scorers or 1)
-        if self.cohort and not self.source.partitioned:
-            held_out = _known_part(self, place, scorers)
-        else:
-            held_out = self.held_out_part(partition, place, scorers)
+        known = self.cohort and not self.source.partitioned
+        held_out = _known_part(self, place, scorers) if known else self.held_out_part(partition, place, scorers)
         loaded = Partition(self._part(partition, train, False), held_out)
         if not self.own_held_out:
             return loaded
@@ -121,10 +119,12 @@ class Partitions:
         rows = self._rows(partition, number)[0][0 if self.source.partitioned else partition]
         if not self.own_held_out or self.has_own_held_out:
             return rows, rows[:0]
+        if number and not self.source.partitioned:  # what is held out in one split is trained on in none
+            apart = np.isin(rows, _known_own(self))
+            return rows[~apart], rows[apart]
         targets = targets_of(self._dataset(partition).dataset.train)
-        known = np.zeros(len(rows)) if targets is None else targets.numpy()[rows]
-        train, own = hold_out(known, self.own_held_out, derive_seed(self.split.seed, "own", partition))
-        return rows[train], rows[own]
+        labels = None if targets is None else targets.numpy()
+        return hold_out_of(rows, labels, self.own_held_out, derive_seed(self.split.seed, "own", partition))
 
     def _part(self, partition: int, rows: Rows, held_out: bool) -> AnyExamples:
         """The examples of a partition at some rows: in memory, or as what reads them."""
@@ -152,9 +152,8 @@ class Partitions:
 
     def sizes(self, number: int) -> list[int]:
         """How many examples each partition trains on under a split."""
-        if self.source.partitioned:
-            return [len(self.load(number, partition).train) for partition in range(self.split.partitions)]
-        return [len(self._train_rows(partition, number)[0]) for partition in range(self.split.partitions)]
+        every, apart = range(self.split.partitions), self.source.partitioned
+        return [len(self.load(number, p).train if apart else self._train_rows(p, number)[0]) for p in every]
 
     def train_targets(self, number: int) -> list[torch.Tensor]:
         """The targets (examples, *) that each partition trains on under a split."""
@@ -178,10 +177,9 @@ class Partitions:
 
     def sample(self, partition: int, most: int = 2, spread: bool = False) -> Examples:
         """At most `most` training examples to try a network on: the first ones, or evenly spread ones."""
-        dataset = self._dataset(partition).dataset
-        count = min(most, len(dataset.train))
-        last = len(dataset.train) if spread else count
-        rows = np.linspace(0, last - 1, count).astype(np.int64)
+        examples = len(self._dataset(partition).dataset.train)
+        count = min(most, examples)
+        rows = np.linspace(0, (examples if spread else count) - 1, count).astype(np.int64)
         try:
             return self._reading(partition, held_out=False).rows(rows, seed=0)
         except ReadingFailed as error:
@@ -233,8 +231,7 @@ class Partitions:
 
     def assignment(self, number: int) -> np.ndarray:
         """The partition of each example under a split, int32 (examples,); -1 for held-out and unused ones."""
-        dataset = self._dataset(0).dataset
-        owner = np.full(len(dataset.train), -1, np.int32)
+        owner = np.full(len(self._dataset(0).dataset.train), -1, np.int32)
         for partition, rows in enumerate(self._rows(0, number)[0]):
             owner[rows] = partition
         return owner
@@ -262,19 +259,23 @@ def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[li
     if dataset.held_out is not None:
         train, held = used, np.arange(len(dataset.held_out))
     else:
-        known = np.zeros(len(used)) if labels is None else labels[used]
-        train, held = (used[rows] for rows in hold_out(known, partitions.held_out, split.seed))
+        train, held = hold_out_of(used, labels, partitions.held_out, split.seed)
     if apart:
         return [train], held
     return split.rows(pool.take(train), number), held
 
 
+@functools.lru_cache(maxsize=2)
+def _known_own(partitions: Partitions) -> Rows:
+    """The rows that all partitions together hold out for scores of their own, under the first split."""
+    return np.concatenate([partitions._train_rows(each, 0)[1] for each in range(partitions.split.partitions)])
+
+
 @functools.lru_cache(maxsize=4)
 def _known_cohort(partitions: Partitions, round: int) -> tuple[int, ...]:
     """What `Partitions.cohort_of` returns, drawn once for a round, which asks several times."""
-    cohort = partitions.cohort
+    cohort, split = partitions.cohort, partitions.split
     assert cohort is not None
-    split = partitions.split
     return cohort.draw(split.seed, round, _known_sizes(partitions, split.number(round)))
 
 
@@ -293,7 +294,7 @@ def _known_part(partitions: Partitions, place: int, scorers: int) -> AnyExamples
 
 def forget_examples() -> None:
     """Clear the caches of examples of this process and its loaders; the examples may have changed on disk."""
-    for known in (_known_rows, _known_cohort, _known_sizes, _known_part):
+    for known in (_known_rows, _known_own, _known_cohort, _known_sizes, _known_part):
         known.cache_clear()
     forget_opened()
     forget_loaders()

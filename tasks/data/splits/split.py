@@ -106,3 +106,9 @@ def hold_out(targets: np.ndarray, fraction: float, seed: int) -> tuple[Rows, Row
         rows = generator.permutation(np.flatnonzero(labels == label))
         held[rows[: round(len(rows) * fraction)]] = True
     return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def hold_out_of(rows: Rows, targets: np.ndarray | None, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """As `hold_out`, of some rows, int64 (row,); targets (examples, *) are those of all examples, if known."""
+    train, held = hold_out(np.zeros(len(rows)) if targets is None else targets[rows], fraction, seed)
+    return rows[train], rows[held]

@@ -198,6 +198,21 @@ def test_a_partition_trains_on_none_of_its_own_held_out_examples(train) -> None:
     assert before.own is None
 
 
+def test_what_is_held_out_in_one_split_is_trained_on_in_none(train) -> None:
+    fields = {"data": "digits", "partitions": 3, "split": "dirichlet:0.3", "resplit_every": 2}
+    partitions = resolve(TrainConfig(**fields, score_partitions=0.2)).partitions
+    dealt = [[partitions.load(number, p) for p in range(3)] for number in range(3)]
+    trained, own = (
+        [{each.numpy().tobytes() for part in parts for each in getattr(part, kind).inputs} for parts in dealt]
+        for kind in ("train", "own")
+    )
+    assert own[0] == own[1] == own[2]
+    assert not own[0] & set.union(*trained)
+    assert {part.own.inputs.sum().item() for part in dealt[0]} != {
+        part.own.inputs.sum().item() for part in dealt[1]
+    }
+
+
 def test_each_partitions_score_is_that_of_the_new_state_on_its_own_examples(train) -> None:
     fields = {"data": "digits", "model": "linear", "loss": "cross_entropy", "partitions": 6, "cohort": 3}
     run = train(**fields, split="dirichlet:0.3", score_partitions=0.3, rounds=2, held_out=0.2)
