@@ -115,7 +115,7 @@ def test_a_number_that_is_none_refuses_its_partition_and_is_never_left_out_of_a_
     refused = [update.refused for _, update in sorted(run.round(1).commit.updates.items())]
     assert refused[0] is None
     assert re.search(said, refused[1])
-    monkeypatch.setattr("tasks.data.partitions.hold_out", lambda *given: (np.arange(60), np.arange(60, 100)))
+    monkeypatch.setattr("tasks.data.splits.split.hold_out", lambda *given: (np.arange(60), np.arange(60, 100)))
     with pytest.raises(RoundFailed, match=f"scoring failed with .*{said}"):
         train(**options)
 
