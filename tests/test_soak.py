@@ -1,4 +1,4 @@
-"""What takes minutes: many kills at random moments, and the main recipe on MNIST."""
+"""What takes minutes: many kills at random moments, work that kills every worker, and the main recipe on MNIST."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 import psutil
 import pytest
 
+from storage.errors import ClusterError
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tests.workers import worker_processes
@@ -46,6 +47,20 @@ def test_workers_killed_at_random_change_no_bits(train, window, seed) -> None:
             done.set()
             killer.join()
     assert run.digest == reference.digest
+
+
+@pytest.mark.timeout(300)
+def test_work_that_kills_every_worker_ends_with_a_clear_line(train, own) -> None:
+    source = """
+import os, signal
+from torch.nn.functional import cross_entropy
+def loss(outputs, targets):
+    if outputs.requires_grad:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return cross_entropy(outputs, targets)
+"""
+    with connect(None, 2) as client, pytest.raises(ClusterError, match="workers died one after the other"):
+        train(GraphExecutor(client), loss=f"{own(source)}:loss", rounds=2)
 
 
 @pytest.mark.timeout(300)

@@ -184,21 +184,26 @@ def test_a_local_clusters_workers_are_not_disturbed_to_show_how_they_work() -> N
         assert list(client.run(looking).values()) == [(False, 1000.0)]
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, pytest.param(RanksExecutor, marks=pytest.mark.slow)])
-def test_a_worker_of_several_threads_that_somebody_started_gives_the_same_bits(train, tmp_path, kind) -> None:
+@pytest.mark.parametrize(
+    ("kind", "workers"), [(GraphExecutor, 1), pytest.param(RanksExecutor, 2, marks=pytest.mark.slow)]
+)
+def test_workers_of_several_threads_that_somebody_started_give_the_same_bits(
+    train, tmp_path, kind, workers: int
+) -> None:
     reference = train(**SMALL, name="reference")
     with LocalCluster(n_workers=0, dashboard_address=":0", silence_logs="CRITICAL") as local:
         line = [sys.executable, "-m", "dask", "worker", local.scheduler_address, "--nthreads", "4"]
-        line += ["--no-nanny", "--local-directory", str(tmp_path)]
-        worker = subprocess.Popen(line, stderr=subprocess.DEVNULL)
+        line += ["--nworkers", f"{workers}", "--local-directory", str(tmp_path)]
+        line += ["--no-nanny"] if workers == 1 else []
+        begun = subprocess.Popen(line, stderr=subprocess.DEVNULL)
         try:
-            with connect(local.scheduler_address, 1) as client:
-                client.wait_for_workers(1, timeout=60)
-                assert list(client.nthreads().values()) == [4]
+            with connect(local.scheduler_address, workers) as client:
+                client.wait_for_workers(workers, timeout=60)
+                assert set(client.nthreads().values()) == {4}
                 run = train(kind(client), 3, **SMALL, name="there")
         finally:
-            worker.terminate()
-            worker.wait()
+            begun.terminate()
+            begun.wait()
     assert run.digest == reference.digest
 
 
