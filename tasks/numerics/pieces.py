@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -17,6 +17,10 @@ NARROWEST = 1 << 11
 
 THREADS = 8
 """At most so many threads compute pieces: with more, the memory is what they wait for."""
+
+
+ALONE = 1 << 5
+"""Fewer pieces are computed by this thread alone, which takes less time than to begin others."""
 
 
 def in_pieces(function: Callable[..., torch.Tensor], *vectors: torch.Tensor) -> torch.Tensor:
@@ -37,10 +41,14 @@ def in_pieces(function: Callable[..., torch.Tensor], *vectors: torch.Tensor) -> 
     whole = torch.empty(elements, dtype=(start := piece(0)).dtype)
     whole[:size] = start
 
-    def fill(first: int) -> None:
-        whole[first : first + size] = piece(first)
+    def fill(firsts: Iterable[int]) -> None:
+        for first in firsts:
+            whole[first : first + size] = piece(first)
 
-    threads = min(THREADS, os.cpu_count() or 1)
+    rest, threads = range(size, elements, size), min(THREADS, os.cpu_count() or 1)
+    if len(rest) < ALONE:
+        fill(rest)
+        return whole
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(fill, range(size, elements, size)))
+        list(pool.map(fill, (rest[thread::threads] for thread in range(threads))))
     return whole

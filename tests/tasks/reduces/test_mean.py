@@ -12,7 +12,7 @@ from storage.values.state import State, Update
 from tasks.algebra import Reduce
 from tasks.algorithms.table import build_algorithm
 from tasks.numerics.dtypes import accumulator
-from tasks.numerics.pieces import PIECE
+from tasks.numerics.pieces import ALONE, PIECE
 from tasks.reduces.mean import ClippedMean, Mean
 from tasks.reduces.robust import GeometricMedian, Krum, Median, TrimmedMean
 from tasks.reduces.table import REDUCES, find_reduce
@@ -183,9 +183,15 @@ def test_an_update_is_clipped_before_the_mean_and_never_lengthened() -> None:
         find_reduce("clipped_mean:0")
 
 
+@pytest.mark.parametrize("alone", [0, ALONE])
 @pytest.mark.parametrize("reduce", [Mean(), Median(), TrimmedMean(1)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_large_vectors_have_the_bits_that_each_element_has_alone(dtype: str, reduce: Reduce) -> None:
+def test_large_vectors_have_the_bits_that_each_element_has_alone(
+    dtype: str, reduce: Reduce, alone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where several threads compute the pieces, which as few as here would not need."""
+    monkeypatch.setattr("tasks.numerics.pieces.ALONE", alone)
+
     def reduced(vectors: list[torch.Tensor]) -> torch.Tensor:
         updates = [Update({dtype: vector}, weight=weight) for weight, vector in enumerate(vectors, 3)]
         return reduce_all(reduce, STATE, updates).direction[dtype]
