@@ -46,7 +46,7 @@ def _wrong_setting(error: ValueError) -> str:
     """What is wrong with a setting of Prefect, which is checked when Prefect is imported; raises other errors."""
     from pydantic import ValidationError  # slow to import, and imported already where it is raised
 
-    if not isinstance(error, ValidationError):
+    if not (isinstance(error, ValidationError) and error.title.endswith("Settings")):
         raise error
     first = error.errors()[0]
     name = ".".join(map(str, first["loc"]))
