@@ -1,4 +1,4 @@
-"""Watches Dask's workers: waits for them and their work, and notices lost workers, silent ones and stragglers."""
+"""Waits for Dask's workers and for their work, and notices where work is lost."""
 
 from __future__ import annotations
 

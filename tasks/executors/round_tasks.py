@@ -57,13 +57,8 @@ class RoundTasks:
             if job.attempt.scored(round):
                 scored.append(self.pool.key(job, "score", round, block))
                 graph[scored[-1]] = (run_step, score_outcome, shared, after, examples)
-        graph[after] = (
-            run_step,
-            reduce_round,
-            shared,
-            before,
-            self._folded(graph, job, shared, fold_round, mapped),
-        )
+        folded = self._folded(graph, job, shared, fold_round, mapped)
+        graph[after] = (run_step, reduce_round, shared, before, folded)
         commit = (step_aside, commit_and_hold, shared, after, scored, previous, closing)
         graph[self.pool.key(job, "commit", round)] = commit
         return graph

@@ -201,8 +201,9 @@ class UnitGroups:
         sizes = self._outer(group)
         indices = []
         for depth, parent in enumerate(group.parents):
-            unmoved = torch.arange(sizes[depth]).expand(*sizes[: depth + 1])
-            table = permutation.get(parent, unmoved)
+            table = permutation.get(parent)
+            if table is None:
+                table = torch.arange(sizes[depth]).expand(*sizes[: depth + 1])
             indices.append(table.reshape(*sizes[: depth + 1], *[1] * (len(sizes) - depth - 1)))
         return tuple(indices)
 
