@@ -20,6 +20,7 @@ from storage.places.addresses import full_address
 from storage.runs.names import is_run, run_address
 from storage.runs.run import open_stored
 from tasks.algebra import Algorithm, Reduce
+from tasks.applies.optimizers import Sgd
 from tasks.asynchronous.orders import Recorded, Seeded
 from tasks.compute.compute import Fitting
 from tasks.data.description import Description, combine
@@ -70,6 +71,8 @@ def resolve(config: TrainConfig) -> Resolved:
     topology = find_topology(config.topology, config.partitions)
     if topology and (OWN not in algorithm.map.carry or isinstance(algorithm.when, Asynchronous)):
         raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
+    if topology and algorithm.apply != Sgd():
+        raise UsageError("with a topology the state is the mean of all networks: leave apply out")
     config = with_server(config, algorithm)
     resolved = Resolved(config, algorithm, replace(deal(config, config.dtype), cohort=config.drawn))
     if resolved.partitions.source.partitioned:

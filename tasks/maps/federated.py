@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Annotated, Any, Self
 
 import torch
@@ -77,7 +78,7 @@ class FedNova(LocalSgd):
 class FairSteps(LocalSteps):
     """Local training that tells the partition's loss at the round's start, for the reduces that weight by it.
 
-    The metrics are ``start_loss``, of all its examples, and ``rate``, the learning rate.
+    The metrics are ``start_loss``, of all its examples, and ``rate``, the mean learning rate of the steps.
     """
 
     def __call__(
@@ -85,8 +86,8 @@ class FairSteps(LocalSteps):
     ) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
         update, _ = self.walk(objective, state, examples, seed, carry=carry)
-        start = start_loss(objective, state, examples)
-        return replace(update, metrics={**update.metrics, "start_loss": start, "rate": self.rate(state)})
+        start, rates = start_loss(objective, state, examples), self.rates(state, self.count(len(examples)))
+        return replace(update, metrics={**update.metrics, "start_loss": start, "rate": fmean(rates)})
 
 
 @dataclass(frozen=True)

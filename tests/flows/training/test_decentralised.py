@@ -294,6 +294,8 @@ def test_a_topology_alone_takes_its_algorithm_and_the_algorithm_alone_a_ring() -
         ({"stacked": 2}, "not for map OwnNetwork"),
         ({"ranks": 2}, "map OwnNetwork is not for networks that ranks share"),
         ({"outer_lr": 0.5}, "algorithm d_psgd takes no outer_lr"),
+        ({"apply": "adam"}, "the state is the mean of all networks: leave apply out"),
+        ({"apply": "sgd", "outer_lr": 0.5}, "the state is the mean of all networks: leave apply out"),
     ],
 )
 def test_what_does_not_fit_is_refused(fields, message: str) -> None:

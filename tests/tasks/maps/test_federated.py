@@ -139,6 +139,14 @@ def test_without_fairness_it_is_the_plain_mean(train, own) -> None:
     assert ends[0] == pytest.approx(ends[1], rel=1e-12)
 
 
+def test_fairness_takes_the_mean_rate_of_the_steps(train, own) -> None:
+    by_step = {"lr_schedule_by": "step", "warmup": 2, "local_steps": 4}
+    run = train(**fields(own, None) | {"rounds": 1}, algorithm="q_fed_avg", **by_step)
+    wanted = LR * (1 + 2 + 3 + 4) / 9 / 4  # of the eight steps of two rounds, and the ninth has the whole rate
+    rates = [record.metrics["rate"] for record in run.round(1).commit.updates.values()]
+    assert rates == pytest.approx([wanted] * PARTITIONS)
+
+
 @pytest.mark.parametrize("times", [1e-9, 1.0, 1e9])
 def test_fairness_does_not_depend_on_the_unit_of_losses(times: float) -> None:
     """With losses t F and directions that grow by the root of t, so do the steps; here F^15 is no float32."""
