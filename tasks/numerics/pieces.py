@@ -15,6 +15,9 @@ PIECE = 1 << 17
 NARROWEST = 1 << 11
 """A piece of many vectors has at least so many elements of each, as every piece takes some 50 µs besides."""
 
+ALIGNED = 1 << 6
+"""Pieces are multiples of so many elements, and none is shorter: torch adds the last few of a row otherwise."""
+
 THREADS = 8
 """At most so many threads compute pieces: with more, the memory is what they wait for."""
 
@@ -30,22 +33,26 @@ def in_pieces(function: Callable[..., torch.Tensor], *vectors: torch.Tensor) -> 
     need no more memory than the result.
     """
     *others, elements = vectors[0].shape
-    size = max(PIECE // math.prod(others), NARROWEST)
-    if elements <= size:
+    size = max(PIECE // math.prod(others) // ALIGNED * ALIGNED, NARROWEST)
+    if elements < size + ALIGNED:
         return function(*vectors)
+    firsts = range(0, elements - ALIGNED + 1, size)
 
     @torch.no_grad()
     def piece(first: int) -> torch.Tensor:
-        return function(*(vector[..., first : first + size] for vector in vectors))
+        return function(*(vector[..., first : end(first)] for vector in vectors))
+
+    def end(first: int) -> int:
+        return elements if first == firsts[-1] else first + size
 
     whole = torch.empty(elements, dtype=(start := piece(0)).dtype)
-    whole[:size] = start
+    whole[: end(0)] = start
 
     def fill(firsts: Iterable[int]) -> None:
         for first in firsts:
-            whole[first : first + size] = piece(first)
+            whole[first : end(first)] = piece(first)
 
-    rest, threads = range(size, elements, size), min(THREADS, os.cpu_count() or 1)
+    rest, threads = firsts[1:], min(THREADS, os.cpu_count() or 1)
     if len(rest) < ALONE:
         fill(rest)
         return whole
