@@ -82,13 +82,14 @@ class Reweighted(Mean):
 class Normalised(Reweighted):
     """The mean direction of a step, times the mean number of steps (FedNova, Wang et al. 2020, section 4).
 
-    Both means are weighted by examples. Partitions that take more steps then count no more.
+    Both means are weighted by examples, unless `weighted` is false. Partitions that take more steps then count no
+    more.
     """
 
     def share(self, update: Update) -> tuple[float, float, float]:
         """Weight over steps, and weight times steps."""
-        steps = update.metrics["walked"]
-        return update.weight / steps, update.weight * steps, 0.0
+        steps, (_, weight, _) = update.metrics["walked"], self._weighed(update)
+        return weight / steps, weight * steps, 0.0
 
     def divisor(self, shared: ReweightedSum) -> float:
         return shared.sum.weight**2 / shared.divisor

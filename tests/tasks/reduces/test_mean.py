@@ -14,6 +14,7 @@ from tasks.algorithms.table import build_algorithm
 from tasks.numerics.dtypes import accumulator
 from tasks.numerics.pieces import ALONE, PIECE
 from tasks.reduces.mean import ClippedMean, Mean
+from tasks.reduces.reweighted import Normalised
 from tasks.reduces.robust import GeometricMedian, Krum, Median, TrimmedMean
 from tasks.reduces.table import REDUCES, find_reduce
 from tasks.reduces.tree import reduce_all
@@ -31,6 +32,17 @@ def test_updates_count_by_their_weights() -> None:
     found = mean(left, right)
     assert found.direction["float32"].tolist() == [2.0, 2.0]
     assert found.weight == 4
+
+
+@pytest.mark.parametrize(("weighted", "direction"), [(True, 2.25 * 1.75), (False, 2.5 * 2.5)])
+def test_steps_are_normalised_by_hand(weighted: bool, direction: float) -> None:
+    """2 in 1 step and 12 in 4 are 2 and 3 a step; their mean is 2.25 or 2.5, and that of the steps 1.75 or 2.5."""
+    updates = [
+        Update({"float64": torch.tensor([moved], dtype=torch.float64)}, weight=weight, metrics={"walked": steps})
+        for moved, steps, weight in ((2.0, 1.0, 3), (12.0, 4.0, 1))
+    ]
+    found = reduce_all(Normalised(weighted=weighted), STATE, updates).direction["float64"].item()
+    assert found == pytest.approx(direction)
 
 
 def test_every_dtype_keeps_its_own_vector_and_type() -> None:
