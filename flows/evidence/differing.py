@@ -126,7 +126,7 @@ def _lost(one: StoredRun, other: StoredRun, number: int) -> RoundDifference | No
 
 
 def _first_in(first: StoredRound, second: StoredRound) -> RoundDifference | None:
-    """The first difference between two rounds: of an update, the state, the split or the partitions' carry."""
+    """The first difference of two rounds: an update, the state, the split, the partitions' carry, the server."""
     one, other = first.commit, second.commit
     if one.identity() == other.identity():
         return None
@@ -141,9 +141,10 @@ def _first_in(first: StoredRound, second: StoredRound) -> RoundDifference | None
         return _in_tensors("the state", first, second, read)
     if one.split != other.split:
         return RoundDifference("which example went to which partition")
-    return RoundDifference(
-        "what its partitions carry", detail=f"from rounds {one.carry_from} or {other.carry_from}"
-    )
+    if dict(one.carry_from) != dict(other.carry_from):
+        carried = f"from rounds {one.carry_from} or {other.carry_from}"
+        return RoundDifference("what its partitions carry", detail=carried)
+    return RoundDifference("how its updates came to the parameter server, or the work in flight")
 
 
 def _in_update(first: StoredRound, second: StoredRound, partition: int) -> RoundDifference | None:

@@ -50,6 +50,14 @@ def copy(run: Run, name: str, **changed: object) -> Run:
     return Run(path)
 
 
+def test_runs_that_differ_only_by_what_is_in_flight_to_the_server_say_so(train) -> None:
+    train(model="logistic", algorithm="async_sgd", partitions=2, rounds=3, keep="all", name="run")
+    rw.open_run("run").recombine(1, save="saved")
+    difference = rw.diff("run", "saved")
+    assert difference.what == "how its updates came to the parameter server, or the work in flight"
+    assert (difference.round, difference.detail) == (1, "")
+
+
 def test_runs_of_the_same_experiment_are_equal_however_they_were_run(train) -> None:
     train(**SMALL, name="a")
     train(**SMALL, name="b", window=3, evaluate_every=2)
