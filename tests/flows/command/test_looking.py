@@ -95,6 +95,19 @@ def test_a_run_none_of_whose_held_out_examples_has_a_loss_says_so(train, own, ca
     assert said in run(capsys, "show", "f")[1]
 
 
+OWN_HELD_OUT = """
+import torch
+def data(partition, partitions):
+    inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(partition))
+    return inputs, (inputs.sum(1) > 0).long()
+"""
+
+
+def test_held_out_examples_of_partitions_that_sat_out_are_not_said_to_have_no_loss(train, own, capsys) -> None:
+    train(data=f"{own(OWN_HELD_OUT)}:data", model="logistic", partitions=4, cohort=2, rounds=2, name="f")
+    assert "were not scored" not in run(capsys, "show", "f")[1]
+
+
 def test_texts_between_colons_are_no_emoji(capsys) -> None:
     code, line = refused(capsys, "train", "--split", "shards:x:")
     assert (code, "shards:x:" in line) == (2, True)
