@@ -98,7 +98,7 @@ class Run(StoredRun):
             RoundMissing: There is no such round.
 
         Example:
-            >>> run.label_counts().sum(axis=1)
+            >>> run.label_counts()["size"]
         """
         from tasks.data.distribution import label_counts
 
