@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 from storage.errors import UsageError
 from tasks.algebra import Algorithm, Apply, Map, Part, Reduce
 from tasks.applies.memory import KeepExtras, KeepSum
-from tasks.maps.federated import MimeLite
+from tasks.maps.corrected import Scaffold
+from tasks.maps.federated import FedDyn, MimeLite
 from tasks.maps.local_steps import LocalSgd, LocalSteps
 from tasks.maps.optimizers import is_own_optimizer
 from tasks.options import options_of, valid
@@ -188,6 +189,9 @@ def with_needs(algorithm: Algorithm) -> Algorithm:
         raise UsageError("lr_schedule_by = step needs rounds in which all partitions begin together; leave it out")
     if isinstance(map, LocalSteps) and map.optimizer_state == "carried" and isinstance(reduce, Matched):
         raise UsageError("optimizer_state = carried keeps the order of units that matched changes; leave one out")
+    if isinstance(map, Scaffold | FedDyn) and isinstance(reduce, Matched):
+        who = type(map).__name__
+        raise UsageError(f"what map {who} carries keeps the order of units that matched changes; leave one out")
     if apart and isinstance(reduce, Matched) and reduce.match_to is None:
         reduce = replace(reduce, match_to="many" if reduce.soft is None else "first")
     if map.extras and not isinstance(apply, KeepExtras):
