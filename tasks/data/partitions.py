@@ -93,7 +93,7 @@ class Partitions:
         loaded = Partition(self._part(partition, train, False), held_out)
         if not self.own_held_out:
             return loaded
-        if self.has_own_held_out:
+        if self._brings_own(partition):
             return replace(loaded, own=held_out)
         prepared = replace(self, loading=replace(self.loading, transform=self.loading.held_out_transform))
         return replace(loaded, own=prepared._part(partition, own, False))
@@ -111,13 +111,13 @@ class Partitions:
     def held_out_part(self, partition: int, place: int, scorers: int) -> AnyExamples:
         """The held-out examples that a partition scores, at its `place` among so many `scorers`."""
         held = self._rows(partition, 0)[1]
-        rows = held if self.has_own_held_out else held_out_rows(held, place, scorers)
+        rows = held if self.source.partitioned and not self.shared else held_out_rows(held, place, scorers)
         return self._part(partition, rows, True)
 
     def _train_rows(self, partition: int, number: int) -> tuple[Rows, Rows]:
         """The rows that a partition trains on under a split, and those that it holds out for its own score."""
         rows = self._rows(partition, number)[0][0 if self.source.partitioned else partition]
-        if not self.own_held_out or self.has_own_held_out:
+        if not self.own_held_out or self._brings_own(partition):
             return rows, rows[:0]
         if number and not self.source.partitioned:  # what is held out in one split is trained on in none
             apart = np.isin(rows, _known_own(self))
@@ -185,10 +185,10 @@ class Partitions:
         except ReadingFailed as error:
             raise DataError(str(error)) from error
 
-    @property
-    def has_own_held_out(self) -> bool:
-        """Whether each partition brings held-out examples of its own."""
-        return self.source.partitioned and not self.shared
+    def _brings_own(self, partition: int) -> bool:
+        """Whether a partition brings held-out examples of its own."""
+        apart = self.source.partitioned and not self.shared
+        return apart and self._dataset(partition).dataset.held_out is not None
 
     def _rows(self, partition: int, number: int) -> tuple[list[Rows], Rows]:
         """The rows to train on of what the source loads for a partition, by partition, and the held-out rows."""

@@ -249,9 +249,27 @@ def test_what_the_scores_of_twenty_partitions_say_by_hand() -> None:
     assert summary["spread_loss"] == pytest.approx((399 / 12) ** 0.5)  # of the numbers 1 to n: (n^2 - 1) / 12
 
 
+BRINGS = """
+import torch
+def data(partition, partitions):
+    inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(partition))
+    targets = (inputs[:, 1] > 0).long()
+    return (inputs[:15], targets[:15]), (inputs[15:], targets[15:])
+"""
+
+
 def test_what_partitions_bring_to_hold_out_is_their_own(train, own) -> None:
-    run = train(**fields(own), score_partitions=0.2, name="run")
+    given = {**fields(own), "data": f"{own(BRINGS, 'brings')}:data"}
+    run = train(**given, score_partitions=0.4, name="run")
     commit = run.round(1).commit
     assert all("own_loss" in record.metrics for record in commit.updates.values())
-    plain = train(**fields(own), name="plain").round(1).commit
+    plain = train(**given, name="plain").round(1).commit
     assert (commit.state, commit.score.loss) == (plain.state, plain.score.loss)
+
+
+@pytest.mark.parametrize(("held_out", "trained"), [(0, {12}), (0.2, {9, 10})])
+def test_partitions_that_bring_none_hold_out_the_share(train, own, held_out: float, trained: set[int]) -> None:
+    """Of 20 examples each, 0 or 4 are held out for the common score, and of the rest two fifths for their own."""
+    commit = train(**fields(own) | {"held_out": held_out}, score_partitions=0.4).round(1).commit
+    assert {record.weight for record in commit.updates.values()} <= trained
+    assert all("own_loss" in record.metrics for record in commit.updates.values())
