@@ -215,7 +215,8 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
     """What a run is, as lines by their heading; empty lines are left out."""
     config, data, last = run.config, run.attributes["data"], run.round(-1).commit
     every, mean = config.get("resplit_every"), _seconds_per_round(history)
-    examples = f"{data['examples']} examples to train on, {data['held_out']} held out"
+    score = " or to score partitions by" if config.get("score_partitions") else ""
+    examples = f"{data['examples']} examples to train on{score}, {data['held_out']} held out"
     facts = {
         "algorithm": run.attributes["algorithm"],
         "data": f"{_reference(config['data'])}, {examples}",

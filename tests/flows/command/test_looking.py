@@ -108,6 +108,13 @@ def test_held_out_examples_of_partitions_that_sat_out_are_not_said_to_have_no_lo
     assert "were not scored" not in run(capsys, "show", "f")[1]
 
 
+def test_examples_that_score_partitions_are_not_said_to_be_trained_on(train, capsys) -> None:
+    examples = train(model="logistic", score_partitions=0.2, rounds=1, name="f").history()["examples"][1]
+    shown = run(capsys, "show", "f")[1]
+    assert examples < 1618
+    assert "1618 examples to train on or to score partitions by, 179 held out" in shown
+
+
 def test_texts_between_colons_are_no_emoji(capsys) -> None:
     code, line = refused(capsys, "train", "--split", "shards:x:")
     assert (code, "shards:x:" in line) == (2, True)
