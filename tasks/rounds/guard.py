@@ -32,8 +32,9 @@ def checked_update(
     """Check what a map returned: the update as it can be stored, and why it is refused, None if it is sound.
 
     An update is refused if it is misshapen, has other slots of `carry` or `extras` than the map declares, holds
-    numbers that are not finite, has no positive integer as weight, or reports a metric under a name that cannot be
-    stored. Numbers of `buffers`, vectors (element,) by dtype, that were not finite before the map may stay so.
+    numbers that are not finite, has no positive integer of 53 bits as weight, or reports a metric under a name
+    that cannot be stored. Numbers of `buffers`, vectors (element,) by dtype, that were not finite before the map
+    may stay so.
     """
     if not isinstance(returned, Update):
         return NOTHING, f"the map returned {type(returned).__name__}, not an Update"
@@ -54,7 +55,7 @@ def checked_update(
         returned = replace(returned, metrics={})
     weight = _positive(returned.weight)
     if weight is None:
-        return replace(returned, weight=0), f"weight {returned.weight!r} is no positive integer"
+        return replace(returned, weight=0), f"weight {returned.weight!r} is no positive integer of 53 bits"
     before = {"buffers": buffers}
     reasons = (
         f"{name} of {bad}"
@@ -113,7 +114,7 @@ def _positive(weight: Any) -> int | None:
         number = operator.index(weight)
     except TypeError:
         return None
-    return number if number > 0 else None
+    return number if 0 < number < 1 << 53 else None
 
 
 def check_buffers(state: State, before: State, reduced: Update) -> None:

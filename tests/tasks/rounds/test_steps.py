@@ -143,8 +143,8 @@ def test_a_run_stops_when_patience_is_over(train) -> None:
         ("None", "partition 0"),
         ("replace(update, direction=None)", "partition 0"),
         ("replace(update, direction={'float32': update.direction['float32'].numpy()})", "partition 0"),
-        ("replace(update, weight=0)", "weight 0 is no positive integer"),
-        ("replace(update, weight=float('nan'))", "weight nan is no positive integer"),
+        ("replace(update, weight=0)", "weight 0 is no positive integer of 53 bits"),
+        ("replace(update, weight=float('nan'))", "weight nan is no positive integer of 53 bits"),
         ("replace(update, carry={'undeclared': update.direction})", "undeclared"),
         ("replace(update, extras={'undeclared': update.direction})", "undeclared"),
     ],
@@ -291,7 +291,7 @@ def test_one_unsound_weight_among_sound_ones_is_refused_and_recorded(train, own)
     path = own(OWN.format(returned=returned, applied="state"))
     run = train(algorithm=f"{path}:algorithm", model="logistic", partitions=3, rounds=1)
     assert run.round(1).commit.accepted == [0, 1]
-    assert run.round(1).refused == {2: "weight 5.5 is no positive integer"}
+    assert run.round(1).refused == {2: "weight 5.5 is no positive integer of 53 bits"}
     assert run.history().loc[1, "examples"] == 2 * 539
 
 
