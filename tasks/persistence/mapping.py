@@ -284,5 +284,5 @@ def _host() -> str:
 def _is_number(value: Any) -> bool:
     try:
         return math.isfinite(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False

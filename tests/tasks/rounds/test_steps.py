@@ -273,6 +273,7 @@ def test_what_is_no_fault_of_a_partition_ends_the_run(train, own, how: str, erro
         "replace(update, metrics={'train_loss': torch.tensor(1.5)})",
         "replace(update, metrics={'train_loss': np.float32(1.5)})",
         "replace(update, metrics={'train_loss': 1.5, 'note': 'fine'})",
+        "replace(update, metrics={'train_loss': 1.5, 'many': 10**400})",
     ],
 )
 def test_numbers_of_other_types_are_taken_or_refused_but_never_break_the_commit(train, own, returned: str) -> None:
