@@ -38,8 +38,10 @@ def checked_update(
     """
     if not isinstance(returned, Update):
         return NOTHING, f"the map returned {type(returned).__name__}, not an Update"
-    for kind, slots, declared in (("carry", returned.carry, carry), ("extras", returned.extras, extras)):
-        if sorted(slots) != sorted(declared):
+    for kind, declared in (("carry", carry), ("extras", extras), ("metrics", None)):
+        if not isinstance(slots := getattr(returned, kind), Mapping):
+            return NOTHING, f"{kind} is no mapping but of type {type(slots).__name__}"
+        if declared is not None and sorted(slots) != sorted(declared):
             return NOTHING, f"{kind} has slots {sorted(slots)}, the map declares {sorted(declared)}"
     groups: dict[str, tuple[Specs, Vectors]] = {
         "direction": (layout.params, returned.direction),
@@ -69,6 +71,8 @@ def misshapen(specs: Specs, vectors: Vectors) -> str | None:
     """Why vectors do not have the types and sizes of the specs; None if they do."""
     if not isinstance(vectors, Mapping) or not all(isinstance(v, torch.Tensor) for v in vectors.values()):
         return f"{type(vectors).__name__} is no mapping from dtypes to tensors"
+    if sparse := [str(vector.layout) for vector in vectors.values() if vector.layout != torch.strided]:
+        return f"tensors of layout {sparse} are no vectors"
     try:
         check_sizes(specs, vectors)
     except ShapeMismatch as error:

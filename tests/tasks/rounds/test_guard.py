@@ -76,6 +76,7 @@ def test_a_weight_must_be_a_positive_integer(weight) -> None:
         ({"direction": {}}, "direction"),
         ({"direction": {"float32": torch.zeros(5)}}, "direction"),
         ({"direction": {"float32": torch.zeros(3, 2)}}, "direction"),
+        ({"direction": {"float32": torch.zeros(6).to_sparse()}}, "direction"),
         ({"direction": {"float64": torch.zeros(6, dtype=torch.float64)}}, "direction"),
         ({"direction": vector() | {"float64": torch.zeros(1, dtype=torch.float64)}}, "direction"),
         ({"direction": {"float32": torch.zeros(6, dtype=torch.float64)}}, "direction"),
@@ -89,6 +90,12 @@ def test_vectors_that_do_not_fit_are_misshapen(change, group: str) -> None:
     reason = fault(LAYOUT, replace(SOUND, **change))
     assert reason is not None
     assert reason.startswith(f"{group} is misshapen: ")
+
+
+@pytest.mark.parametrize("kind", ["carry", "extras", "metrics"])
+def test_what_is_no_mapping_is_refused_by_name(kind: str) -> None:
+    _, reason = checked_update(LAYOUT, replace(SOUND, **{kind: None}), {}, ("variate",), ("control",))
+    assert reason == f"{kind} is no mapping but of type NoneType"
 
 
 def test_a_metric_that_cannot_be_stored_under_its_name_is_refused_and_left_out() -> None:
