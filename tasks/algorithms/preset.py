@@ -189,9 +189,9 @@ def with_needs(algorithm: Algorithm) -> Algorithm:
         raise UsageError("lr_schedule_by = step needs rounds in which all partitions begin together; leave it out")
     if isinstance(map, LocalSteps) and map.optimizer_state == "carried" and isinstance(reduce, Matched):
         raise UsageError("optimizer_state = carried keeps the order of units that matched changes; leave one out")
-    if isinstance(map, Scaffold | FedDyn) and isinstance(reduce, Matched):
+    if isinstance(map, Scaffold | FedDyn | MimeLite) and isinstance(reduce, Matched):
         who = type(map).__name__
-        raise UsageError(f"what map {who} carries keeps the order of units that matched changes; leave one out")
+        raise UsageError(f"map {who} goes by vectors in the order of units that matched changes; leave one out")
     if apart and isinstance(reduce, Matched) and reduce.match_to is None:
         reduce = replace(reduce, match_to="many" if reduce.soft is None else "first")
     if map.extras and not isinstance(apply, KeepExtras):

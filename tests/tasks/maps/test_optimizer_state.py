@@ -237,6 +237,6 @@ def test_a_map_that_is_not_bound_does_not_forget() -> None:
 def test_a_reduce_that_orders_units_anew_is_refused() -> None:
     with pytest.raises(UsageError, match="carried keeps the order of units that matched changes"):
         build_algorithm("matched", {"optimizer_state": "carried"})
-    for name in ("scaffold", "fed_dyn"):
-        with pytest.raises(UsageError, match="carries keeps the order of units that matched changes"):
+    for name in ("scaffold", "fed_dyn", "mime_lite"):
+        with pytest.raises(UsageError, match="goes by vectors in the order of units that matched changes"):
             build_algorithm(name, {}, {"reduce": "matched"})
