@@ -70,7 +70,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         _shape(self.shape)
-        if self.warmup < 0:
+        if not 0 <= self.warmup < math.inf:
             raise UsageError(f"warmup is a number of rounds, not {self.warmup}")
 
     def __call__(self, round: int, past: float = 0, part: float = 1) -> float:

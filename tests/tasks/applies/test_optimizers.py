@@ -321,9 +321,10 @@ def test_what_cannot_be_meant_is_refused_at_once(text: str, reason: str) -> None
         Schedule(text)
 
 
-def test_a_warmup_is_a_number_of_rounds() -> None:
-    with pytest.raises(UsageError, match="warmup is a number of rounds, not -1"):
-        Schedule(warmup=-1)
+@pytest.mark.parametrize("warmup", [-1, float("inf"), float("nan")])
+def test_a_warmup_is_a_number_of_rounds(warmup: float) -> None:
+    with pytest.raises(UsageError, match=f"warmup is a number of rounds, not {warmup}"):
+        Schedule(warmup=warmup)
 
 
 def test_only_what_goes_over_a_run_is_given_its_rounds() -> None:
