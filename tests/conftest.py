@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,6 +72,16 @@ def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("ROUNDWEAVE_ROOT", str(tmp_path / "runs"))
     yield
     stop_server(tmp_path / "runs")
+
+
+@pytest.fixture(scope="module")
+def without_prefect() -> Iterator[None]:
+    """Flows in this process are plain functions, as where no server starts: Prefect takes most of a small run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flows.serving.ahead.start_server", lambda root: None)
+        patch.setattr("flows.serving.ahead.place_prefect_home", lambda root: None)
+        patch.setattr("flows.serving.ahead.prefect_api", lambda root: nullcontext())
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ import pytest
 
 from flows.command import app
 from flows.reporting.progress import FlowPage
-from flows.serving.server import prefect_api
+from flows.serving.server import prefect_api, stop_server
 from tasks.clusters.connecting import connect
 
 HERE = Path(__file__).parent.parent
@@ -61,9 +61,27 @@ def blocks(page: Path) -> list[Block]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Prefect server and a Dask cluster for all pages: a run's own take seconds to start."""
-    with prefect_api(tmp_path_factory.mktemp("runs")), connect(None, workers=2) as client, client.as_current():
+def _cluster() -> Iterator[None]:
+    """A Dask cluster for all pages: a run's own takes a second to start."""
+    with connect(None, workers=2) as client, client.as_current():
+        yield
+
+
+@pytest.fixture(scope="module")
+def root_of_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The root whose Prefect server serves the pages that have one."""
+    root = tmp_path_factory.mktemp("runs")
+    yield root
+    stop_server(root)
+
+
+@pytest.fixture
+def _prefect(page: Path, without_prefect, request: pytest.FixtureRequest) -> Iterator[None]:
+    """A Prefect server for README.md and the slow pages; on the others flows are plain functions."""
+    if page.stem not in ("README", *SLOW):
+        yield
+        return
+    with prefect_api(request.getfixturevalue("root_of_server")):
         yield
 
 
@@ -84,6 +102,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     "page",
     [pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in SLOW else ()) for page in PAGES],
 )
+@pytest.mark.usefixtures("_prefect")
 def test_what_a_page_shows_runs(page: Path, folder: Path, capfd, monkeypatch) -> None:
     monkeypatch.setattr(FlowPage, "leave_plot", lambda page, figure, kind: None)  # nobody looks at it
     if page.stem not in SLOW:  # how long strategies race is seen where the page of plans is run

@@ -10,14 +10,12 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 import roundweave as rw
-from flows.serving.server import stop_server
 from tests.training import trained
 
 ROOT = Path(rw.__file__).parent
@@ -89,7 +87,7 @@ ALGORITHMS = {"Run.carried": "scaffold", "Round.match": "matched"}
 
 
 @pytest.fixture(scope="module")
-def examples_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def examples_root(tmp_path_factory: pytest.TempPathFactory, without_prefect) -> Path:
     """The root of the runs that examples name: first, second, and one for each of `ALGORITHMS`."""
     root = tmp_path_factory.mktemp("examples")
     fields = {"partitions": 4, "rounds": 3, "local_steps": 2}
@@ -99,8 +97,7 @@ def examples_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         **{a: a for a in ALGORITHMS.values()},
     }.items():
         trained(root / "runs", name=name, algorithm=algorithm, **fields)
-    yield root
-    stop_server(root / "runs")
+    return root
 
 
 @pytest.mark.parametrize(
@@ -203,10 +200,15 @@ def test_files_called_as_our_packages_do_not_hide_them(beside: Path, door: list[
     assert "complete" in done.stdout
 
 
-def test_nor_where_a_script_serves_the_flows(beside: Path) -> None:
+def test_nor_where_a_script_serves_the_flows_whose_import_makes_no_files(beside: Path, monkeypatch) -> None:
     shutil.rmtree(beside / "flows")
-    done = run_in(beside, "-c", "from flows import train_flow\nprint(train_flow.name)")
-    assert done.stdout == "roundweave-train\n", done.stderr
+    monkeypatch.delenv("ROUNDWEAVE_ROOT")
+    monkeypatch.setenv("HOME", str(beside))
+    before = set(beside.rglob("*"))
+    script = "from flows import train_flow, merge_flow\nprint(train_flow.name, merge_flow.name)"
+    done = run_in(beside, "-W", "error", "-c", script)
+    assert done.stdout == "roundweave-train roundweave-merge\n", done.stderr
+    assert set(beside.rglob("*")) == before
 
 
 def test_the_installed_command_begins_with_the_facade() -> None:

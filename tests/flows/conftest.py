@@ -27,9 +27,17 @@ def server_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_server(server_root: Path) -> Iterator[None]:
-    """Flows in this process report to one server; those in processes of their own may be told otherwise."""
+def _one_server(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Flows of a module that is marked `prefect` report to one server; those of others are plain functions.
+
+    Flows in processes of their own, which have this one's environment, may be told otherwise.
+    """
     assert "PREFECT_API_URL" not in os.environ, "a test has left an address of a server behind"
+    if request.node.get_closest_marker("prefect") is None:
+        request.getfixturevalue("without_prefect")
+        yield
+        return
+    server_root = request.getfixturevalue("server_root")
     with prefect_api(server_root) as server:
         yield
         assert server is None or server.process.poll() is None, (server_root / ".prefect/server.log").read_text()

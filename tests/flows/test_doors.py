@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,8 @@ import roundweave as rw
 from flows.command import app
 from storage.errors import RoundweaveError
 from tests.flows.command.in_process import run
+
+pytestmark = pytest.mark.prefect
 
 Door = Callable[[dict[str, object]], None]
 
@@ -98,18 +98,3 @@ def algorithm(lr=0.1):
     door(fields)
     assert (tmp_path / "calls").read_text() == "x"
     assert "apply=Sgd(lr=0.2, " in rw.open_run("once").attributes["algorithm"]
-
-
-def test_importing_the_flows_makes_no_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ROUNDWEAVE_ROOT")
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    for name in ("PREFECT_HOME", "PREFECT_API_URL"):
-        monkeypatch.delenv(name, raising=False)
-    script = "from flows import train_flow, merge_flow; print(train_flow.name, merge_flow.name)"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], cwd=tmp_path, capture_output=True, check=False, text=True
-    )
-    assert done.stdout.split() == ["roundweave-train", "roundweave-merge"], done.stderr
-    assert list(tmp_path.rglob("*")) == [home]

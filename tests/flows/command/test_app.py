@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from flows.command.app import COMMANDS, FLOWS
+from tests.flows.command.in_process import run
 from tests.flows.prefect_server import command_line, until
 
 
@@ -89,9 +90,8 @@ def test_an_output_that_nobody_reads_on_ends_the_command_without_a_word(more: tu
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_what_is_listed_for_another_program_has_lines_of_a_terminal() -> None:
-    done = subprocess.run(command_line("list"), capture_output=True, text=True, check=True)
-    assert max(map(len, done.stdout.splitlines())) <= 80
+def test_what_is_listed_for_another_program_has_lines_of_a_terminal(capsys) -> None:
+    assert max(map(len, run(capsys, "list")[1].splitlines())) <= 80
 
 
 def test_a_quiet_training_prints_nothing_but_json_and_errors(tmp_path: Path) -> None:

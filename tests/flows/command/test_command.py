@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -235,42 +234,6 @@ def test_help_says_that_a_local_optimizer_restarts_or_is_carried(capsys, monkeyp
         assert (
             "each round the local optimizer restarts, or goes on with what the partition carries: fresh" in shown
         )
-
-
-DEADLY_ONCE = """
-import os, signal
-from pathlib import Path
-from torch.nn.functional import cross_entropy
-def loss(outputs, targets):
-    mark = Path(__file__).with_name("once")
-    if len(outputs) > 2 and outputs.requires_grad and not mark.exists():
-        mark.touch()
-        {how}
-    return cross_entropy(outputs, targets)
-"""
-
-
-def test_a_lost_worker_is_one_line_on_the_terminal(own) -> None:
-    path = own(DEADLY_ONCE.format(how="os.kill(os.getpid(), signal.SIGKILL)"))
-    options = {"loss": f"{path}:loss", "partitions": 1, "rounds": 2, "workers": 1, "model": "logistic"}
-    command = [sys.executable, "-m", "flows.command.app", "train"]
-    command += [f"--{key}={value}" for key, value in options.items()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = done.stderr.splitlines()
-    # Another one is there at once: that the first is lost may be told with the end of its round.
-    (lost,) = (line for line in lines if not line.startswith("round"))
-    assert re.fullmatch(r"worker tcp://127\.0\.0\.1:\d+ is lost; mapped again in round 1: partition 0", lost)
-    assert [line.split()[1] for line in lines if line != lost] == ["1/2", "2/2"]
-    assert lines.index(lost) < 2
-
-
-FLAGS = ["--executor", "inline", "--rounds", "2", "--model", "logistic"]
-
-
-def test_a_map_that_interrupts_the_command_is_one_line(capsys, own) -> None:
-    path = own(DEADLY_ONCE.format(how="raise KeyboardInterrupt"))
-    code, line = refused(capsys, "train", *FLAGS, "--loss", f"{path}:loss")
-    assert (code, line.split(";")[0]) == (1, "interrupted")
 
 
 def test_help_shows_the_options_of_the_algorithm_that_is_asked_for(capsys, own, monkeypatch) -> None:

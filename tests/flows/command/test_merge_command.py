@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.merging.flow import merge_flow
 from flows.stored import open_run
 from storage.checkpoints.writing import write_checkpoint
 from tests.flows.command import in_process
@@ -52,12 +51,6 @@ class Cumulative(nn.Module):
 def cumulative():
     return Cumulative()
 """
-
-
-@pytest.fixture(autouse=True)
-def _without_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flow's function alone, as Prefect's engine takes most of the time; processes of their own have it."""
-    monkeypatch.setattr("flows.merging.running.merge", merge_flow.fn)
 
 
 @pytest.fixture(scope="module")
@@ -346,7 +339,6 @@ def test_bad_input_to_units_is_one_clear_line(capsys, work, arguments, code, say
 @pytest.mark.slow
 def test_the_command_in_a_process_of_its_own_is_quiet(root, tmp_path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
-    environment |= {name: os.environ[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")}
     line = [sys.executable, "-m", "flows.command.app", "merge", *MLPS, "--points", "2", "--json"]
     line += ["--executor", "inline", "--root", str(root)]
     environment["HOME"] = str(tmp_path)

@@ -27,6 +27,8 @@ from storage.values.digests import tensor_digests
 from storage.values.hashing import json_digest
 from tests.flows.prefect_server import command_line, rounds_done, until
 
+pytestmark = pytest.mark.prefect
+
 SMALL = {"model": "logistic", "partitions": 2, "local_steps": 2, "executor": "inline", "rounds": 2}
 
 

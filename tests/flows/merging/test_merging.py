@@ -27,6 +27,8 @@ from tasks.networks.reference import Cnn, Mlp
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging.by_hand import same_bits
 
+pytestmark = pytest.mark.prefect
+
 Merge = Callable[..., MergeResult]
 TENSORS = dict[str, torch.Tensor]
 

@@ -11,6 +11,8 @@ from flows import train_flow
 from flows.planning.automatic import settled
 from storage.errors import UsageError
 
+pytestmark = pytest.mark.prefect
+
 
 def config(root: Path, **more: object) -> rw.TrainConfig:
     values = {"data": "digits", "algorithm": "auto", "workers": 1, "lr": 0.2, "rounds": 2, "root": root}

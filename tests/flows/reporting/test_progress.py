@@ -12,6 +12,8 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 import roundweave as rw
 from storage.runs.tables import worker_rows
 
+pytestmark = pytest.mark.prefect
+
 
 @pytest.fixture(autouse=True)
 def _no_plots() -> None:

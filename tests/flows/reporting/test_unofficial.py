@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.logging.handlers import emit_api_log
 
 from flows.reporting.unofficial import give_back, take_over, wait_less
+
+pytestmark = pytest.mark.prefect
 
 GONE = "prefect has changed: mend flows/reporting/unofficial.py"
 

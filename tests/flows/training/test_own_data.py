@@ -93,7 +93,7 @@ LOCAL = {"local_steps": 4, "batch_size": 16, "lr": 0.05, "algorithm": "fed_avg"}
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with connect(None, 2) as client, client.as_current():
+    with connect(None, 1) as client, client.as_current():
         yield client
 
 

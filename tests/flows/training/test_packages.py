@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import roundweave as rw
+from tests.flows.command.in_process import refused
+from tests.flows.prefect_server import command_line
 
 FILES = {
     "proj/__init__.py": "",
@@ -52,15 +53,13 @@ def test_every_executor_finds_the_modules_of_a_package(package, tmp_path, dask_p
     assert {*by_file, elsewhere} == {by_file[0]}
 
 
-def test_a_replay_needs_no_file_and_code_from_elsewhere_needs_trust(package, tmp_path) -> None:
+def test_a_replay_needs_no_file_and_code_from_elsewhere_needs_trust(package, tmp_path, capsys) -> None:
     run = rw.train(config("run", executor="inline"))
     shutil.rmtree(package / "proj")
     (package / "tasks.py").write_text("def scale():\n    return 3.0")
-    command = [str(Path(sys.executable).with_name("roundweave")), "replay", "--all", "--executor", "inline"]
-    shutil.copytree(run.path, tmp_path / "theirs/run.zarr")
-    foreign = [*command, str(tmp_path / "theirs/run.zarr")]
-    refused = subprocess.run(foreign, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert "holds code" in refused.stderr
-    trusted = subprocess.run([*foreign, "--trust"], capture_output=True, text=True, check=True)
+    foreign = shutil.copytree(run.path, tmp_path / "theirs/run.zarr")
+    replay = ["replay", "--all", "--executor", "inline", str(foreign)]
+    code, line = refused(capsys, *replay)
+    assert (code, "holds code" in line) == (2, True)
+    trusted = subprocess.run(command_line(*replay, "--trust"), capture_output=True, text=True, check=True)
     assert "bit-identical" in trusted.stdout

@@ -20,6 +20,8 @@ from storage.errors import ExperimentDiffers, RoundweaveError, RunBusy
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 
+pytestmark = pytest.mark.prefect
+
 SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2}
 
 

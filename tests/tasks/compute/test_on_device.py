@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,19 +26,23 @@ from tasks.numerics.devices import find_device
 from tasks.when import Synchronous
 from tests.flows.command.in_process import refused
 
-pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="the pretended device is compiled by g++")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("g++"), reason="the pretended device is compiled by g++"),
+    pytest.mark.usefixtures("without_prefect"),
+]
 
 FIELDS = {"rounds": 3, "partitions": 3}
 Asked = list[tuple[str, dict[str, Any]]]
 On = Callable[[Asked], list[dict[str, Any]]]
 
 
-@pytest.fixture
-def on(tmp_path: Path) -> On:
+@pytest.fixture(scope="module")
+def on(tmp_path_factory: pytest.TempPathFactory) -> On:
     """Train in a process that knows the device."""
 
     def trained(asked: Asked, **environment: str) -> list[dict[str, Any]]:
-        line = [sys.executable, "-m", "tests.pretend.trains", str(tmp_path / "runs"), json.dumps(asked)]
+        runs = tmp_path_factory.mktemp("runs")
+        line = [sys.executable, "-m", "tests.pretend.trains", str(runs), json.dumps(asked)]
         done = subprocess.run(line, capture_output=True, text=True, check=False, env=os.environ | environment)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -60,24 +63,6 @@ def assert_equal(told: list[dict[str, Any]]) -> None:
         assert there["replays"]
 
 
-def test_networks_have_the_bits_of_the_processor(on: On) -> None:
-    cnn = twice("graph", model="cnn", algorithm="fed_avg", local_steps=3, batch_size=16)
-    stacked = twice("inline", stacked=2, local_steps=2)
-    assert_equal(on([*cnn, *stacked]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("executor", ["inline", "graph", "ranks"])
-def test_every_algorithm_has_the_bits_of_the_processor_on_every_executor(on: On, executor: str) -> None:
-    asked = [
-        run
-        for name, preset in ALGORITHMS.items()
-        if executor == "inline" or preset.when is Synchronous
-        for run in twice(executor, algorithm=name)
-    ]
-    assert_equal(on(asked))
-
-
 TAIL = """
 import torch
 class Planted(torch.nn.Module):
@@ -90,9 +75,34 @@ class Planted(torch.nn.Module):
 """
 
 
-def test_a_tensor_that_stays_on_the_processor_is_found(on: On, own, tmp_path: Path) -> None:
-    [told] = on([("inline", FIELDS | {"device": "pretend", "model": f"{own(TAIL)}:Planted"})])
-    assert told["refused"].startswith("RoundFailed: round 1: 0 of 3 updates are sound")
+@pytest.fixture(scope="module")
+def told(on: On, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What one process says of networks on the processor and on the device, and last of a tensor left behind."""
+    file = tmp_path_factory.mktemp("own") / "mine.py"
+    file.write_text(TAIL)
+    cnn = twice("graph", model="cnn", algorithm="fed_avg", local_steps=3, batch_size=16)
+    stacked = twice("inline", stacked=2, local_steps=2)
+    return on([*cnn, *stacked, ("inline", FIELDS | {"device": "pretend", "model": f"{file}:Planted"})])
+
+
+def test_networks_have_the_bits_of_the_processor(told) -> None:
+    assert_equal(told[:-1])
+
+
+def test_a_tensor_that_stays_on_the_processor_is_found(told) -> None:
+    assert told[-1]["refused"].startswith("RoundFailed: round 1: 0 of 3 updates are sound")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["inline", "graph", "ranks"])
+def test_every_algorithm_has_the_bits_of_the_processor_on_every_executor(on: On, executor: str) -> None:
+    asked = [
+        run
+        for name, preset in ALGORITHMS.items()
+        if executor == "inline" or preset.when is Synchronous
+        for run in twice(executor, algorithm=name)
+    ]
+    assert_equal(on(asked))
 
 
 def test_a_device_that_is_too_small_is_one_line(on: On) -> None:

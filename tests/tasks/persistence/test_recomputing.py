@@ -144,7 +144,7 @@ def sparse(train) -> Run:
     return train(window=9, **SMALL, local_steps=2, **SELDOM, rounds=9, name="sparse")
 
 
-def test_what_asks_for_such_a_state_is_told_which_are_there(sparse, tmp_path) -> None:
+def test_what_asks_for_such_a_state_is_told_which_are_there(sparse, without_prefect, tmp_path) -> None:
     told = rf"the state of round 6 of {sparse.path} was not stored, .*; the nearest are those of rounds 4, 8"
     with pytest.raises(RoundPruned, match=told):
         sparse.round(6).params  # noqa: B018
