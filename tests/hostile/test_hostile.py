@@ -54,7 +54,7 @@ def check(
     return large + [f"{each['command']}: {each['wrong']}\n{each['err']}" for each in told if each["wrong"]]
 
 
-@pytest.mark.parametrize(("name", "command"), list(zip(STORES, cycle(ALL), strict=False))[::4])
+@pytest.mark.parametrize(("name", "command"), list(zip(STORES, cycle(ALL), strict=False))[::6])
 def test_over_each_store_a_command_is_tried(commands, base, tmp_path: Path, name, command) -> None:
     assert check(commands, base, tmp_path, name, [command]) == []
 

@@ -47,16 +47,6 @@ def test_a_refused_command_leaves_no_process_and_no_file(tmp_path: Path, words: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_setting_of_prefect_is_an_error_in_one_line_at_the_end(tmp_path: Path) -> None:
-    """Prefect prints its own account before it."""
-    line = command_line("train", "--rounds", "1", "--executor", "inline")
-    environment = os.environ | {"PREFECT_API_REQUEST_TIMEOUT": "soon"}
-    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "APISettings: request_timeout" in done.stderr.splitlines()[-1]
-
-
 def test_what_is_a_flow_is_a_command() -> None:
     assert set(FLOWS) <= set(COMMANDS)
 
@@ -92,10 +82,3 @@ def test_an_output_that_nobody_reads_on_ends_the_command_without_a_word(more: tu
 
 def test_what_is_listed_for_another_program_has_lines_of_a_terminal(capsys) -> None:
     assert max(map(len, run(capsys, "list")[1].splitlines())) <= 80
-
-
-def test_a_quiet_training_prints_nothing_but_json_and_errors(tmp_path: Path) -> None:
-    line = command_line("train", "--executor", "inline", "--partitions", "2", "--rounds", "2", "--quiet", "--json")
-    environment = os.environ | {"ROUNDWEAVE_ROOT": str(tmp_path), "PREFECT_HOME": str(tmp_path / ".prefect")}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
-    assert (done.stdout.count("\n"), done.stderr) == (1, "")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -154,12 +152,10 @@ def test_own_algorithms_are_told_apart(train, own, capsys) -> None:
     assert {name.partition("-")[0] for name in looked_through()} == {"trim.algorithm", "clip.algorithm"}
 
 
-def test_nothing_is_cut_where_no_terminal_is(train, tmp_path: Path) -> None:
+def test_nothing_is_cut_where_no_terminal_is(train, capsys) -> None:
     name = "n" * 200
     train(model="logistic", partitions=2, rounds=1, name=name, scores="accuracy,top5")
-    script = "from roundweave import main; main()"
-    line = [sys.executable, "-c", script, "runs", str(tmp_path / "runs")]
-    out = subprocess.run(line, capture_output=True, check=True, text=True).stdout
+    out = run(capsys, "runs")[1]
     (row,) = [each for each in out.splitlines() if name in each]
     assert "…" not in out
     assert row.split()[:3] == [name, "complete", "1/1"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +47,19 @@ def test_a_map_that_interrupts_the_command_is_one_line(capsys, own) -> None:
     path = own(DEADLY_ONCE.format(how="raise KeyboardInterrupt"))
     code, line = refused(capsys, "train", *FLAGS, "--loss", f"{path}:loss")
     assert (code, line.split(";")[0]) == (1, "interrupted")
+
+
+def test_a_wrong_setting_of_prefect_is_an_error_in_one_line_at_the_end(tmp_path: Path) -> None:
+    """Prefect prints its own account before it."""
+    line = command_line("train", "--rounds", "1", "--executor", "inline")
+    environment = os.environ | {"PREFECT_API_REQUEST_TIMEOUT": "soon"}
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "APISettings: request_timeout" in done.stderr.splitlines()[-1]
+
+
+def test_a_quiet_training_prints_nothing_but_json_and_errors(tmp_path: Path) -> None:
+    line = command_line("train", "--executor", "inline", "--partitions", "2", "--rounds", "2", "--quiet", "--json")
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")

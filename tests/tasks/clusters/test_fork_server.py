@@ -65,7 +65,7 @@ import os
 import sys
 from tasks.clusters.connecting import connect
 if __name__ == "__main__":
-    with connect(None, 2) as client:
+    with connect(None, int(sys.argv[1])) as client:
         parents, workers = ({*client.run(told).values()} for told in (os.getppid, os.getpid))
         print(json.dumps([os.getpid(), [*parents], [*workers]]), flush=True)
         sys.stdin.read()
@@ -75,10 +75,10 @@ if __name__ == "__main__":
 def test_they_are_spawned_where_the_process_has_no_place_for_its_socket(tmp_path: Path) -> None:
     (tmp_path / "client.py").write_text(CLIENT)
     (deep := tmp_path / ("long" * 25)).mkdir()
-    command, environment = [sys.executable, tmp_path / "client.py"], {**os.environ, "TMPDIR": str(deep)}
+    command, environment = [sys.executable, tmp_path / "client.py", "1"], {**os.environ, "TMPDIR": str(deep)}
     done = subprocess.run(command, input="", capture_output=True, text=True, env=environment, check=True)
     client, parents, workers = json.loads(done.stdout)
-    assert (parents, len(workers)) == ([client], 2)
+    assert (parents, len(workers)) == ([client], 1)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def client(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     for name in ("torch", "distributed", "secrets", "tasks"):
         (tmp_path / "here" / f"{name}.py").write_text("raise ZeroDivisionError")
     process = subprocess.Popen(
-        [sys.executable, "-P", tmp_path / "client.py"],
+        [sys.executable, "-P", tmp_path / "client.py", "2"],
         cwd=tmp_path / "here",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

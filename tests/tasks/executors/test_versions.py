@@ -25,8 +25,8 @@ def test_a_worker_of_another_checkout_is_refused(train, dask_processes, tmp_path
     with (other / "tasks/rounds/steps.py").open("a") as file:
         file.write("# another version\n")
     refused = pytest.raises(NumericsMismatch, match=r"tcp://.* has another version of Roundweave .*; install")
-    with connect(dask_processes(tmp_path, 2, PYTHONPATH=str(other)), 2) as client:
-        client.wait_for_workers(2)
+    with connect(dask_processes(tmp_path, 1, PYTHONPATH=str(other)), 1) as client:
+        client.wait_for_workers(1)
         for mixed in (False, True):
             with refused:
                 train(GraphExecutor(client), **FIELDS, mixed_hardware=mixed, name="refused")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from distributed import Client, LocalCluster
 
 from storage.errors import UsageError
+from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 
 LEARNS = {"model": "logistic", "partitions": 2, "local_epochs": 1, "rounds": 30}
@@ -37,7 +37,7 @@ def test_a_reason_to_stop_that_no_round_could_have_is_refused(reason: dict[str, 
 
 def test_a_window_of_tasks_ends_at_the_same_round(train) -> None:
     reference = train(**LEARNS, target_accuracy=0.85, name="inline")
-    with LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
+    with connect(None, 2) as client:
         run = train(GraphExecutor(client), 30, **LEARNS, target_accuracy=0.85, name="graph")
     assert (run.done, run.digest, run.stop) == (reference.done, reference.digest, reference.stop)
 
