@@ -77,7 +77,7 @@ def identities(run: Run) -> list[tuple[object, ...]]:
     return [run.round(round).commit.identity() for round in range(run.done + 1)]
 
 
-@pytest.mark.parametrize("fields", sampled(2, RUNS.values()), ids=RUNS)
+@pytest.mark.parametrize("fields", sampled(3, RUNS.values()), ids=RUNS)
 def test_killed_at_any_round_a_run_goes_on_to_the_same_bits(some, fields) -> None:
     whole = some(ROUNDS, "whole", **fields)
     assert whole.done == ROUNDS
@@ -94,7 +94,7 @@ def test_windows_change_no_bits(some, window) -> None:
     assert identities(some(ROUNDS, "some", window=window, **fields)) == identities(some(ROUNDS, "whole", **fields))
 
 
-@pytest.mark.parametrize("fields", sampled(2, RUNS.values(), first=1), ids=RUNS)
+@pytest.mark.parametrize("fields", sampled(3, RUNS.values(), first=1), ids=RUNS)
 def test_a_recorded_order_gives_the_bits_of_the_run_that_recorded_it(some, fields) -> None:
     first = some(ROUNDS, "first", speeds=(1, 0.3, 2, 0.7), **fields)
     assert identities(first) != identities(some(ROUNDS, "seeded", **fields)), "the speeds tell"
