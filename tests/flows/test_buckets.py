@@ -126,7 +126,7 @@ def test_a_copy_in_a_bucket_is_verified_pruned_replayed_and_removed(train, root,
     assert run.verify() == disk.verify()
     replayed = run.replay("all", executor="inline")
     assert (replayed.replayed, replayed.identical) == ([1, 2, 3, 4], True)
-    assert run.replay("all", executor="graph", workers=2).identical
+    assert run.replay("all", executor="graph", workers=1).identical
     assert command(capsys, "prune", "disk", "--keep", "last:2")[0] == 0
     assert (run.refresh().kept, run.verify().findings) == ([0, 3, 4], ())
     assert run.replay(4, executor="inline").identical

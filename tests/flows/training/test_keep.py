@@ -118,7 +118,8 @@ def test_what_is_kept_is_checked_before_anything_is_done(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("keep", "states", "updates"), [("last:1", [0, 8], all_of(8)), ("states", [*range(9)], [(8, 0)])]
+    ("keep", "states", "updates"),
+    [("last:1", [0, 8], all_of(8)), pytest.param("states", [*range(9)], [(8, 0)], marks=pytest.mark.slow)],
 )
 def test_a_window_whose_workers_die_begins_again_from_a_round_that_is_there(
     train, fields, tmp_path, keep, states, updates

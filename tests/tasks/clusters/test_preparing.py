@@ -89,7 +89,7 @@ def test_a_worker_that_dies_while_it_reads_the_data_costs_a_line(train, fields, 
     assert re.fullmatch(LOST, line)
 
 
-def test_each_worker_answers_for_itself_where_one_dies_that_was_asked(dask_processes, tmp_path) -> None:
+def test_each_worker_answers_for_itself_where_one_dies_that_was_asked(tmp_path) -> None:
     mark = tmp_path / "once"
     mark.touch()
 
@@ -100,11 +100,11 @@ def test_each_worker_answers_for_itself_where_one_dies_that_was_asked(dask_proce
             return os.getpid()
         os._exit(9)
 
-    with connect(dask_processes(tmp_path), 2) as client:
-        client.wait_for_workers(2, timeout=60)
+    with connect(None, 2) as client:
+        workers = client.run(os.getpid)
         given = GraphExecutor(client).each(answer)
-        assert given == client.run(os.getpid)
     assert len(given) == 1
+    assert given.items() <= workers.items()
 
 
 def test_data_at_which_every_worker_dies_end_the_run_with_a_line(train, own, tmp_path) -> None:

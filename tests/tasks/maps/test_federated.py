@@ -16,6 +16,7 @@ from storage.values.state import State, Update
 from tasks.algorithms.table import build_algorithm
 from tasks.reduces.reweighted import Fair
 from tasks.reduces.tree import reduce_all
+from tests.tasks.sampled import sampled
 
 SOURCE = """
 import torch
@@ -122,8 +123,7 @@ LOOPS: dict[str, tuple[Loop, dict[str, object]]] = {
 }
 
 
-@pytest.mark.parametrize("cohort", [4, None])
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(("cohort", "name"), sampled(2, [4, None], LOOPS))
 def test_it_is_the_papers_loop(train, own, name: str, cohort: int | None) -> None:
     loop, options = LOOPS[name]
     run: Run = train(**fields(own, cohort), algorithm=name, **options)
