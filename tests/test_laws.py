@@ -9,7 +9,6 @@ import itertools
 import pickle
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,7 +38,9 @@ from tasks.reduces.mean import Mean
 from tasks.reduces.tree import reduce_all
 from tasks.user_code import find_code
 from tasks.when import SYNCHRONOUS
+from tests.flows.prefect_server import command_line
 from tests.tasks.sampled import sampled
+from tests.training import trained
 
 DROPOUT = {
     "partitions": 10,
@@ -223,15 +224,9 @@ def connect_local(workers: int) -> Client:
 
 def inline(root: Path, fields: dict[str, object]) -> dict[int, str]:
     """The digests of a run in one process, without Dask."""
-    from flows.config.resolving import resolve
-    from flows.config.train import TrainConfig
-    from flows.preparing.job import prepared
-    from tasks.executors.inline import InlineExecutor
-
-    config = TrainConfig(**fields, root=root)
-    executor = InlineExecutor()
-    with prepared(resolve(config), executor) as ready:
-        return {commit.round: commit.state for commit in executor.run(ready.job, 1, config.rounds)}
+    found: dict[int, str] = {}
+    trained(root, on_commit=lambda commit: found.update({commit.round: commit.state}), **fields)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -297,8 +292,8 @@ def test_hybrids_and_heads_give_the_same_bits_in_processes_of_their_own(train, o
 @pytest.mark.slow
 def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(train, wanted_of_teams) -> None:
     run = train(**TEAMS, name="shared")
-    replay = ["replay", "shared", "--all", "--root", str(run.path.parent)]
-    subprocess.run([sys.executable, "-m", "flows.command.app", *replay], check=True, capture_output=True)
+    replay = command_line("replay", "shared", "--all", "--root", str(run.path.parent))
+    subprocess.run(replay, check=True, capture_output=True)
     assert {number: run.round(number).commit.state for number in range(1, 7)} == wanted_of_teams
 
 
@@ -350,13 +345,7 @@ def loss(outputs, targets):
 def test_a_killed_flow_goes_on_to_the_same_bits(wanted, tmp_path, stops) -> None:
     options = {"root": tmp_path, "name": "killed", "partitions": 10, "local-steps": 3, "rounds": 6, "window": 1}
     options["model-options"] = '{"hidden": 32, "dropout": 0.3}'
-    command = [
-        sys.executable,
-        "-m",
-        "flows.command.app",
-        "train",
-        *(f"--{key}={value}" for key, value in options.items()),
-    ]
+    command = command_line("train", *(f"--{key}={value}" for key, value in options.items()))
     for stop in stops:
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         wait_for_commit(tmp_path / "killed.zarr", stop, process)

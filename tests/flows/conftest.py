@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
 from flows.reporting.progress import FlowPage
 from flows.serving.server import prefect_api, stop_server
-from tasks.executors.inline import InlineExecutor
+from tests import training
 from tests.flows.prefect_server import PrefectServer
 
 
@@ -76,10 +73,7 @@ def apart() -> object:
 
     def train(root: Path, kind: str, count: int) -> None:
         for seed in range(count):
-            executor = InlineExecutor()
-            config = TrainConfig(**APART, **KINDS[kind], root=root, seed=seed, name=f"{kind}{seed}")
-            with prepared(resolve(config), executor) as ready:
-                list(executor.run(ready.job, 1, config.rounds))
+            training.trained(root, **APART, **KINDS[kind], seed=seed, name=f"{kind}{seed}")
 
     return train
 

@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
 from storage import errors
 from storage.errors import LONGEST, RoundweaveError, one_line, printable
-from tasks.executors.inline import InlineExecutor
 from tests.hostile.commands import COMMANDS, controls, tried, wrong
 from tests.hostile.running import Commands
 from tests.hostile.stores import FOLDERS, PWN, STORES, Store, attribute, product, write
+from tests.training import trained
 
 ALL = list(COMMANDS)
 
@@ -29,11 +26,7 @@ LEAST = 1 << 29
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound run, of two rounds of two partitions."""
     fields = {"model": "logistic", "algorithm": "scaffold", "partitions": 2, "rounds": 2, "name": "sound"}
-    config = TrainConfig(root=tmp_path_factory.mktemp("sound"), executor="inline", **fields)
-    executor = InlineExecutor()
-    with prepared(resolve(config), executor) as ready:
-        list(executor.run(ready.job, 1, 2))
-    return Path(ready.store.address)
+    return trained(tmp_path_factory.mktemp("sound"), **fields).path
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,13 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 
 import pytest
 
 from flows.serving.api_server import template
 from flows.stored import open_run
 from tests.flows.command.in_process import refused, run
+from tests.flows.prefect_server import command_line
 
 MINE = """
 import torch
@@ -160,8 +160,9 @@ def test_a_run_from_init_to_show(capsys, tmp_path, monkeypatch) -> None:
     work = tmp_path / "work"
 
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "flows.command.app", *arguments]
-        return subprocess.run(line, cwd=work, env=environment, capture_output=True, text=True, check=True)
+        return subprocess.run(
+            command_line(*arguments), cwd=work, env=environment, capture_output=True, text=True, check=True
+        )
 
     monkeypatch.chdir(tmp_path)
     assert run(capsys, "init", "work")[0] == 0

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import torch
 from flows.stored import open_run
 from storage.checkpoints.writing import write_checkpoint
 from tests.flows.command import in_process
+from tests.flows.prefect_server import command_line
 from tests.storage.checkpoints.reading import read_checkpoint
 
 MINE = """
@@ -339,8 +339,7 @@ def test_bad_input_to_units_is_one_clear_line(capsys, work, arguments, code, say
 @pytest.mark.slow
 def test_the_command_in_a_process_of_its_own_is_quiet(root, tmp_path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
-    line = [sys.executable, "-m", "flows.command.app", "merge", *MLPS, "--points", "2", "--json"]
-    line += ["--executor", "inline", "--root", str(root)]
+    line = command_line("merge", *MLPS, "--points", "2", "--json", "--executor", "inline", "--root", str(root))
     environment["HOME"] = str(tmp_path)
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

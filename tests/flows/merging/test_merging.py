@@ -148,7 +148,7 @@ def test_merging_again_gives_the_same_bits_and_so_does_a_cluster(merge, two) -> 
     assert again.run.name != two.run.name
     fields = {"match": "activations", "examples": 400, "average": "best", "points": 2}
     inline = merge("mlp0@-1", "mlp1@-1", **fields)
-    cluster = merge("mlp0@-1", "mlp1@-1", executor="graph", workers=2, **fields)
+    cluster = merge("mlp0@-1", "mlp1@-1", executor="graph", workers=1, **fields)
     assert cluster.run.digest == inline.run.digest
     assert (cluster.scores, cluster.paths, cluster.moved) == (inline.scores, inline.paths, inline.moved)
 
