@@ -96,8 +96,9 @@ def held_out_rows(held: Rows, place: int, scorers: int) -> Rows:
 def hold_out(targets: np.ndarray, fraction: float, seed: int) -> tuple[Rows, Rows]:
     """Choose held-out examples at random; returns the rows to train on and the held-out rows.
 
-    If targets (examples, *) are integers (examples,), the same fraction of each class is held out. Rows are int64
-    in ascending order.
+    If targets (examples, *) are integers (examples,), the same fraction of each class is held out, or of all
+    classes together where they are so small that none would be held out, or none left. Rows are int64 in
+    ascending order.
     """
     labels = targets if targets.ndim == 1 and targets.dtype.kind in "iu" else np.zeros(len(targets), int)
     generator = np.random.default_rng(derive_seed(seed, "hold out"))
@@ -105,6 +106,9 @@ def hold_out(targets: np.ndarray, fraction: float, seed: int) -> tuple[Rows, Row
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         held[rows[: round(len(rows) * fraction)]] = True
+    if held.all() or not held.any():
+        most = min(round(len(held) * fraction), len(held) - 1)
+        held = generator.permutation(len(held)) < most
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 

@@ -88,9 +88,20 @@ def test_the_same_share_of_each_class_is_held_out(labels: list[int], share: floa
     train, held = hold_out(targets, share, seed)
     assert sorted([*train, *held]) == list(range(len(labels)))
     assert train.tolist() == sorted(train)
+    if {round(labels.count(label) * share) / labels.count(label) for label in set(labels)} in ({0}, {1}):
+        assert len(held) == min(round(len(labels) * share), len(labels) - 1)
+        return
     for label in set(labels):
         there = labels.count(label)
         assert abs((targets[held] == label).sum() - there * share) <= 0.5
+
+
+@pytest.mark.parametrize(("share", "wanted"), [(0.0, 0), (0.1, 15), (0.9, 135), (0.999, 149)])
+def test_of_classes_too_small_for_a_share_of_each_it_is_held_out_of_all(share: float, wanted: int) -> None:
+    """Of 50 classes of 3 examples a tenth of each would be none, and nine tenths of each all."""
+    train, held = hold_out(np.arange(150) % 50, share, 0)
+    assert (len(train), len(held)) == (150 - wanted, wanted)
+    assert sorted([*train, *held]) == list(range(150))
 
 
 def test_holding_out_by_hand() -> None:
