@@ -12,6 +12,9 @@ from tasks.data.splits.deals import Deal, Pool, Rows, cut_rows, positive
 LEAST, DRAWS = 10, 1000
 """The fewest examples of a partition by ``dirichlet_by_class``, as in NIID-Bench, and the most draws for them."""
 
+MOST = 1e300
+"""The largest concentration to draw with. Larger ones give the same proportions, and overflow."""
+
 
 @dataclass(frozen=True)
 class Dirichlet(Deal):
@@ -28,7 +31,7 @@ class Dirichlet(Deal):
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
         _, labels, left = np.unique(np.asarray(pool.labels), return_inverse=True, return_counts=True)
         queues = [generator.permutation(pool.rows[labels == label]) for label in range(len(left))]
-        concentration = self.alpha * left / left.sum()
+        concentration = min(self.alpha, MOST) * left / left.sum()
         parts = []
         for size in map(len, cut_rows(pool.rows, partitions)):
             counts = _draw(size, concentration, left, generator)
@@ -81,7 +84,7 @@ class DirichletByClass(Deal):
         """
         counts = np.zeros((len(classes), partitions), np.int64)
         for label, examples in enumerate(classes):
-            shares = generator.dirichlet(np.full(partitions, self.alpha))
+            shares = generator.dirichlet(np.full(partitions, min(self.alpha, MOST)))
             shares = np.where(counts.sum(0) < classes.sum() / partitions, shares, 0.0)
             bounds = np.cumsum(shares) * examples / (shares.sum() or 1.0)
             counts[label] = np.diff(bounds.astype(np.int64), prepend=0)

@@ -246,6 +246,14 @@ def shares(alpha: float, labels: np.ndarray = LABELS, partitions: int = 12, seed
     return np.array([np.bincount(labels[part], minlength=10) / len(part) for part in parts])
 
 
+@pytest.mark.parametrize("kind", ["dirichlet", "dirichlet_by_class"])
+def test_any_huge_alpha_gives_the_limit_of_large_ones(kind) -> None:
+    pool = Pool(np.arange(6000), LABELS)
+    huge, large = (Split(4, f"{kind}:{alpha}", 1).rows(pool, 0) for alpha in ("1.7e308", "1e300"))
+    for some, others in zip(huge, large, strict=True):
+        assert np.array_equal(some, others)
+
+
 def test_partitions_are_of_one_size() -> None:
     parts = Split(7, "dirichlet:0.1").rows(Pool(np.arange(6000), LABELS), 0)
     assert [len(part) for part in parts] == [6000 * (i + 1) // 7 - 6000 * i // 7 for i in range(7)]
