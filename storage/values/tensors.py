@@ -95,6 +95,10 @@ class _Packed:
     dtype: str
 
 
+ALIGNMENT = 16
+"""Tensors begin at multiples of so many bytes. At other addresses, as Dask gives, products have other bits."""
+
+
 def _pack(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _Packed(to_numpy(value), dtype_name(value.dtype))
@@ -103,7 +107,8 @@ def _pack(value: Any) -> Any:
 
 def _unpack(value: Any) -> Any:
     if isinstance(value, _Packed):
-        return from_numpy(value.array, value.dtype)
+        tensor = from_numpy(value.array, value.dtype)
+        return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
     return {key: _unpack(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 

@@ -26,6 +26,7 @@ from storage.values.tensors import (
     vector_sizes,
     views,
 )
+from tasks.data.examples import Examples
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
 NAMES = st.text("abcdefgh.", min_size=1, max_size=6)
@@ -217,3 +218,23 @@ def test_tensors_of_a_file_are_loaded_as_of_the_networks_versions():
     network, other = Versioned(3, 2), Versioned(3, 2)
     load_named(network, dict(other.state_dict()))
     assert torch.equal(network.weight, other.weight)
+
+
+@pytest.mark.parametrize("offset", range(0, 16, 3))
+def test_products_of_a_record_have_the_same_bits_wherever_its_bytes_were_received(offset: int) -> None:
+    """A process receives buffers at any address, and torch's products depend on that."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(60, 12, generator=generator)
+    weight = torch.randn(8, 12, generator=generator)
+    buffers: list[pickle.PickleBuffer] = []
+    body = pickle.dumps(Examples(inputs, torch.zeros(60)), protocol=5, buffer_callback=buffers.append)
+    received = []
+    for buffer in buffers:
+        memory = np.zeros(buffer.raw().nbytes + 32, np.uint8)
+        start = -memory.ctypes.data % 16 + offset
+        memory[start : start + buffer.raw().nbytes] = np.frombuffer(buffer.raw(), np.uint8)
+        received.append(memory[start : start + buffer.raw().nbytes])
+    found = pickle.loads(body, buffers=received).inputs
+    assert torch.equal(found, inputs)
+    assert found.data_ptr() % 16 == 0
+    assert torch.equal(torch.nn.functional.linear(found, weight), torch.nn.functional.linear(inputs, weight))
