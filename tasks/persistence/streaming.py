@@ -16,6 +16,7 @@ import torch
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.pruned import there
 from storage.values.digests import grouped_digest, update_groups
+from storage.values.state import Update
 from storage.values.tensors import Record, Specs, TensorSpec, Vectors, to_numpy, vector_sizes, views
 from tasks.compute.communicator import Communicator
 from tasks.compute.compute import Compute
@@ -24,7 +25,7 @@ from tasks.compute.tensor_parallel.shares import Shares
 from tasks.data.loading import Partition
 from tasks.persistence.mapping import Persist, read_carry, record_of
 from tasks.persistence.recomputing import recomputed
-from tasks.rounds.guard import NOTHING
+from tasks.rounds.guard import NOTHING, checked_update
 from tasks.rounds.job import Job
 from tasks.rounds.steps import Mapped, MapRaised, Outcome
 
@@ -143,8 +144,21 @@ class InShares:
             raise MapRaised(str(mapped.refused))
         of_all = self.group.all_gather((mapped.refused, mapped.update is not NOTHING))
         refused = next((reason for reason, _ in of_all if reason), None)
-        can_be_stored = all(there for _, there in of_all)
-        return replace(mapped, refused=refused, update=mapped.update if can_be_stored else NOTHING)
+        if not all(there for _, there in of_all):
+            return replace(mapped, refused=refused, update=NOTHING)
+        return replace(mapped, refused=refused and (self._whole_reason(before, mapped.update) or refused))
+
+    def _whole_reason(self, before: Outcome, update: Update) -> str | None:
+        """Why the whole network's update is refused that the ranks' shares make up, as one process would say it.
+
+        It is in the memory of each rank, but only where some rank refuses its share.
+        """
+        if not update.weight:
+            return None
+        parts = self.group.all_gather((update, Update({}, before.state.buffers, weight=0)))
+        whole, before_it = map(self.shares.joined, zip(*parts, strict=True))
+        slots = tuple(whole.carry), tuple(whole.extras)
+        return checked_update(self.shares.layout, whole, before_it.buffers, *slots)[1]
 
     def _persist(self, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
         """Write an update if it is to be stored, and return its record for the commit."""
