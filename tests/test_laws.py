@@ -384,13 +384,16 @@ def test_tasks_that_the_scheduler_holds_stay_bounded(train) -> None:
     assert max(held[32:]) <= max(held[:16]) + 5
 
 
-def test_views_at_any_alignment_give_the_same_products() -> None:
+@pytest.mark.parametrize(("examples", "inputs", "outputs"), [(50, 33, 64), (60, 12, 8), (7, 784, 10)])
+def test_products_are_the_same_wherever_an_aligned_vector_begins(examples: int, inputs: int, outputs: int) -> None:
+    """A weight is a view of a vector, behind five other numbers, and the vector begins at a multiple of 16 bytes."""
     generator = torch.Generator().manual_seed(0)
-    weights, inputs = torch.randn(64 * 33, generator=generator), torch.randn(50, 33, generator=generator)
-    wanted = inputs @ weights.view(64, 33).T
-    for offset in range(1, 17):
-        moved = torch.cat([torch.zeros(offset), weights])[offset:].view(64, 33)
-        assert torch.equal(inputs @ moved.T, wanted)
+    vector, batch = (torch.randn(n, generator=generator) for n in (5 + inputs * outputs, examples * inputs))
+    wanted = batch.view(examples, inputs) @ vector[5:].view(outputs, inputs).T
+    for floats in (4, 8, 12, 16):
+        moved, other = (torch.cat([torch.zeros(floats), each])[floats:] for each in (vector, batch))
+        assert moved.data_ptr() % 16 == other.data_ptr() % 16 == 0
+        assert torch.equal(other.view(examples, inputs) @ moved[5:].view(outputs, inputs).T, wanted)
 
 
 # Law 6: nothing fails silently.

@@ -31,7 +31,8 @@ class Network(torch.nn.Module):
                 if any(here.glob(f"runs/there.zarr/commits/{mark.name.split('-')[2]}.json")):
                     try:
                         deed = mark.read_text()
-                        mark.unlink()
+                        if not mark.name.endswith("always"):
+                            mark.unlink()
                     except FileNotFoundError:  # another team was first
                         continue
                     exec(deed, globals(), {"self": self, "deed": deed})
@@ -130,7 +131,7 @@ def test_a_rank_of_a_team_that_raises_once_costs_no_bit(train, client, fields, d
 
 
 def test_a_rank_of_a_team_that_raises_again_is_refused_by_name(train, client, fields, do) -> None:
-    do("Path(__file__).with_name('do-1-3').write_text(deed); raise ValueError('too hot')", 1, 3)
+    do("raise ValueError('too hot')", 1, 3, always=True)
     with pytest.raises(RoundFailed, match=r"0 of 3 updates are sound.*: its map failed with ValueError: too hot"):
         train(RanksExecutor(client), 3, **fields | {"ranks": 2}, name="there")
     assert open_run("there").done >= 3
