@@ -385,8 +385,8 @@ def test_tasks_that_the_scheduler_holds_stay_bounded(train) -> None:
 
 
 @pytest.mark.parametrize(("examples", "inputs", "outputs"), [(50, 33, 64), (60, 12, 8), (7, 784, 10)])
-def test_products_are_the_same_wherever_an_aligned_vector_begins(examples: int, inputs: int, outputs: int) -> None:
-    """A weight is a view of a vector, behind five other numbers, and the vector begins at a multiple of 16 bytes."""
+def test_products_are_the_same_wherever_an_aligned_vector_begins(examples, inputs, outputs) -> None:
+    """A weight is a view of a vector, behind five other numbers; the vector begins at a multiple of 16 bytes."""
     generator = torch.Generator().manual_seed(0)
     vector, batch = (torch.randn(n, generator=generator) for n in (5 + inputs * outputs, examples * inputs))
     wanted = batch.view(examples, inputs) @ vector[5:].view(outputs, inputs).T
