@@ -39,8 +39,8 @@ PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").g
 FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|toml))(?:, (in|before) (\w+))?\n")
 SLOW = (
-    *("clusters", "data", "decentralised", "devices", "exporting", "merging", "optimizers", "planning"),
-    *("scheduling", "servers", "tensor-parallel"),
+    *("clusters", "decentralised", "devices", "exporting", "merging", "planning", "scheduling", "servers"),
+    "tensor-parallel",
 )
 """Pages of which make test-slow runs the commands: many, or with clusters and servers of their own."""
 NUMBER = re.compile(r"-?\d+(\.\d+)?")

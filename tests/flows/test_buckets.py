@@ -157,7 +157,6 @@ except RoundweaveError as error:
 """
 
 
-@pytest.mark.slow
 def test_of_two_processes_that_begin_a_run_one_makes_it_and_the_other_says_so(train, root, tmp_path) -> None:
     wanted = train(**FIELDS | {"rounds": 6, "algorithm": "fed_avg"}, name="wanted", root=tmp_path / "wanted")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

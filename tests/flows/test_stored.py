@@ -146,7 +146,7 @@ def test_data_of_a_run_from_elsewhere_need_trust(train, own, tmp_path: Path) -> 
 
 def test_where_each_partition_has_data_of_its_own_there_is_no_split(train, own) -> None:
     source = "import torch\ndef data(partition, partitions):\n    return torch.zeros(9, 2), torch.arange(9) % 3\n"
-    train(data=f"{own(source)}:data", model="logistic", partitions=2, rounds=1, name="own")
+    train(data=f"{own(source)}:data", model="logistic", partitions=2, rounds=1, held_out=0, name="own")
     run = rw.open_run("own")
     with pytest.raises(RoundMissing, match="has no split: nothing was dealt out"):
         run.examples(0)

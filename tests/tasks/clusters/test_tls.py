@@ -58,7 +58,6 @@ def two_hosts(certificate, tmp_path: Path) -> Iterator[str]:
                 worker.wait()
 
 
-@pytest.mark.slow
 def test_a_run_has_the_bits_of_any_other(train, certificate, dask_processes, tmp_path: Path) -> None:
     """Ranks on one machine talk to themselves: nothing goes over a network."""
     reference = train(**FIELDS, name="reference")

@@ -119,7 +119,6 @@ def algorithm():
 """
 
 
-@pytest.mark.slow
 def test_classes_of_ones_own_file_travel_to_workers_that_know_nothing_of_it(
     train, own, dask_processes, tmp_path
 ) -> None:
