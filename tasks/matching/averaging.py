@@ -64,10 +64,10 @@ def _belongs(name: str, layer: str) -> bool:
 def _mean(values: Sequence[torch.Tensor], coefficients: Sequence[float]) -> torch.Tensor:
     mean = torch.empty(values[0].shape, dtype=values[0].dtype)
     exact = torch.float64 if mean.dtype == torch.float64 else torch.float32
-    # A power of 2 changes no bits and keeps products in their range; the largest is then 1 or more, so that of the
-    # smallest numbers nothing is lost.
-    power = math.frexp(max(coefficients))[1] - 1
-    coefficients = [math.ldexp(c, -power) for c in coefficients]
+    # A power of 2 changes no bits. The sum is then above 1/2 and at most 1, so that nothing leaves its range, and
+    # the whole weight of 1 on a network keeps even the smallest numbers.
+    fraction, power = math.frexp(sum(coefficients))
+    coefficients = [math.ldexp(c, (fraction == 0.5) - power) for c in coefficients]
     blocks = [tensor.reshape(-1).split(BLOCK) for tensor in (mean, *values)]
     for block, *parts in zip(*blocks, strict=True):
         total = torch.stack([c * part.to(exact) for c, part in zip(coefficients, parts, strict=True)]).sum(0)

@@ -91,6 +91,13 @@ def test_all_weight_on_one_network_is_that_network(values, data) -> None:
 NAN, INFINITE = float("nan"), float("inf")
 
 
+@pytest.mark.parametrize("coefficients", [(1, 1), (1, 1, 1), (3, 1), (0.1, 0.7, 0.3), (1e300, 2e300)])
+def test_equal_networks_of_the_largest_numbers_have_a_finite_mean(coefficients) -> None:
+    network = {"fc1.weight": torch.tensor([[3e38, -3e38]])}
+    found = average([network] * len(coefficients), coefficients)
+    torch.testing.assert_close(found, network)
+
+
 @pytest.mark.parametrize(
     "coefficients", [(1,), (1, 1, 1), (), (0, 0), (-1, 2), (NAN, 1), (1, NAN), (INFINITE, 1), (1, -INFINITE)]
 )
