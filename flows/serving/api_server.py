@@ -85,7 +85,7 @@ def _ask_first(url: str) -> None:
     import httpx
 
     user, _, password = os.environ["PREFECT_SERVER_API_AUTH_STRING"].partition(":")
-    httpx.get(f"{url}/ready", auth=(user, password), trust_env=False)
+    httpx.get(f"{url}/ready", auth=(user, password), timeout=None, trust_env=False)
 
 
 def template() -> Path:
