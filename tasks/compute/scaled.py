@@ -51,8 +51,8 @@ class ScaledObjective(Objective):
 
     scaler: Scaler = field(default_factory=Scaler, compare=False)
 
-    def network(self, state: State) -> nn.Module:
-        network = super().network(state)
+    def over(self, state: State) -> nn.Module:
+        network = super().over(state)
         for parameter in trained_of(network).values():
             parameter.register_hook(lambda gradient: gradient * (1 / self.scaler.scale))
         return network

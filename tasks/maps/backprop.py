@@ -1,4 +1,4 @@
-"""What all maps use: batches in an order drawn from the seed, forward and backward passes, and SGD steps."""
+"""What all maps use: batches in an order drawn from the seed, backprop, SGD steps, and directions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from storage.values.tensors import Specs, Vectors, views
 from tasks.data.examples import Examples, Tensors
 from tasks.data.loading import AnyExamples
 
@@ -60,6 +61,21 @@ def descend(parameters: Sequence[nn.Parameter], lr: float) -> None:
         torch._foreach_add_([*given], [*given.values()], alpha=-lr)
     for parameter in given:
         parameter.grad = None
+
+
+@torch.no_grad()
+def arrived_at(network: nn.Module, specs: Specs, own: Vectors) -> Vectors:
+    """The parameters of a trained network, vectors (element,), in the memory of `own`, over which it was made."""
+    parameters = dict(network.named_parameters())
+    for name, place in views(specs, own).items():
+        if parameters[name].data_ptr() != place.data_ptr():  # an optimizer may give a parameter other memory
+            place.copy_(parameters[name])
+    return own
+
+
+def minus(start: Vectors, arrived: Vectors) -> Vectors:
+    """Where parameters began minus where they arrived, vectors (element,), in the memory of the latter."""
+    return {name: torch.sub(vector, arrived[name], out=arrived[name]) for name, vector in start.items()}
 
 
 def batches(examples: AnyExamples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:

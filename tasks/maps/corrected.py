@@ -47,7 +47,7 @@ class FedProx(LocalSteps):
         def pull(name: str, parameter: torch.Tensor) -> torch.Tensor:
             return self.mu * (parameter - start[name])
 
-        return self.walk(objective, state, examples, seed, pull if self.mu else None, carry=carry)[0]
+        return self.walk(objective, state, examples, seed, pull if self.mu else None, carry=carry)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Scaffold(LocalSgd):
         own = carry.get("control") or {name: torch.zeros_like(vector) for name, vector in server.items()}
         correction = {name: vector - own[name] for name, vector in server.items()}
         terms = views(objective.layout.params, correction)
-        update, _ = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
+        update = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
         walked = math.fsum(self.rates(state, self.count(len(examples))))
         changes = {
             name: (vector.to(accumulator(name)) / walked - server[name]).to(vector.dtype)
@@ -119,7 +119,7 @@ class OwnNetwork(LocalSteps):
     ) -> Update:
         """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
         own = carry.get(OWN, state.params)
-        update, arrived = self.walk(objective, replace(state, params=own), examples, seed, carry=carry)
+        arrived, update = self.train(objective, replace(state, params=own), examples, seed, carry=carry)
         direction = {name: mean - arrived[name] for name, mean in state.params.items()}
         apart = (torch.dist(own[k].to(w := accumulator(k)), mean.to(w)).item() for k, mean in state.params.items())
         metrics = {**update.metrics, "consensus": math.hypot(*apart)}
@@ -154,6 +154,8 @@ class Elastic(OwnNetwork):
         for name, server in state.params.items():
             wide = accumulator(name)
             moves[name] = ((own[name].to(wide) - server.to(wide)) * self.elasticity).to(server.dtype)
-        update, arrived = self.walk(objective, replace(state, params=own), examples, seed, move=moves, carry=carry)
+        arrived, update = self.train(
+            objective, replace(state, params=own), examples, seed, move=moves, carry=carry
+        )
         direction = {name: -move for name, move in moves.items()}
         return replace(update, direction=direction, carry={OWN: arrived, **update.carry})

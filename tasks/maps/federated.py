@@ -52,7 +52,7 @@ class FedDyn(LocalSteps):
         def term(name: str, w: torch.Tensor) -> torch.Tensor:
             return self.alpha * (w - start[name]) - g[name]
 
-        update, _ = self.walk(objective, state, examples, seed, term, carry=carry)
+        update = self.walk(objective, state, examples, seed, term, carry=carry)
         kept = {name: vector + self.alpha * update.direction[name] for name, vector in own.items()}
         return replace(update, carry={"drift": kept, **update.carry})
 
@@ -69,7 +69,7 @@ class FedNova(LocalSgd):
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
-        update, _ = self.walk(objective, state, examples, seed)
+        update = self.walk(objective, state, examples, seed)
         walked = math.fsum(self.rates(state, self.count(len(examples)))) / self.lr
         return replace(update, metrics={**update.metrics, "walked": walked})
 
@@ -85,7 +85,7 @@ class FairSteps(LocalSteps):
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
-        update, _ = self.walk(objective, state, examples, seed, carry=carry)
+        update = self.walk(objective, state, examples, seed, carry=carry)
         start, rates = start_loss(objective, state, examples), self.rates(state, self.count(len(examples)))
         return replace(update, metrics={**update.metrics, "start_loss": start, "rate": fmean(rates)})
 
@@ -122,7 +122,7 @@ class Agnostic(LocalSteps):
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
-        update, _ = self.walk(objective, state, examples, seed, carry=carry)
+        update = self.walk(objective, state, examples, seed, carry=carry)
         own = carry.get("weight") or {name: torch.zeros_like(vector) for name, vector in state.params.items()}
         grown = self.ascent * start_loss(objective, state, examples)
         kept = {name: torch.cat([vector[:1] + grown, vector[1:]]) for name, vector in own.items()}
@@ -149,7 +149,7 @@ class MimeLite(LocalSgd):
         """Train on the partition; direction and momentum are one vector (elements,) per dtype."""
         server = state.memory["momentum"]
         terms = views(objective.layout.params, {name: self.beta * vector for name, vector in server.items()})
-        update, _ = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
+        update = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
         gradient = Gradient()(objective, state, examples, {}, seed).direction
         changes = {name: gradient[name] - (1 - self.beta) * vector for name, vector in server.items()}
         return replace(update, extras={"momentum": changes})

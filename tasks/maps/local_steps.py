@@ -14,12 +14,12 @@ from torch import nn
 from storage.errors import UsageError
 from storage.parsing import at_commas
 from storage.values.state import State, Update
-from storage.values.tensors import Vectors, pack, views
+from storage.values.tensors import Vectors, views
 from tasks import options as option
 from tasks.algebra import Map
 from tasks.applies.schedules import Schedule, Scheduled
 from tasks.data.examples import Examples
-from tasks.maps.backprop import backprop, backprop_in_pieces, batches
+from tasks.maps.backprop import arrived_at, backprop, backprop_in_pieces, batches, minus
 from tasks.maps.optimizer_state import Slot, find_slots, set_state, state_of
 from tasks.maps.optimizers import (
     Stepper,
@@ -32,7 +32,7 @@ from tasks.maps.optimizers import (
     own_optimizer,
     trained_of,
 )
-from tasks.networks.objective import Objective, buffers_of
+from tasks.networks.objective import Objective, buffers_of, copied
 from tasks.numerics.devices import moved
 from tasks.user_code import Code
 
@@ -101,7 +101,7 @@ class LocalSgd(Scheduled, Map):
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train on the partition; the direction, old minus new parameters, is one vector (elements,) per dtype."""
-        return self.walk(objective, state, examples, seed, carry=carry)[0]
+        return self.walk(objective, state, examples, seed, carry=carry)
 
     def walk(
         self,
@@ -110,17 +110,31 @@ class LocalSgd(Scheduled, Map):
         examples: Examples,
         seed: int,
         term: Term | None = None,
+        carry: Mapping[str, Vectors] | None = None,
+    ) -> Update:
+        """Do one round of local training as `train` does; the direction is the start minus the new parameters."""
+        arrived, update = self.train(objective, state, examples, seed, term, carry=carry)
+        return replace(update, direction=minus(state.params, arrived))
+
+    def train(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Examples,
+        seed: int,
+        term: Term | None = None,
         move: Vectors | None = None,
         carry: Mapping[str, Vectors] | None = None,
-    ) -> tuple[Update, Vectors]:
-        """Do one round of local training; returns the update and the new parameters.
+    ) -> tuple[Vectors, Update]:
+        """Do one round of local training; returns the new parameters, and the update without its direction.
 
         `term` is added to every gradient before clipping. `move` is subtracted from the parameters after the first
         step. `carry` has the optimizer's state by slot, if it is carried. Parameters, `move` and slots are one
         vector (elements,) per dtype. The update's weight is the partition's number of examples (McMahan et al.
         2017, Algorithm 1).
         """
-        network = objective.network(self.start(objective, state, seed))
+        own = copied(self.start(objective, state, seed))
+        network = objective.over(own)
         step, steps = self.stepper(objective, network, carry or {}), self.count(len(examples))
         rates, total = self.rates(state, steps), torch.zeros((), device=next(network.parameters()).device)
         for number, batch in enumerate(batches(examples, self.step_size, steps, seed)):
@@ -135,15 +149,14 @@ class LocalSgd(Scheduled, Map):
                 step(rates[number])
             if move is not None and number == 0:
                 _subtract(network, views(objective.layout.params, move))
-        arrived = pack(objective.layout.params, dict(network.named_parameters()))
         update = Update(
-            direction={name: start - arrived[name] for name, start in state.params.items()},
+            direction={},
             buffers=buffers_of(network, objective.layout),
             weight=len(examples),
             metrics={"train_loss": total.item() / steps},
             carry=step.state(),
         )
-        return update, arrived
+        return arrived_at(network, objective.layout.params, own.params), update
 
     def stepper(self, objective: Objective, network: nn.Module, carry: Mapping[str, Vectors]) -> Stepper:
         """What takes the steps of a network's trained parameters; `carry` has vectors (element,) by slot."""

@@ -196,7 +196,7 @@ class Objective:
 
     def network(self, state: State) -> nn.Module:
         """A new network in training mode over a copy of the state, on the device of its tensors."""
-        return self.over(moved(replace(state, memory={}), torch.clone))
+        return self.over(copied(state))
 
     def fresh(self) -> nn.Module:
         """A new network in training mode with the initial weights."""
@@ -245,6 +245,11 @@ class Objective:
         loss = _loss(self.loss)(output_of(outputs) if built_in else outputs, targets)
         each = isinstance(loss, torch.Tensor) and tuple(loss.shape) == (len(first_tensor(targets)),)
         return loss.mean() if each else loss
+
+
+def copied(state: State) -> State:
+    """A copy of a state without the outer optimizer's memory, for a network that is trained."""
+    return moved(replace(state, memory={}), torch.clone)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from tasks.compute.mapper import Mapper
 from tasks.compute.stacked.courses import Course, course, phases
 from tasks.compute.stacked.replicas import Stacked, check_stackable
 from tasks.data.examples import Examples
-from tasks.maps.backprop import backprop, descend
+from tasks.maps.backprop import backprop, descend, minus
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import Objective
 
@@ -62,7 +62,7 @@ class StackedMapper(Mapper):
         for number, each in enumerate(examples):
             arrived = pack(objective.layout.params, {name: tensor[number] for name, tensor in trained.items()})
             update = Update(
-                direction={name: start - arrived[name] for name, start in state.params.items()},
+                direction=minus(state.params, arrived),
                 buffers=state.buffers,
                 weight=len(each),
                 metrics={"train_loss": losses[number].item() / counts[number]},

@@ -212,7 +212,7 @@ def test_a_term_is_added_to_each_gradient(optimizer: str) -> None:
     what, part = objective(), examples()
     state = what.initial()
     local = LocalSteps(local_steps=5, batch_size=16, optimizer=optimizer, lr=0.05, clip_norm=3.0)
-    found, _ = local.walk(what, state, part, 7, lambda name, parameter: parameter)
+    found = local.walk(what, state, part, 7, lambda name, parameter: parameter)
     network = what.network(state)
     stepper = getattr(torch.optim, optimizer)(network.parameters(), lr=0.05)
     for batch in batches(part, 16, 5, seed=7):

@@ -68,6 +68,30 @@ def test_groups_replay_after_their_file_is_gone(train, own, tmp_path) -> None:
     assert run.replay("all").identical
 
 
+AWAY = """
+import torch
+
+class Away(torch.optim.SGD):
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data = parameter.data - group["lr"] * parameter.grad
+
+def away(network):
+    return Away(network.parameters(), lr=0.1)
+"""
+
+
+def test_parameters_may_be_given_other_memory(own) -> None:
+    what, part = objective(), examples()
+    state = what.initial()
+    steps = {"local_steps": 4, "batch_size": 16}
+    away, inside = LocalSteps(**steps, optimizer=f"{own(AWAY)}:away"), LocalSteps(**steps, lr=0.1)
+    found, wanted = (local(what, state, part, {}, 7).direction["float32"] for local in (away, inside))
+    torch.testing.assert_close(found, wanted)
+    assert found.abs().max() > 0
+
+
 def test_another_function_is_another_experiment(train, own) -> None:
     from storage.errors import ExperimentDiffers
 
