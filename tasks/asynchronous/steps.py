@@ -16,9 +16,10 @@ from tasks.maps.gradient import Downpour
 from tasks.numerics.dtypes import accumulator
 from tasks.numerics.pinning import limited, pinned
 from tasks.reduces.tree import fold_updates
+from tasks.rounds.failures import own_code
 from tasks.rounds.guard import NOTHING, check_buffers, check_state
 from tasks.rounds.job import Work
-from tasks.rounds.steps import Mapped, Outcome, map_partition, own_code
+from tasks.rounds.steps import Mapped, Outcome, map_partition
 from tasks.user_code import Code, WithCode
 from tasks.when import Asynchronous, Draw, ServerRound
 

@@ -15,8 +15,9 @@ from tasks.persistence.mapping import WholeNetwork
 from tasks.persistence.streaming import InShares
 from tasks.process_group.collectives import Broken
 from tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
+from tasks.rounds.failures import MapRaised
 from tasks.rounds.job import Job
-from tasks.rounds.steps import Mapped, MapRaised
+from tasks.rounds.steps import Mapped
 
 Event = tuple[str, int]
 """What a rank notifies the client of: (``port``, where the ranks meet) or (``round``, the one just committed)."""

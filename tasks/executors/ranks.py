@@ -29,8 +29,8 @@ from tasks.executors.pool import WorkerPool
 from tasks.executors.rank_task import Event, halt, take_part
 from tasks.persistence.mapping import load_and_persist
 from tasks.process_group.group import Rendezvous
+from tasks.rounds.failures import MapRaised
 from tasks.rounds.job import Job
-from tasks.rounds.steps import MapRaised
 from tasks.rounds.timing import Notice, log_notice
 from tasks.when import Asynchronous
 

@@ -25,9 +25,10 @@ from tasks.compute.tensor_parallel.shares import Shares
 from tasks.data.loading import Partition
 from tasks.persistence.mapping import Persist, read_carry, record_of
 from tasks.persistence.recomputing import recomputed
+from tasks.rounds.failures import MapRaised
 from tasks.rounds.guard import NOTHING, checked_update
 from tasks.rounds.job import Job
-from tasks.rounds.steps import Mapped, MapRaised, Outcome
+from tasks.rounds.steps import Mapped, Outcome
 
 PART_BYTES = 1 << 20
 """How many bytes of a shared tensor are in one process at a time; or one row, if it is larger."""

@@ -6,32 +6,28 @@ A step gives the same bits when it is run again, in another process, or on value
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 
 import torch
 
-from storage.errors import RoundFailed, RoundweaveError, failing_as, listed, located
-from storage.rounds.commits import RAISED, Score, ServerRecord, UpdateRecord
+from storage.errors import RoundFailed, failing_as
+from storage.rounds.commits import Score, ServerRecord, UpdateRecord
 from storage.values.digests import match_digest
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
-from tasks.algebra import Node
 from tasks.data.loading import BlockExamples, Partition
-from tasks.data.reading import ReadingFailed
 from tasks.networks.objective import Objective
 from tasks.numerics.pinning import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
+from tasks.rounds.failures import MapRaised, map_error, own_code
 from tasks.rounds.guard import NOTHING, check_buffers, check_state, checked_update
 from tasks.rounds.job import Work
 from tasks.rounds.scoring import Tally, score, scores_of_partitions, tally
+from tasks.rounds.shares import Nodes, by_shares, shares_of
 from tasks.rounds.timing import mapping
 from tasks.user_code import Code, WithCode
-
-Nodes = Mapping[tuple[int, int], Node | None]
-"""Nodes of the tree over partitions, by (first, one after the last); None if all updates below it are refused."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +68,6 @@ class Mapped:
     def raised(self) -> bool:
         """Whether the map raised, so that there is no update."""
         return UpdateRecord("", 0, self.refused).raised
-
-
-class MapRaised(RoundweaveError):
-    """A map raised an error of its own. The text is the reason to refuse its partition."""
-
-
-LONGEST = 300
-"""How many characters of the text of a map's error are recorded."""
 
 
 Given = tuple[int, Partition, Mapping[str, Vectors]]
@@ -135,34 +123,13 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
     partitions, data, carries = zip(*given, strict=True)
     seeds = [work.map_seed(number, partition) for partition in partitions]
     with pinned(seeds[0], work.threads):
-        with failing_as(partial(_map_error, round, partitions)), mapping(round, partitions[0]):
+        with failing_as(partial(map_error, round, partitions)), mapping(round, partitions[0]):
             examples = [each.train for each in data]
             updates = work.mapper(work.objective, work.counted(state), examples, carries, seeds)
         return [
             Mapped(partition, *checked_update(layout, update, state.buffers, rule.carry, rule.extras))
             for partition, update in zip(partitions, updates, strict=True)
         ]
-
-
-def _map_error(round: int, partitions: Sequence[int], error: BaseException) -> RoundweaveError:
-    """What a map raised, as `MapRaised`; as `RoundFailed` if it is an interrupt or a lack of memory."""
-    if isinstance(error, KeyboardInterrupt | MemoryError):
-        return RoundFailed(f"round {round}: the map of partition {listed(partitions)} failed with {_said(error)}")
-    try:
-        text = _said(error)
-    except Exception:  # noqa: BLE001 - the exception is the user's, and to get its text may fail
-        text = type(error).__name__
-    return MapRaised(RAISED + text[:LONGEST])
-
-
-def own_code(round: int, what: str) -> AbstractContextManager[None]:
-    """A context in which errors of the user's code become `RoundFailed`; `what` names the step."""
-    return failing_as(lambda error: RoundFailed(f"round {round}: {what} failed with {_said(error)}"))
-
-
-def _said(error: BaseException) -> str:
-    """What an error says, in one line; one of reading says already where it was raised."""
-    return str(error) if isinstance(error, ReadingFailed) else located(error)
 
 
 def fold_block(
@@ -195,7 +162,14 @@ def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> 
 
     Raises `RoundFailed` if fewer updates than the quorum are sound, or if the new state is not.
     """
-    return apply_reduced(work, before, blocks, lambda: _root_update(work, before.state, blocks))
+    algorithm, counted = work.algorithm, work.counted(before.state)
+
+    def step(state: State, nodes: Nodes) -> tuple[State, Update]:
+        reduced = _root_update(work, state, nodes, blocks)
+        return algorithm.apply(state, reduced), reduced
+
+    whole = partial(by_shares, step, counted, _nodes(blocks), shares_of(algorithm, counted))
+    return _concluded(work, before, blocks, whole)
 
 
 def reduce_blocks(work: Work, before: State, blocks: Sequence[BlockResult]) -> Update:
@@ -206,14 +180,18 @@ def reduce_blocks(work: Work, before: State, blocks: Sequence[BlockResult]) -> U
     round = before.round + 1
     _accepted(work, _records(blocks), round)
     with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
-        return _root_update(work, before, blocks)
+        return _root_update(work, work.counted(before), _nodes(blocks), blocks)
 
 
-def _root_update(work: Work, before: State, blocks: Sequence[BlockResult]) -> Update:
+def _root_update(work: Work, state: State, nodes: Nodes, blocks: Sequence[BlockResult]) -> Update:
+    """What nodes of `blocks`, or shares of them, are reduced to, with a state as the algorithm sees it."""
     reduce, root = work.algorithm.reduce, (0, work.partitions.split.partitions)
-    nodes = {node: value for block in blocks for node, value in block.nodes.items()}
-    update = reduce.finish(work.counted(before), fold(reduce, root, lambda first, last: nodes[first, last]))
+    update = reduce.finish(state, fold(reduce, root, lambda first, last: nodes[first, last]))
     return replace(update, count=sum(each.refused is None for each in _records(blocks).values()))
+
+
+def _nodes(blocks: Sequence[BlockResult]) -> Nodes:
+    return {node: value for block in blocks for node, value in block.nodes.items()}
 
 
 def _records(blocks: Sequence[BlockResult]) -> dict[int, UpdateRecord]:
@@ -227,14 +205,26 @@ def apply_reduced(
 
     Raises `RoundFailed` if fewer updates than the quorum are sound, or if the new state is not.
     """
-    round, rules, records = before.state.round + 1, work.algorithm, _records(blocks)
+
+    def applied() -> tuple[State, Update]:
+        reduced = update()
+        return work.algorithm.apply(work.counted(before.state), reduced), reduced
+
+    return _concluded(work, before, blocks, applied)
+
+
+def _concluded(
+    work: Work, before: Outcome, blocks: Sequence[BlockResult], applied: Callable[[], tuple[State, Update]]
+) -> Outcome:
+    """A round's outcome, from what `applied` computes: its state, and the update that its blocks reduced to."""
+    round, records = before.state.round + 1, _records(blocks)
     accepted = _accepted(work, records, round)
     with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
-        reduced = update()
-        state = work.numbered(rules.apply(work.counted(before.state), reduced))
+        after, reduced = applied()
+        state = work.numbered(after)
         check_buffers(state, before.state, reduced)
         check_state(work.objective.layout, state, before.state)
-    carried = dict.fromkeys(accepted, round) if rules.map.carry else {}
+    carried = dict.fromkeys(accepted, round) if work.algorithm.map.carry else {}
     matches = dict(zip(accepted, reduced.matches, strict=False))
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
     return Outcome(state, records, dict(before.carry_from) | carried, matches)

@@ -20,10 +20,11 @@ from tasks.applies.optimizers import Sgd
 from tasks.clusters.connecting import connect
 from tasks.executors.ranks import RanksExecutor
 from tasks.maps.gradient import Gradient
-from tasks.process_group.reduce_scatter import block_share, joined_update, state_share
+from tasks.process_group.reduce_scatter import block_share
 from tasks.reduces.mean import Mean
 from tasks.rounds.job import Work
 from tasks.rounds.plan import RoundPlan
+from tasks.rounds.shares import joined_update, state_share
 from tasks.rounds.steps import BlockResult, fold_block, reduce_blocks
 
 

@@ -1,0 +1,103 @@
+"""Shares of the elements of states and updates: a large round is reduced and applied one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
+from tasks.algebra import Algorithm, Node
+from tasks.applies.optimizers import Adagrad, Adam, Sgd, Yogi
+from tasks.numerics.devices import moved
+from tasks.reduces.mean import Mean, WeightedSum
+
+SHARE_BYTES = 32 << 20
+"""The size of a share of a vector that is reduced and applied at once."""
+
+Nodes = Mapping[tuple[int, int], Node | None]
+"""Nodes of the tree over partitions, by (first, one after the last); None if all updates below it are refused."""
+
+
+def shares_of(algorithm: Algorithm, state: State) -> int:
+    """In how many shares a state's round is to be computed: 1 if it is small, or if elements depend on others."""
+    if type(algorithm.reduce) is not Mean or type(algorithm.apply) not in (Sgd, Adam, Yogi, Adagrad):
+        return 1
+    return max((vector.nbytes // SHARE_BYTES for vector in state.params.values()), default=1) or 1
+
+
+def nodes_share(nodes: Nodes, share: int, shares: int) -> Nodes:
+    """One share of the elements of nodes of a mean; `share` is its number, from 0."""
+    return {node: _node_share(value, share, shares) for node, value in nodes.items()}
+
+
+def state_share(state: State, share: int, shares: int) -> State:
+    """One share of a state, vectors (element,). Share 0 has all buffers and frozen tensors."""
+    first = share == 0
+    return replace(
+        state,
+        params=_span(state.params, share, shares),
+        buffers=state.buffers if first else {},
+        frozen=state.frozen if first else {},
+        memory={slot: _span(vectors, share, shares) for slot, vectors in state.memory.items()},
+    )
+
+
+def joined_update(parts: Sequence[Update]) -> Update:
+    """Put an update, vectors (element,), together from all its shares in order."""
+    return replace(
+        parts[0],
+        direction=_joined([part.direction for part in parts]),
+        extras={slot: _joined([part.extras[slot] for part in parts]) for slot in parts[0].extras},
+    )
+
+
+def by_shares(
+    step: Callable[[State, Nodes], tuple[State, Update]], state: State, nodes: Nodes, shares: int
+) -> tuple[State, Update]:
+    """What a step makes of a state and nodes: the next state, and their update, of which one share is kept.
+
+    The step is taken of one share of the elements after the other, so that only the state is new in memory.
+    """
+    if shares == 1:
+        return step(state, nodes)
+    whole = moved(replace(state, buffers={}, frozen={}), torch.empty_like)
+    for share in reversed(range(shares)):  # the first share, which has the buffers, comes last
+        after, update = step(state_share(state, share, shares), nodes_share(nodes, share, shares))
+        _place(whole.params, after.params, share, shares)
+        for slot, vectors in whole.memory.items():
+            _place(vectors, after.memory[slot], share, shares)
+    return replace(after, params=whole.params, memory=whole.memory), update
+
+
+def _place(whole: Vectors, values: Vectors, share: int, shares: int) -> None:
+    """Copy one share of vectors (element,) to its place."""
+    for name, place in _span(whole, share, shares).items():
+        place.copy_(values[name])
+
+
+def _node_share(node: Update | WeightedSum | None, share: int, shares: int) -> Update | WeightedSum | None:
+    """One share of a node, vectors (element,). Share 0 has all buffers; no share has what partitions carry."""
+    if node is None:
+        return None
+    return replace(
+        replace(node, carry={}) if isinstance(node, Update) else node,
+        direction=_span(node.direction, share, shares),
+        buffers=node.buffers if share == 0 else {},
+        extras={slot: _span(vectors, share, shares) for slot, vectors in node.extras.items()},
+    )
+
+
+def _span(vectors: Vectors, share: int, shares: int) -> Vectors:
+    """One share of each vector, (element,)."""
+    return {
+        name: vector[len(vector) * share // shares : len(vector) * (share + 1) // shares]
+        for name, vector in vectors.items()
+    }
+
+
+def _joined(parts: Sequence[Vectors]) -> Vectors:
+    """Put vectors, (element,), together from all their shares in order."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
