@@ -27,6 +27,7 @@ from storage.values.tensors import Vectors
 from tasks.data.loading import BlockExamples, Partition
 from tasks.data.partitions import Partitions
 from tasks.numerics.fingerprints import check_fingerprint, check_source, fingerprint, source_digest
+from tasks.numerics.memory import LARGE, give_back
 from tasks.numerics.pinning import generators_kept
 from tasks.persistence.exchanging import exchanged
 from tasks.persistence.recomputing import recomputed
@@ -227,6 +228,8 @@ def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: in
                 updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()
         nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
+    if job.attempt.open().schema.state_bytes >= LARGE:
+        give_back()
     return BlockResult(nodes, {partition: record() for partition, record in records.items()}, job.work.code)
 
 
