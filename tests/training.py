@@ -26,7 +26,7 @@ def trained(
     executor = executor or InlineExecutor()
     kind = "inline" if isinstance(executor, InlineExecutor) else "graph"
     config = TrainConfig(**{"root": root, "executor": kind} | fields)
-    with prepared(resolve(config), executor) as ready:
+    with prepared(resolve(config, by_worker=True), executor) as ready:
         first = ready.done + 1
         while first <= config.rounds:
             last = min(first + window - 1, config.rounds)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, prod
@@ -28,10 +29,10 @@ from tasks.data.partitions import Partitions
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits.split import Split
 from tasks.executors.base import EXECUTORS, Executor
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.networks.outputs import OWN_LOSS, takes_labels
+from tasks.networks.objective import LAYOUTS, ModelSpec, Objective
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSS_NAMES, SCORES
+from tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
 from tasks.networks.start import Fork, Start, find_start
 from tasks.reduces.robust import Robust
 from tasks.rounds.job import Work
@@ -62,8 +63,11 @@ class Resolved:
     objective: Objective | None = None
 
 
-def resolve(config: TrainConfig) -> Resolved:
-    """Resolve a configuration; raises `RoundweaveError` for mistakes in it, its code, its data or its network."""
+def resolve(config: TrainConfig, by_worker: bool = False) -> Resolved:
+    """Resolve a configuration; raises `RoundweaveError` for mistakes in it, its code, its data or its network.
+
+    If `by_worker`, a network that is too large for this process is left for a worker to try, if there will be one.
+    """
     start = _found_start(config)
     config = _complete(config).model_copy(update={"start_from": start or config.start_from})
     algorithm = config.algorithm.build()
@@ -77,7 +81,10 @@ def resolve(config: TrainConfig) -> Resolved:
     resolved = Resolved(config, algorithm, replace(deal(config, config.dtype), cohort=config.drawn))
     if resolved.partitions.source.partitioned:
         return resolved
-    return _described(resolved, lambda function, numbers: list(map(function, numbers)), start)
+    apart = by_worker and EXECUTORS[config.executor].distributed
+    with suppress(TooLarge), at_most(MOST_BYTES) if apart else nullcontext():
+        return _described(resolved, lambda function, numbers: list(map(function, numbers)), start)
+    return resolved
 
 
 def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
@@ -110,12 +117,14 @@ def _described(resolved: Resolved, gather: Callable[..., list[Any]], start: Star
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
     sizes = tuple(part.examples for part in descriptions) if each else ()
-    fitting = Fitting(config.compute.mapper(algorithm.map), config.threads, sizes, config.code)
+    mapper, own_loss = config.compute.mapper(algorithm.map), may_own_loss(config)
+    fitting = Fitting(algorithm, mapper, config.threads, own_loss, sizes, config.code)
     wanted = objective_for(config, description)
-    (objective,) = gather(partial(fitting, wanted, partitions, description), range(1))
+    ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
+    LAYOUTS[objective.model] = layout
     if start is not None:
         start.check(objective)
-    return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
+    return Resolved(config, algorithm, partitions, description, objective)
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:
@@ -164,18 +173,20 @@ def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Co
 def objective_for(config: TrainConfig, description: Description) -> Objective:
     """The network and loss of a configuration for examples of this description.
 
-    The default loss is the network's own, if it takes labels; else cross entropy for labels, and the squared error
-    otherwise and for the model `linear`.
+    The default loss is cross entropy for labels, and the squared error otherwise and for the model `linear`; a
+    network that takes labels has its own instead, see `may_own_loss`.
     """
     fitting = "cross_entropy" if description.labels and config.model != "linear" else "mse"
     loss = fitting if config.loss is None else config.loss
     outputs = description.classes if description.labels and loss != "mse" else prod(description.targets)
     options = json.dumps(config.model_options, sort_keys=True)
     model = ModelSpec(config.model, description.inputs, outputs, config.dtype, config.seed, options)
-    objective = Objective(model, loss, config.scores)
-    if config.loss is None and isinstance(config.model, Code) and takes_labels(objective.built):
-        return replace(objective, loss=OWN_LOSS)
-    return objective
+    return Objective(model, loss, config.scores)
+
+
+def may_own_loss(config: TrainConfig) -> bool:
+    """Whether a configuration's network, if it takes labels, computes its loss itself."""
+    return config.loss is None and isinstance(config.model, Code)
 
 
 def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:

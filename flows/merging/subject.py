@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from flows.config.merge import Architecture
-from flows.config.resolving import named_or_own, objective_for, resolve
+from flows.config.resolving import may_own_loss, named_or_own, objective_for, resolve
 from flows.config.train import TrainConfig
 from storage.errors import CodeError, ModelError, UsageError, failing_as, one_line
 from storage.values.tensors import dtype_name
@@ -19,7 +19,7 @@ from tasks.data.sources.table import keep_source
 from tasks.matching.check import check_function
 from tasks.matching.search.activations import BATCH
 from tasks.matching.units import find_units
-from tasks.networks.fit import check_fit
+from tasks.networks.fit import check_fit, with_own_loss
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSSES
@@ -74,7 +74,9 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     partitions, objective = resolved.partitions, resolved.objective
     if objective is None:  # each partition is loaded on its own, so the network is tried on the first one
         description = partitions.describe(0)
-        objective = check_fit(objective_for(resolved.config, description), partitions, description, 0)
+        objective = objective_for(resolved.config, description)
+        objective = with_own_loss(objective) if may_own_loss(resolved.config) else objective
+        objective = check_fit(objective, partitions, description, 0)
     return Subject(objective, (partitions.load(0, 0).train.first(BATCH).inputs,), partitions)
 
 

@@ -29,7 +29,7 @@ def settled(config: TrainConfig) -> Resolved:
     forget_examples()  # this process may have trained before on a file that was written anew
     config = as_scheduled(config)
     if config.algorithm.name != AUTO:
-        return resolve(config)
+        return resolve(config, by_worker=True)
     if is_run(address(config)):
         return resolve(_as_begun(config, open_stored(address(config)).config))
     from flows.planning.plan import plan  # slow to import, and only a race needs it

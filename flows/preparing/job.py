@@ -28,9 +28,11 @@ from storage.runs.names import is_run, run_name
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune
 from storage.values.state import Update
+from storage.values.tensors import specs_bytes
 from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.data.description import Description
 from tasks.executors.base import EXECUTORS, Executor
+from tasks.networks.sizes import MOST_BYTES
 from tasks.networks.start import Fork, Start
 from tasks.numerics.devices import AUTO, CPU, accelerator
 from tasks.numerics.fingerprints import (
@@ -177,7 +179,7 @@ def _open_or_create(
             needs.check_memory(executor)
         executor.gather(work.partitions.check_again, range(1))
         try:
-            return _create(config, where, work, description, processes)
+            return _create(config, where, work, description, executor, processes)
         except ExperimentDiffers:
             # Another process may have created the same run meanwhile; then it is opened below.
             if not is_run(where):
@@ -189,18 +191,23 @@ def _open_or_create(
     return store
 
 
-def _create(config: TrainConfig, where: str, work: Work, description: Description, processes: int) -> RoundStore:
+def _create(
+    config: TrainConfig, where: str, work: Work, description: Description, executor: Executor, processes: int
+) -> RoundStore:
     """Create a run that begins with initial weights, a checkpoint, or a round of another run.
 
-    So many `processes` will map its partitions.
+    So many `processes` will map its partitions. The state of a large network is made by one of them.
 
     Of another run it takes the state and the outer optimizer's memory, and also the partitions' carry if the
     partitions hold the same examples.
     """
     start = config.start_from
     if not isinstance(start, Fork):
-        initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
-        return create_run(where, config, work, description, initial, processes=processes)
+        create = partial(_create_anew, config, full_address(where), work, description, processes)
+        if specs_bytes(work.objective.layout.params) > MOST_BYTES:
+            executor.gather(create, range(1))
+            return RoundStore(where, config.fsync)
+        return create()
     initial, carried = start.state(work.objective), _carried(start, config, work, description)
     if not carried:
         # What partitions carry, the server may keep for all, such as a control variate: it is dropped with that.
@@ -209,6 +216,15 @@ def _create(config: TrainConfig, where: str, work: Work, description: Descriptio
     if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
         notice(f"{run_name(where)} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
     return create_run(where, config, work, description, initial, carried, processes, parent=start.parent)
+
+
+def _create_anew(
+    config: TrainConfig, where: str, work: Work, description: Description, processes: int, number: int = 0
+) -> RoundStore:
+    """Create a run that begins with initial weights or a checkpoint, in any process; `number` is not used."""
+    start = config.start_from
+    initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
+    return create_run(where, config, work, description, initial, processes=processes)
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:

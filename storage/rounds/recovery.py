@@ -75,7 +75,7 @@ def _check(store: RoundStore, round: int) -> None:
     commit, known = store.log.read(round), unless_damaged(read_pruned, store.log) or Pruned()
     bases = {row: base_of(store.log, known, row) for row in commit.begins}
     for base in set(bases.values()):
-        store.tensors.read_state(base)
+        store.tensors.check_state(base)
     for later in {later for row, base in bases.items() for later in range(base + 1, row + 1)}:
         between = store.log.read(later)
         for partition in between.accepted:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from storage.errors import UsageError
+from storage.values.layout import Layout
 from tasks.algebra import Algorithm, Map
 from tasks.applies.optimizers import Adaptive, Sgd
 from tasks.compute.mapper import Mapper
@@ -21,7 +22,7 @@ from tasks.data.description import Description
 from tasks.data.partitions import Partitions
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
-from tasks.networks.fit import check_fit
+from tasks.networks.fit import check_fit, with_own_loss
 from tasks.networks.objective import Objective
 from tasks.numerics.devices import AUTO, CPU
 from tasks.numerics.pinning import pinned
@@ -151,31 +152,34 @@ def whole_part(algorithm: Algorithm) -> str | None:
 
 @dataclass(frozen=True)
 class Fitting(WithCode):
-    """The trial of a map: `mapper` computes it, with `threads` threads of torch.
+    """The trial of an algorithm, whose map `mapper` computes, with `threads` threads of torch.
 
-    `sizes` are how many examples partitions have; if it is empty, they are computed from the split of the loaded
-    data. `code` is the user's code in the mapper.
+    If `own_loss`, a network that takes labels computes its loss. `sizes` are how many examples partitions have; if
+    it is empty, they are computed from the split of the loaded data. `code` is the user's code in the algorithm.
     """
 
+    algorithm: Algorithm
     mapper: Mapper
     threads: int
+    own_loss: bool = False
     sizes: tuple[int, ...] = ()
     code: tuple[Code, ...] = ()
 
     def __call__(
         self, objective: Objective, partitions: Partitions, description: Description, partition: int
-    ) -> Objective:
-        """Try one partition, and return the objective with its scores.
+    ) -> tuple[Objective, Algorithm, Layout]:
+        """Try one partition; returns the objective with its scores, the algorithm bound to it, and its layout.
 
         Raises `ModelError` if the network does not fit the examples, and whatever the mapper's check raises.
         """
         if self.mapper.at_once > 1:
             partitions.check_in_memory("stacked", partition)
+        objective = with_own_loss(objective) if self.own_loss else objective
         fitting = check_fit(objective, partitions, description, partition)
         with pinned(0, self.threads):
             sizes = self.sizes or (_dealt(partitions) if self.mapper.at_once > 1 else ())
             self.mapper.check(fitting, partitions.sample(partition, TRIED), sizes)
-        return fitting
+        return fitting, self.algorithm.bound(fitting, partitions), fitting.layout
 
 
 def _dealt(partitions: Partitions) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Specs, Vectors, empty_vectors, specs_of, views
 from tasks.matching.groups import Tensors
-from tasks.networks.objective import layout_of
+from tasks.networks.layouts import layout_of
 
 
 def persist_merge(

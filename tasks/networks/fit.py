@@ -20,7 +20,7 @@ from tasks.data.partitions import Partitions
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
-from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss, tensor_in
+from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss, takes_labels, tensor_in
 from tasks.networks.scores import class_axis, default_scores, score_items
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
@@ -61,6 +61,11 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
             _check_names(objective)
             whole = tuple(name for name, judge in objective.judges.items() if trial.is_whole(name, judge))
     return replace(objective, whole=whole, score_batch=_score_batch(outputs, len(examples)))
+
+
+def with_own_loss(objective: Objective) -> Objective:
+    """The objective with the network's own loss, if its forward takes labels."""
+    return replace(objective, loss=OWN_LOSS) if takes_labels(objective.built) else objective
 
 
 def _score_batch(outputs: Any, examples: int) -> int:

@@ -25,16 +25,17 @@ from storage.values.tensors import (
     is_dense,
     let_go,
     pack,
-    specs_of,
     views,
 )
 from tasks.data.examples import IGNORED, Tensors, first_tensor
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.matching.unofficial import hooked
 from tasks.networks.compiling import compile_network
+from tasks.networks.layouts import layout_of
 from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
 from tasks.networks.reference import MODELS, Shape
 from tasks.networks.scores import LOSSES, Loss
+from tasks.networks.sizes import measured
 from tasks.numerics.devices import moved
 from tasks.numerics.pinning import derive_seed, pinned
 from tasks.user_code import Code
@@ -66,6 +67,7 @@ class ModelSpec:
         with (
             failing_as(lambda e: ModelError(f"model {self.name} with options {options} fails with {one_line(e)}")),
             pinned(derive_seed(self.seed, "model"), threads=1, fill=fill),
+            measured(),
         ):
             if isinstance(self.model, Code):
                 network = self.model.load()(**options)
@@ -120,19 +122,8 @@ def _skeleton(spec: ModelSpec) -> tuple[nn.Module, Layout]:
     return network, layout
 
 
-def layout_of(network: nn.Module) -> Layout:
-    """The place of each of a network's tensors in its vectors; non-persistent buffers are not stored."""
-    parameters = dict(network.named_parameters())
-    persistent = network.state_dict(keep_vars=True)
-    buffers = {name: buffer for name, buffer in network.named_buffers() if name in persistent}
-    first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
-    every = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
-    return Layout(
-        params=specs_of((n, p) for n, p in parameters.items() if p.requires_grad),
-        frozen=specs_of((n, p) for n, p in parameters.items() if not p.requires_grad),
-        buffers=specs_of(buffers.items()),
-        aliases=tuple((n, first[id(t)]) for n, t in every if first.get(id(t), n) != n),
-    )
+LAYOUTS: dict[ModelSpec, Layout] = {}
+"""The layouts of networks that another process has built."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +162,7 @@ class Objective:
     @property
     def layout(self) -> Layout:
         """The place of each of the network's tensors in its vectors."""
-        return _skeleton(self.model)[1]
+        return LAYOUTS.get(self.model) or _skeleton(self.model)[1]
 
     @property
     def built(self) -> nn.Module:

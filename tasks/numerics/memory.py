@@ -8,8 +8,8 @@ LARGE = 64 << 20
 """States of so many bytes leave much memory behind when they have been trained, such as that of gradients."""
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Return the memory that is free to the system, where the C library can; local workers keep it otherwise."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

@@ -27,7 +27,7 @@ from storage.values.tensors import Vectors
 from tasks.data.loading import BlockExamples, Partition
 from tasks.data.partitions import Partitions
 from tasks.numerics.fingerprints import check_fingerprint, check_source, fingerprint, source_digest
-from tasks.numerics.memory import LARGE, give_back
+from tasks.numerics.memory import LARGE, trim_memory
 from tasks.numerics.pinning import generators_kept
 from tasks.persistence.exchanging import exchanged
 from tasks.persistence.recomputing import recomputed
@@ -229,7 +229,7 @@ def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: in
             began = time.perf_counter()
         nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
     if job.attempt.open().schema.state_bytes >= LARGE:
-        give_back()
+        trim_memory()
     return BlockResult(nodes, {partition: record() for partition, record in records.items()}, job.work.code)
 
 

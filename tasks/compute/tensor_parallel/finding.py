@@ -23,7 +23,8 @@ from tasks.compute.tensor_parallel.trial import is_sound
 from tasks.maps.optimizers import trained_of
 from tasks.matching.groups import UnitGroups
 from tasks.matching.units import find_units
-from tasks.networks.objective import Objective, layout_of
+from tasks.networks.layouts import layout_of
+from tasks.networks.objective import Objective
 
 PER_UNIT = (nn.modules.batchnorm._BatchNorm, nn.PReLU)
 """Layers with parameters that treat each unit independently of the others."""

@@ -19,7 +19,8 @@ from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.matching import check_function, find_units
 from tasks.networks.fit import check_fit
-from tasks.networks.objective import ModelSpec, Objective, buffers_of, layout_of
+from tasks.networks.layouts import layout_of
+from tasks.networks.objective import ModelSpec, Objective, buffers_of
 from tasks.networks.reference import MODELS, Gpt
 from tasks.networks.scores import mean_squared_error
 from tasks.numerics.pinning import pinned

@@ -10,7 +10,7 @@ from tasks.clusters.fork_server import WORKER_ENVIRONMENT
 
 SCRIPT = """
 import ctypes, torch
-from tasks.numerics.memory import give_back
+from tasks.numerics.memory import trim_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
@@ -19,7 +19,7 @@ before = resident()
 tensors = [torch.ones(1 << 22) for _ in range(16)]
 tensors, last = None, tensors.pop()  # the last one stays at the top of the heap
 kept = resident() - before
-give_back()
+trim_memory()
 print(kept, resident() - before)
 """
 

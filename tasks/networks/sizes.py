@@ -1,0 +1,50 @@
+"""How large a network may become that is built in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+MOST_BYTES = 1 << 26
+"""The most bytes of parameters that a client's process builds."""
+
+_most: ContextVar[int | None] = ContextVar("most", default=None)
+
+
+class TooLarge(BaseException):
+    """A network has more parameters than this process is to build. Users' code catches no such exceptions."""
+
+
+@contextmanager
+def at_most(size: int) -> Iterator[None]:
+    """A context in which building a network with more bytes of parameters raises `TooLarge`."""
+    before = _most.set(size)
+    try:
+        yield
+    finally:
+        _most.reset(before)
+
+
+@contextmanager
+def measured() -> Iterator[None]:
+    """A context for building one network, which is given up as soon as it has more parameters than it may have."""
+    if (most := _most.get()) is None:
+        yield
+        return
+    built = 0
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal built
+        built += 0 if parameter is None else parameter.nbytes
+        if built > most:
+            raise TooLarge
+
+    counting = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        counting.remove()
