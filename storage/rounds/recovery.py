@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from math import prod
 
 from storage.errors import RoundMissing, StoreDamaged, unless_damaged
 from storage.hierarchy.shards import array_of, is_cut
 from storage.parsing import numbered
 from storage.rounds.pruned import Pruned, base_of, forget_pruned, read_pruned
 from storage.rounds.store import RoundStore
+
+AT_ONCE = 1 << 22
+"""How many elements of a tensor are in memory at once while a state is checked; or one row, if it has more."""
 
 
 def recover(store: RoundStore) -> tuple[int, list[int]]:
@@ -75,10 +79,22 @@ def _check(store: RoundStore, round: int) -> None:
     commit, known = store.log.read(round), unless_damaged(read_pruned, store.log) or Pruned()
     bases = {row: base_of(store.log, known, row) for row in commit.begins}
     for base in set(bases.values()):
-        store.tensors.check_state(base)
+        _check_state(store, base)
     for later in {later for row, base in bases.items() for later in range(base + 1, row + 1)}:
         between = store.log.read(later)
         for partition in between.accepted:
             store.tensors.read_update(between, partition)
     for partition, source in commit.carry_from.items():
         store.tensors.read_update(source, partition)
+
+
+def _check_state(store: RoundStore, round: int) -> None:
+    """Raise as `StoredTensors.read_state` does, with only some rows of a large tensor in memory at a time."""
+    commit = store.tensors.commit(round)
+    for path, stored in store.schema.state(1).items():
+        shape = stored.shape if path.startswith("frozen/") else stored.shape[1:]
+        if (size := prod(shape)) <= AT_ONCE:
+            store.tensors.read_tensor(commit, path)
+        else:
+            for _ in store.tensors.read_rows(commit, path, max(1, shape[0] * AT_ONCE // size)):
+                pass

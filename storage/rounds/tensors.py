@@ -101,20 +101,14 @@ class StoredTensors:
         `read` is called with the commit, the path of a tensor, and the tensor to fill, which has the shape that
         `layout` says. Raises as `read_state` does.
         """
-        commit = self._commit(at)
+        commit = self.commit(at)
         params, buffers, frozen = map(empty_vectors, (layout.params, layout.buffers, layout.frozen))
         memory = {slot: empty_vectors(layout.params) for slot in self.schema.memory}
         state = State(params, buffers, frozen, memory, commit.round)
         together(self.place, lambda named: read(commit, *named), state.named(layout).items())
         return state
 
-    def check_state(self, at: int | Commit) -> None:
-        """Raise as `read_state` does, with one tensor in memory at a time."""
-        commit = self._commit(at)
-        for path in self.schema.state(1):
-            self.read_tensor(commit, path)
-
-    def _commit(self, at: int | Commit) -> Commit:
+    def commit(self, at: int | Commit) -> Commit:
         """The record of a round, whose digests agree; raises `RoundMissing` and `StoreDamaged`."""
         commit = self.log.commit(at)
         digests = {path: commit.tensors[path] for path in self.schema.state(1)}

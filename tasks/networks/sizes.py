@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 MOST_BYTES = 1 << 26
 """The most bytes of parameters that a client's process builds."""
@@ -17,6 +21,27 @@ _most: ContextVar[int | None] = ContextVar("most", default=None)
 
 class TooLarge(BaseException):
     """A network has more parameters than this process is to build. Users' code catches no such exceptions."""
+
+
+class _NoneLarger(TorchFunctionMode):
+    """Raises `TooLarge` instead of making an empty tensor of so many bytes of float32, with which layers begin."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if function is torch.empty and args:
+            shape = args[0] if isinstance(args[0], Sequence) else args
+            if math.prod(shape) * torch.float32.itemsize > self.size:
+                raise TooLarge
+        return function(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -45,6 +70,7 @@ def measured() -> Iterator[None]:
 
     counting = register_module_parameter_registration_hook(count)
     try:
-        yield
+        with _NoneLarger(most):
+            yield
     finally:
         counting.remove()

@@ -10,6 +10,7 @@ import pytest
 import zarr
 
 from storage.places.local import LocalPlace
+from storage.rounds import recovery
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import StoredRun
@@ -80,6 +81,26 @@ def test_numbers_that_are_damaged_while_a_run_goes_on_are_written_anew(tiny, fli
     store.numbers.catch_up()
     whole = tiny.train(tiny.create("whole"), 3)
     assert (store.path / path).read_bytes() == (whole.path / path).read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "cut"])
+@pytest.mark.parametrize("at_once", [1, 1 << 22])
+def test_a_state_is_checked_row_by_row_as_whole(tiny, flip, monkeypatch, damage, at_once) -> None:
+    monkeypatch.setattr(recovery, "AT_ONCE", at_once)
+    for path in tiny.schema.state(1):
+        store = tiny.train(tiny.create(path.replace("/", "-")), 2)
+        assert recover(store) == (2, [])
+        if path.startswith("frozen/"):  # it is of all rounds
+            continue
+        row = store.path / path / "c/2"
+        (chunk,) = (each for each in (row, *row.rglob("*")) if each.is_file())
+        if damage == "missing":
+            chunk.unlink()
+        elif damage == "flipped":
+            flip(chunk, -9)
+        else:
+            chunk.write_bytes(chunk.read_bytes()[:-5])
+        assert recover(store) == (1, [2])
 
 
 @pytest.mark.parametrize("prefix", ["zarr.json", "params/fc.weight/zarr.json", "frozen", "commits/0.json"])
