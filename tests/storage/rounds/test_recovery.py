@@ -97,7 +97,7 @@ def test_a_state_is_checked_row_by_row_as_whole(tiny, flip, monkeypatch, damage,
         if damage == "missing":
             chunk.unlink()
         elif damage == "flipped":
-            flip(chunk, -9)
+            flip(chunk)
         else:
             chunk.write_bytes(chunk.read_bytes()[:-5])
         assert recover(store) == (1, [2])
