@@ -26,10 +26,11 @@ from tasks.when import Asynchronous
 LARGE = 10**9
 """From so many bytes on, what a run will need is said."""
 
-COPIES = 5
-"""A worker that maps has at least so many copies of the parameters at once.
+COPIES = 4
+"""A worker has at least so many copies of the parameters at once: the state, the next one, and two updates.
 
-They are the state, the network, its gradient, the network as a vector, and the direction.
+Of a single partition there is one update. While a partition is mapped there are the state, the network, whose
+memory the direction takes, and the gradient.
 """
 
 
@@ -49,7 +50,8 @@ class Needs:
         """What the rounds of a run need."""
         layout = work.objective.layout
         none = {spec.dtype: torch.empty(0, dtype=getattr(torch, spec.dtype)) for spec in layout.params}
-        held = COPIES * specs_bytes(layout.params) // work.compute.ranks + 2 * specs_bytes(layout.frozen)
+        copies = min(COPIES, 2 + work.partitions.taking_part)
+        held = copies * specs_bytes(layout.params) // work.compute.ranks + 2 * specs_bytes(layout.frozen)
         when = work.algorithm.when
         updates = when.buffer if isinstance(when, Asynchronous) else work.partitions.taking_part
         return cls(schema_of(work, work.algorithm.apply.init(none)), held, updates)

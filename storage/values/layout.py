@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
+from torch import nn
 
-from storage.values.tensors import TensorSpec
+from storage.values.tensors import TensorSpec, specs_of
 
 
 def _members(row: Any) -> Any:
@@ -52,3 +53,18 @@ class Layout:
         kinds = {"params": self.params, "buffers": self.buffers, "frozen": self.frozen}
         named = {kind: [[s.name, s.dtype, list(s.shape)] for s in specs] for kind, specs in kinds.items()}
         return {**named, "aliases": dict(self.aliases)}
+
+
+def layout_of(network: nn.Module) -> Layout:
+    """The place of each of a network's tensors in its vectors; non-persistent buffers are not stored."""
+    parameters = dict(network.named_parameters())
+    persistent = network.state_dict(keep_vars=True)
+    buffers = {name: buffer for name, buffer in network.named_buffers() if name in persistent}
+    first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
+    every = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
+    return Layout(
+        params=specs_of((n, p) for n, p in parameters.items() if p.requires_grad),
+        frozen=specs_of((n, p) for n, p in parameters.items() if not p.requires_grad),
+        buffers=specs_of(buffers.items()),
+        aliases=tuple((n, first[id(t)]) for n, t in every if first.get(id(t), n) != n),
+    )

@@ -13,11 +13,10 @@ from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Score, UpdateRecord
 from storage.rounds.store import RoundStore
 from storage.values.digests import match_digest, update_digest
-from storage.values.layout import Layout
+from storage.values.layout import Layout, layout_of
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Specs, Vectors, empty_vectors, specs_of, views
 from tasks.matching.groups import Tensors
-from tasks.networks.layouts import layout_of
 
 
 def persist_merge(

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from storage.errors import ModelError, failing_as, one_line
-from storage.values.layout import Layout
+from storage.values.layout import Layout, layout_of
 from storage.values.state import State
 from storage.values.tensors import (
     UNSUMMED,
@@ -31,7 +31,6 @@ from tasks.data.examples import IGNORED, Tensors, first_tensor
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.matching.unofficial import hooked
 from tasks.networks.compiling import compile_network
-from tasks.networks.layouts import layout_of
 from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
 from tasks.networks.reference import MODELS, Shape
 from tasks.networks.scores import LOSSES, Loss

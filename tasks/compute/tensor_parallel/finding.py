@@ -16,14 +16,13 @@ import torch
 from torch import nn
 
 from storage.errors import ModelError, UsageError, spans
-from storage.values.layout import Layout
+from storage.values.layout import Layout, layout_of
 from tasks.compute.tensor_parallel.layers import attention_of
 from tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even
 from tasks.compute.tensor_parallel.trial import is_sound
 from tasks.maps.optimizers import trained_of
 from tasks.matching.groups import UnitGroups
 from tasks.matching.units import find_units
-from tasks.networks.layouts import layout_of
 from tasks.networks.objective import Objective
 
 PER_UNIT = (nn.modules.batchnorm._BatchNorm, nn.PReLU)

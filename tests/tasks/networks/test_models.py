@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from storage.errors import ModelError
+from storage.values.layout import layout_of
 from storage.values.tensors import views
 from tasks.data.datasets import Dataset
 from tasks.data.examples import Examples
@@ -19,7 +20,6 @@ from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.matching import check_function, find_units
 from tasks.networks.fit import check_fit
-from tasks.networks.layouts import layout_of
 from tasks.networks.objective import ModelSpec, Objective, buffers_of
 from tasks.networks.reference import MODELS, Gpt
 from tasks.networks.scores import mean_squared_error
