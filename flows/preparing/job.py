@@ -204,7 +204,8 @@ def _create(
     start = config.start_from
     if not isinstance(start, Fork):
         create = partial(_create_anew, config, full_address(where), work, description, processes)
-        if specs_bytes(work.objective.layout.params) > MOST_BYTES:
+        layout = work.objective.layout
+        if specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES:
             executor.gather(create, range(1))
             return RoundStore(where, config.fsync)
         return create()

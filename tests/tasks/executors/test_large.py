@@ -15,6 +15,7 @@ from tasks.executors.ranks import RanksExecutor
 MINE = """
 import os
 from pathlib import Path
+import roundweave
 import torch
 from torch import nn
 
@@ -32,6 +33,20 @@ class Own(Net):
         logits = super().forward(inputs)
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels, label_smoothing=0.1)
         return {"loss": loss, "logits": logits}
+
+class Frozen(Net):
+    def __init__(self):
+        super().__init__()
+        self.first.requires_grad_(False)
+
+class Steps(roundweave.LocalSteps):
+    pass
+
+class Half(roundweave.Sgd):
+    pass
+
+def halves():
+    return roundweave.Algorithm(Steps(local_steps=2, momentum=0.5), roundweave.Mean(), Half(lr=0.5))
 
 class Misfit(Net):
     def forward(self, inputs):
@@ -53,13 +68,9 @@ def small(monkeypatch) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
-@pytest.mark.parametrize(
-    ("model", "fields"), [("Net", {"optimizer": "AdamW", "optimizer_state": "carried"}), ("Own", {})]
-)
-def test_the_client_builds_no_large_network(
-    train, client, own, tmp_path, monkeypatch, kind, model, fields
-) -> None:
-    fields = SMALL | fields | {"model": f"{own(MINE)}:{model}"}
+@pytest.mark.parametrize("given", [CARRIED, {"model": "Own"}, {"model": "Frozen"}])
+def test_the_client_builds_no_large_network(train, client, own, tmp_path, monkeypatch, kind, given) -> None:
+    fields = SMALL | given | {"model": f"{own(MINE)}:{given['model']}"}
     run = train(kind(client), 2, **fields, name="large")
     builders = {int(pid) for pid in (tmp_path / "built.txt").read_text().split()}
     assert builders
@@ -67,6 +78,15 @@ def test_the_client_builds_no_large_network(
     monkeypatch.undo()
     assert train(**fields, name="reference").digest == run.digest
     assert run.replay("all", trust=True).identical
+
+
+@pytest.mark.usefixtures("small")
+def test_an_algorithm_of_ones_own_is_bound_by_a_worker(train, client, own, monkeypatch) -> None:
+    file = own(MINE)
+    fields = {"partitions": 3, "rounds": 2, "model": f"{file}:Net", "algorithm": f"{file}:halves"}
+    run = train(GraphExecutor(client), 2, **fields, name="large")
+    monkeypatch.undo()
+    assert train(**fields, name="reference").digest == run.digest
 
 
 @pytest.mark.usefixtures("small")
