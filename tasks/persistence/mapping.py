@@ -227,9 +227,9 @@ def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: in
                 records[mapped.partition] = persist(round, mapped, seconds)
                 updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()
+        if job.attempt.open().schema.state_bytes >= LARGE:
+            trim_memory()
         nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
-    if job.attempt.open().schema.state_bytes >= LARGE:
-        trim_memory()
     return BlockResult(nodes, {partition: record() for partition, record in records.items()}, job.work.code)
 
 
