@@ -19,7 +19,7 @@ from tasks.data.sources.table import keep_source
 from tasks.matching.check import check_function
 from tasks.matching.search.activations import BATCH
 from tasks.matching.units import find_units
-from tasks.networks.fit import check_fit, with_own_loss
+from tasks.networks.fit import check_fit
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSSES
@@ -75,8 +75,7 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     if objective is None:  # each partition is loaded on its own, so the network is tried on the first one
         description = partitions.describe(0)
         objective = objective_for(resolved.config, description)
-        objective = with_own_loss(objective) if may_own_loss(resolved.config) else objective
-        objective = check_fit(objective, partitions, description, 0)
+        objective = check_fit(objective, partitions, description, 0, may_own_loss(resolved.config))
     return Subject(objective, (partitions.load(0, 0).train.first(BATCH).inputs,), partitions)
 
 

@@ -22,7 +22,7 @@ from tasks.data.description import Description
 from tasks.data.partitions import Partitions
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
-from tasks.networks.fit import check_fit, with_own_loss
+from tasks.networks.fit import check_fit
 from tasks.networks.objective import Objective
 from tasks.numerics.devices import AUTO, CPU
 from tasks.numerics.pinning import pinned
@@ -174,8 +174,7 @@ class Fitting(WithCode):
         """
         if self.mapper.at_once > 1:
             partitions.check_in_memory("stacked", partition)
-        objective = with_own_loss(objective) if self.own_loss else objective
-        fitting = check_fit(objective, partitions, description, partition)
+        fitting = check_fit(objective, partitions, description, partition, self.own_loss)
         with pinned(0, self.threads):
             sizes = self.sizes or (_dealt(partitions) if self.mapper.at_once > 1 else ())
             self.mapper.check(fitting, partitions.sample(partition, TRIED), sizes)

@@ -36,12 +36,18 @@ MOST_SCORED = 2**25
 """The most numbers that a network gives at once where it is scored; their logarithms take as much memory again."""
 
 
-def check_fit(objective: Objective, partitions: Partitions, description: Description, partition: int) -> Objective:
+def check_fit(
+    objective: Objective, partitions: Partitions, description: Description, partition: int, may_own: bool = False
+) -> Objective:
     """Try an objective on two examples of a partition, and return it with its scores decided.
+
+    If `may_own`, a network whose forward takes labels has the loss that it computes itself.
 
     Raises `ModelError` if the network, its loss or a given score does not fit. Default scores that do not fit are
     left out.
     """
+    if may_own and takes_labels(objective.built):
+        objective = replace(objective, loss=OWN_LOSS)
     examples, more = partitions.sample(partition), functools.partial(partitions.sample, partition, spread=True)
     where = f"model {objective.model.name} on inputs of {_shapes(examples.inputs)}"
     with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
@@ -61,11 +67,6 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
             _check_names(objective)
             whole = tuple(name for name, judge in objective.judges.items() if trial.is_whole(name, judge))
     return replace(objective, whole=whole, score_batch=_score_batch(outputs, len(examples)))
-
-
-def with_own_loss(objective: Objective) -> Objective:
-    """The objective with the network's own loss, if its forward takes labels."""
-    return replace(objective, loss=OWN_LOSS) if takes_labels(objective.built) else objective
 
 
 def _score_batch(outputs: Any, examples: int) -> int:
