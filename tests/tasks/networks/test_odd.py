@@ -1,0 +1,208 @@
+"""Networks that hold their layers in odd ways, or change themselves in forward: right or refused, never wrong.
+
+Each of `odd/` is trained by the project, and by a plain loop in which one network goes on from round to round.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from storage.errors import RoundweaveError
+from tasks.data.examples import Examples
+from tasks.maps.backprop import batches
+from tasks.numerics.pinning import derive_seed, pinned
+
+if TYPE_CHECKING:
+    from flows.stored import Run
+    from tests.conftest import Train
+
+FOLDER = Path(__file__).with_name("odd")
+SEED, ROUNDS, STEPS, SIZE, RATE = 5, 3, 5, 8, 0.3
+CLOSE = 1e-8
+
+REFUSED = {
+    "activation_initialised_by_attribute": "each round begins without the attribute, and initialises again",
+    "counter_as_attribute": "each round begins to count at 0",
+    "counter_in_a_closure": "a process goes on counting through trials, other runs and replays",
+    "counter_of_gradients": "likewise, and only gradients depend on it",
+    "counter_of_warm_up": "each round begins to count at 0, so that the threshold of 7 is not reached in 5 steps",
+    "dropout_of_own_generator": "each round draws the same",
+    "gradients_alternating": "each round begins with the first layer, after an odd number of steps",
+    "hidden_state": "each round begins without it, and evaluation, too",
+    "layer_made_at_first_call": "no state has it, and each round draws another",
+    "lru_cached_weight": "each round has the norm of its own first step",
+    "mean_as_attribute": "evaluation begins at 0",
+    "mean_as_buffer_without_state": "evaluation begins at 0",
+    "noise_of_own_numpy": "each round draws the same",
+    "teacher_in_a_list": "evaluation is by the initial weights",
+}
+"""What they keep from one forward pass to the next, and no state holds, decides what they give."""
+
+EITHER = {
+    "alias_by_data": "follows its parameter if the memory is the same",
+    "bootstrap": "frozen parameters that change in forward",
+    "cached_function": "is one network, whenever it is called",
+    "chunks_of_a_parameter": "follow their parameter if the memory is the same",
+    "context_variable": "has what was built last",
+    "deepcopy_overridden": "cannot be copied, but built anew",
+    "detached_view": "follows its parameter if the memory is the same",
+    "dropout_in_evaluation": "a part whose mode the function decides",
+    "global_layer": "is one layer in all networks",
+    "global_network": "is one network, whenever it is called",
+    "global_registry": "has what was built last",
+    "momentum_contrast": "frozen parameters that change in forward",
+    "norm_in_evaluation": "a part whose mode the function decides",
+    "parameter_of_data": "two parameters over one memory",
+    "pruned": "has a tensor that was computed, which torch does not copy",
+    "registered_class_attribute": "has what was built last",
+    "running_maximum_always": "is changed by being scored",
+    "scripted_function": "cannot be copied, but built anew",
+    "stored_generator": "cannot be copied, but built anew",
+    "teacher": "frozen parameters that change in forward",
+    "teacher_always": "is changed by being scored",
+    "traced": "its forward has no signature",
+    "view_of_numpy": "follows its parameter if the memory is the same",
+    "weight_norm_of_old": "has a tensor that was computed, which torch does not copy",
+}
+"""They can be trained, and may as well be refused. All others of `odd/` are to be trained."""
+
+Tensors = dict[str, torch.Tensor]
+
+
+def networks() -> list[str]:
+    """The functions of `odd/` that make a network, as ``file.function``."""
+    return [
+        f"{file.stem}.{each.name}"
+        for file in sorted(FOLDER.glob("*.py"))
+        for each in ast.parse(file.read_text()).body
+        if isinstance(each, ast.FunctionDef) and ast.unparse(each.returns or each) == "nn.Module"
+    ]
+
+
+def imported(file: str) -> ModuleType:
+    """A file of `odd/` as a new module, whose globals no run has used."""
+    spec = importlib.util.spec_from_file_location(f"odd_{file}", FOLDER / f"{file}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def made(file: str, name: str) -> nn.Module:
+    """The network as its function makes it under the run's seed.
+
+    It is brought to training mode, but for parts that the function put in evaluation mode and not all of it.
+    """
+    module = imported(file)
+    with pinned(derive_seed(SEED, "model"), threads=1):
+        network = getattr(module, name)().to(torch.float64)
+    frozen = [part for part in network.modules() if network.training and not part.training]
+    network.train()
+    for part in frozen:
+        part.eval()
+    return network
+
+
+def tensors_of(network: nn.Module) -> Tensors:
+    """The parameters and buffers that a state holds, by name."""
+    kept = network.state_dict(keep_vars=True)
+    return dict(network.named_parameters()) | {n: b for n, b in network.named_buffers() if n in kept}
+
+
+@contextmanager
+def evaluated(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while, after which each module has the mode that it had."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad(), pinned(0, threads=1):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def plain_loop(network: nn.Module) -> Iterator[tuple[Tensors, dict[str, float]]]:
+    """Train one network; gives the state before the first round and after each, with its held-out scores."""
+    (inputs, labels), (held_out, wanted) = imported("data").data()
+    optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=RATE)
+    yield tensors_of(network), {}
+    for number in range(1, ROUNDS + 1):
+        seed = derive_seed(SEED, number, 0)
+        with pinned(seed, threads=1):
+            for batch in batches(Examples(inputs, labels), SIZE, STEPS, seed):
+                optimizer.zero_grad()
+                cross_entropy(network(batch.inputs), batch.targets).backward()
+                optimizer.step()
+        state = {name: tensor.detach().clone() for name, tensor in tensors_of(network).items()}
+        with evaluated(network):
+            outputs = network(held_out)
+        accuracy = (outputs.argmax(1) == wanted).double().mean().item()
+        yield state, {"loss": cross_entropy(outputs, wanted).item(), "accuracy": accuracy}
+
+
+def difference(run: Run, network: nn.Module) -> tuple[float, str]:
+    """The first difference of a run from the plain loop of a network, or the largest that is close, and where."""
+    found = []
+    for number, (state, scores) in enumerate(plain_loop(network)):
+        round = run.round(number)
+        tensors = round.tensors
+        found += [(math.inf, f"{name}, which the run lacks") for name in state if name not in tensors]
+        apart = {name: tensors[name].double() - state[name].double() for name in tensors if name in state}
+        distances = {name: tensor.abs().max().item() for name, tensor in apart.items()}
+        if scores:
+            reported = {"loss": round.score.loss} | round.score.values
+            distances |= {name: abs(reported[name] - score) for name, score in scores.items()}
+        found += [(distance, f"{name} of round {number}") for name, distance in distances.items()]
+    return next((each for each in found if each[0] > CLOSE), max(found))
+
+
+def outcome(train: Train, file: str, name: str) -> tuple[str, str]:
+    """Whether the project trains a network right, wrong, or refuses it, with the difference or the line."""
+    fields = {
+        "algorithm": "fed_avg",
+        "partitions": 1,
+        "split": "contiguous",
+        "batch_size": SIZE,
+        "local_steps": STEPS,
+    }
+    data, model = f"{FOLDER / 'data.py'}:data", f"{FOLDER / file}.py:{name}"
+    try:
+        run = train(
+            data=data, model=model, seed=SEED, rounds=ROUNDS, lr=RATE, dtype="float64", name="odd", **fields
+        )
+    except RoundweaveError as error:
+        return ("refused" if len(str(error).splitlines()) == 1 else "wrong"), str(error)
+    distance, where = difference(run, made(file, name))
+    if distance > CLOSE:
+        return "wrong", f"differs by {distance:.2g} in {where}"
+    replay = run.replay("all")
+    return ("right" if replay.identical else "wrong"), f"{distance:.2g} in {where}; {replay}"
+
+
+@pytest.mark.parametrize("network", networks())
+def test_an_odd_network_is_trained_right_or_refused(train: Train, network: str) -> None:
+    file, name = network.split(".")
+    found, how = outcome(train, file, name)
+    wanted = {"refused"} if name in REFUSED else {"right", "refused"} if name in EITHER else {"right"}
+    assert found in wanted, f"{found}: {how}"
+
+
+def test_the_tables_name_each_network_once() -> None:
+    names = [network.split(".")[1] for network in networks()]
+    assert len(names) == len({*names})
+    assert {*REFUSED, *EITHER} <= {*names}
+    assert not {*REFUSED} & {*EITHER}
