@@ -75,6 +75,11 @@ class Map(Part, Protocol):
         """The slots that its updates bring besides the direction, and that are reduced like it."""
         return ()
 
+    @property
+    def pseudo_gradient(self) -> bool:
+        """Whether the direction is the start minus the arrived parameters, with all that changed these."""
+        return False
+
     def __call__(
         self, objective: Any, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int
     ) -> Update:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -34,7 +35,8 @@ Rows = Annotated[tuple[Annotated[TensorSpec, BeforeValidator(_members)], ...], F
 class Layout:
     """The names, dtypes and shapes of a network's tensors, in the order in which vectors concatenate them.
 
-    `params` are trained, `frozen` parameters are not, and `buffers` are the persistent ones. `aliases` are pairs
+    `params` are trained and `frozen` parameters are not. `buffers` are the persistent ones, and those frozen
+    parameters that the network itself changes, such as a moving average of others. `aliases` are pairs
     that map a further name of a tied tensor to the name under which it is stored. In a vector (element,) of one
     dtype lie the flattened tensors of that dtype, one after the other.
 
@@ -55,11 +57,15 @@ class Layout:
         return {**named, "aliases": dict(self.aliases)}
 
 
-def layout_of(network: nn.Module) -> Layout:
-    """The place of each of a network's tensors in its vectors; non-persistent buffers are not stored."""
+def layout_of(network: nn.Module, moving: Collection[str] = ()) -> Layout:
+    """The place of each of a network's tensors in its vectors; non-persistent buffers are not stored.
+
+    `moving` are the names of frozen parameters that the network itself changes.
+    """
     parameters = dict(network.named_parameters())
     persistent = network.state_dict(keep_vars=True)
     buffers = {name: buffer for name, buffer in network.named_buffers() if name in persistent}
+    buffers |= {name: parameters.pop(name) for name in moving}
     first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
     every = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
     return Layout(

@@ -71,9 +71,9 @@ def from_numpy(array: np.ndarray, dtype: str) -> torch.Tensor:
     return tensor.view(getattr(torch, dtype)) if dtype in RAW else tensor
 
 
-def let_go(tensor: torch.Tensor) -> None:
-    """Free the memory of a tensor, which keeps its shape and is all zeros from then on."""
-    tensor.data = tensor.new_zeros(()).expand(tensor.shape)
+def let_go(tensor: torch.Tensor, value: float = 0.0) -> None:
+    """Free the memory of a tensor, which keeps its shape and is a `value` everywhere; 0 if it is no float."""
+    tensor.data = tensor.new_full((), value if tensor.is_floating_point() else 0).expand(tensor.shape)
 
 
 def load_named(network: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:

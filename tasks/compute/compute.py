@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from storage.errors import UsageError
+from storage.errors import ModelError, UsageError
 from storage.values.layout import Layout
 from tasks.algebra import Algorithm, Map
 from tasks.applies.optimizers import Adaptive, Sgd
@@ -20,7 +20,7 @@ from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.data.description import Description
 from tasks.data.partitions import Partitions
-from tasks.maps.gradient import Gradient
+from tasks.maps.gradient import LOCAL, Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.fit import check_fit
 from tasks.networks.objective import Objective
@@ -113,6 +113,11 @@ class Compute:
         """These settings with the ranks' shares of a run's network; raises `ModelError` if it cannot be shared."""
         if self.ranks == 1:
             return self
+        if objective.anew:
+            raise ModelError(
+                f"closures, hooks or scripts of model {objective.model.name} hold layers, which ranks cannot share; "
+                "hold them as attributes, or leave ranks out"
+            )
         inputs = partitions.sample(0, EXAMPLES).inputs
         return replace(self, shares=find_shares(objective, inputs, self.ranks, self.units, self.hybrid))
 
@@ -175,6 +180,8 @@ class Fitting(WithCode):
         if self.mapper.at_once > 1:
             partitions.check_in_memory("stacked", partition)
         fitting = check_fit(objective, partitions, description, partition, self.own_loss)
+        if fitting.rewritten and not self.algorithm.map.pseudo_gradient:
+            raise ModelError(f"forward itself changes {fitting.rewritten[0]}, which would get lost; {LOCAL}")
         with pinned(0, self.threads):
             sizes = self.sizes or (_dealt(partitions) if self.mapper.at_once > 1 else ())
             self.mapper.check(fitting, partitions.sample(partition, TRIED), sizes)

@@ -15,7 +15,10 @@ from tasks.applies.schedules import Scheduled
 from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, batches, descend
 from tasks.maps.optimizers import trained_of
-from tasks.networks.objective import Objective, buffers_of
+from tasks.networks.objective import Objective, buffers_of, check_unchanged
+
+LOCAL = "gradients do not tell of it, so choose local steps"
+"""What to do about a network whose forward changes its trained parameters."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,14 @@ class Gradient(Map):
         network = objective.network(state)
         batch = next(batches(examples, self.batch_size, 1, seed))
         loss = backprop(objective, network, batch)
+        check_unchanged(network, objective.layout.params, state.params, LOCAL)
         gradients = {
             name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for name, parameter in network.named_parameters()
         }
         return Update(
             direction=pack(objective.layout.params, gradients),
-            buffers=buffers_of(network, objective.layout),
+            buffers=buffers_of(objective, network, state),
             weight=len(examples) if self.batch_size else objective.counted(batch.targets),
             metrics={"train_loss": loss.item()},
         )
@@ -83,13 +87,16 @@ class Downpour(Scheduled, Map):
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train on the partition; the direction is the sum of gradients, one vector (elements,) per dtype."""
-        network = objective.network(replace(state, params=carry.get("replica", state.params)))
+        start = replace(state, params=carry.get("replica", state.params))
+        network = objective.network(start)
         parameters = trained_of(network)
         lr = self.rate(state)
         sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
         total, seen = torch.zeros((), device=next(network.parameters()).device), 0
         for batch in batches(examples, self.batch_size, self.push_every, seed):
             loss = backprop(objective, network, batch)
+            if not seen:
+                check_unchanged(network, objective.layout.params, start.params, LOCAL)
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
                     sums[name].add_(parameter.grad)
@@ -98,7 +105,7 @@ class Downpour(Scheduled, Map):
         specs = objective.layout.params
         return Update(
             direction=pack(specs, sums),
-            buffers=buffers_of(network, objective.layout),
+            buffers=buffers_of(objective, network, state),
             weight=seen,
             metrics={"train_loss": total.item() / self.push_every},
             carry={"replica": pack(specs, dict(network.named_parameters()))} if self.carry else {},

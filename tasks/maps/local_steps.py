@@ -64,6 +64,8 @@ class LocalSgd(Scheduled, Map):
     either: ClassVar[tuple[str, str]] = ("local_steps", "local_epochs")
     """Options of which only one may be given; a given one overrides the default of the other."""
 
+    pseudo_gradient: ClassVar[bool] = True
+
     local_steps: option.LocalSteps = None
     local_epochs: option.LocalEpochs = None
     batch_size: option.BatchSize = 32
@@ -151,7 +153,7 @@ class LocalSgd(Scheduled, Map):
                 _subtract(network, views(objective.layout.params, move))
         update = Update(
             direction={},
-            buffers=buffers_of(network, objective.layout),
+            buffers=buffers_of(objective, network, state),
             weight=len(examples),
             metrics={"train_loss": total.item() / steps},
             carry=step.state(),

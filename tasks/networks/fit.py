@@ -18,6 +18,7 @@ from tasks.data.description import Description
 from tasks.data.examples import Examples, Tensors, single
 from tasks.data.partitions import Partitions
 from tasks.data.splits.split import SCORE_BATCH
+from tasks.networks.copies import check_apart, evaluating, settled
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
 from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss, takes_labels, tensor_in
@@ -46,13 +47,14 @@ def check_fit(
     Raises `ModelError` if the network, its loss or a given score does not fit. Default scores that do not fit are
     left out.
     """
-    if may_own and takes_labels(objective.built):
+    copied = objective.built
+    check_apart(objective, network := objective.model.build(), copied)
+    if may_own and takes_labels(network):
         objective = replace(objective, loss=OWN_LOSS)
     examples, more = partitions.sample(partition), functools.partial(partitions.sample, partition, spread=True)
     where = f"model {objective.model.name} on inputs of {_shapes(examples.inputs)}"
     with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
-        network = objective.fresh().eval()
-        with torch.no_grad(), pinned(0, threads=1, fill=True):
+        with evaluating(network), torch.no_grad(), pinned(0, threads=1, fill=True):
             if objective.loss == OWN_LOSS:
                 outputs, _ = own_loss(network, examples.inputs, examples.targets)
             else:
@@ -66,7 +68,10 @@ def check_fit(
                 objective = replace(objective, scores=fitting)
             _check_names(objective)
             whole = tuple(name for name, judge in objective.judges.items() if trial.is_whole(name, judge))
-    return replace(objective, whole=whole, score_batch=_score_batch(outputs, len(examples)))
+        objective = replace(objective, whole=whole, score_batch=_score_batch(outputs, len(examples)))
+        del trial, outputs  # they may be large
+        with pinned(0, threads=1, fill=True):
+            return settled(objective, network, examples)
 
 
 def _score_batch(outputs: Any, examples: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,12 +20,14 @@ from storage.values.layout import Layout, layout_of
 from storage.values.state import State
 from storage.values.tensors import (
     UNSUMMED,
+    Specs,
     Vectors,
     dtype_name,
     empty_vectors,
     is_dense,
     let_go,
     pack,
+    same_bits,
     views,
 )
 from tasks.data.examples import IGNORED, Tensors, first_tensor
@@ -45,7 +48,8 @@ class ModelSpec:
     """Everything that decides a network and its initial weights.
 
     `inputs` is the shape of one example, `outputs` the number of classes or of output numbers for each example,
-    and `options` a JSON object of keyword arguments.
+    and `options` a JSON object of keyword arguments. `moving` are the frozen parameters that the network itself
+    changes as it is trained, by name, which are kept as buffers; `check_fit` finds them.
     """
 
     model: str | Code
@@ -54,6 +58,7 @@ class ModelSpec:
     dtype: str
     seed: int
     options: str = "{}"
+    moving: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -61,7 +66,10 @@ class ModelSpec:
         return self.model if isinstance(self.model, str) else self.model.reference
 
     def build(self, fill: bool = True) -> nn.Module:
-        """A new network with weights drawn from the seed; raises `ModelError`. `fill` is that of `limited`."""
+        """A new network with weights drawn from the seed; raises `ModelError`. `fill` is that of `limited`.
+
+        It is in training mode, but for parts that the user's function has in evaluation mode.
+        """
         options = json.loads(self.options)
         with (
             failing_as(lambda e: ModelError(f"model {self.name} with options {options} fails with {one_line(e)}")),
@@ -72,7 +80,13 @@ class ModelSpec:
                 network = self.model.load()(**options)
             else:
                 network = MODELS[self.model](self.inputs, self.outputs, **options)
-        return _checked(network, self.name).to(getattr(torch, self.dtype)).train()
+        network = _checked(network, self.name).to(getattr(torch, self.dtype))
+        # A network that is in evaluation mode as a whole is one that was just loaded.
+        parts = [module for module in network.modules() if network.training and not module.training]
+        network.train()
+        for module in parts:
+            module.training = False
+        return network
 
 
 def _checked(network: Any, name: str) -> nn.Module:
@@ -111,13 +125,15 @@ CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @functools.lru_cache(maxsize=4)
 def _skeleton(spec: ModelSpec) -> tuple[nn.Module, Layout]:
-    """A network and its layout; the tensors that a state holds, but for scalars, are zeros that take no memory."""
+    """A network and its layout; the tensors that a state holds take no memory.
+
+    Their floats are NaN, which shows where a copy of the network still refers to them.
+    """
     network = spec.build()
-    layout = layout_of(network)
-    held = {each.name for each in (*layout.params, *layout.buffers, *layout.frozen)}
-    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
-        if name in held and tensor.ndim:
-            let_go(tensor)
+    layout = layout_of(network, spec.moving)
+    tensors = network_tensors(network)
+    for each in (*layout.params, *layout.buffers, *layout.frozen):
+        let_go(tensors[each.name], math.nan)
     return network, layout
 
 
@@ -135,6 +151,9 @@ class Objective:
         scores: Names or code of the scores; None means the default ones, which `check_fit` decides.
         whole: Names of scores, or of the loss, that need all held-out outputs at once; `check_fit` sets it.
         score_batch: How many examples are scored at once; `check_fit` sets it.
+        anew: Whether each network is made by the user's function, as copies of one would not follow what closures,
+            hooks or scripts of it hold; `check_fit` sets it.
+        rewritten: The trained parameters that a forward pass changes itself, by name; `check_fit` sets it.
         precision: That of forward passes, ``float32`` (as the tensors are), ``bf16`` or ``fp16``; `Compute` sets
             it.
         compiled: Whether torch's compiler makes the network's code; `Compute` sets it.
@@ -149,6 +168,8 @@ class Objective:
     scores: tuple[str | Code, ...] | None = None
     whole: tuple[str, ...] = ()
     score_batch: int = SCORE_BATCH
+    anew: bool = False
+    rewritten: tuple[str, ...] = ()
     precision: str = "float32"
     compiled: bool = False
 
@@ -171,8 +192,7 @@ class Objective:
     def initial(self) -> State:
         """The state before the first round, without the outer optimizer's memory; it is computed at each call."""
         network = self.model.build()
-        layout = layout_of(network)
-        tensors = _Leaving([*network.named_parameters(), *network.named_buffers()])
+        layout, tensors = layout_of(network, self.model.moving), _Leaving(network_tensors(network))
         del network
         return packed_state(layout, tensors)
 
@@ -193,8 +213,12 @@ class Objective:
         return self.over(self.initial())
 
     def over(self, state: State) -> nn.Module:
-        """A new network in training mode whose tensors are views of the state's vectors."""
-        network = bound_network(*_skeleton(self.model), state)
+        """A new network in training mode whose tensors are views of the state's vectors, or copies if `anew`."""
+        if self.anew:
+            layout = self.layout  # known before the network is built, which may be found by what was built last
+            network = filled_network(self.model.build(), layout, state)
+        else:
+            network = bound_network(*_skeleton(self.model), state)
         if self.compiled:
             compile_network(network)
         return network
@@ -265,6 +289,20 @@ def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Modul
     return network if device.type == "cpu" else network.to(device)  # buffers that no state holds are still here
 
 
+@torch.no_grad()
+def filled_network(network: nn.Module, layout: Layout, state: State) -> nn.Module:
+    """The network with the state's values copied to where its tensors lie, so that all that holds them follows."""
+    tensors, values = network_tensors(network), named_tensors(layout, state.params, state.buffers, state.frozen)
+    for name, tensor in values.items():
+        tensors[name].copy_(tensor)
+    return network.to(next(iter(values.values())).device)
+
+
+def network_tensors(network: nn.Module) -> dict[str, torch.Tensor]:
+    """A network's parameters and buffers by name, tied ones once."""
+    return dict([*network.named_parameters(), *network.named_buffers()])
+
+
 def named_tensors(layout: Layout, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
     """Every tensor of a network by name, as views of the vectors."""
     return views(layout.params, params) | views(layout.buffers, buffers) | views(layout.frozen, frozen)
@@ -281,6 +319,18 @@ def _loss(loss: str | Code) -> Loss:
     return LOSSES[loss] if isinstance(loss, str) else loss.load()
 
 
-def buffers_of(network: nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
-    """The network's persistent buffers as vectors."""
-    return pack(layout.buffers, dict(network.named_buffers()))
+def buffers_of(objective: Objective, network: nn.Module, state: State) -> dict[str, torch.Tensor]:
+    """The buffers of a network that was trained from a state, as vectors (element,).
+
+    Raises `ModelError` if its frozen parameters are not the state's.
+    """
+    check_unchanged(network, objective.layout.frozen, state.frozen, "register it as a buffer")
+    return pack(objective.layout.buffers, network_tensors(network))
+
+
+def check_unchanged(network: nn.Module, specs: Specs, before: Vectors, advice: str) -> None:
+    """Raise `ModelError` with an advice if tensors of a network are no longer those of vectors (element,)."""
+    tensors = network_tensors(network) if specs else {}
+    for name, values in views(specs, before).items():
+        if not same_bits(tensors[name], values):
+            raise ModelError(f"forward itself changes {name}, which would get lost; {advice}")

@@ -23,7 +23,10 @@ def call(network: nn.Module, inputs: Tensors, **more: Any) -> Any:
 
 def takes_labels(network: nn.Module) -> bool:
     """Whether a network computes a loss of its own from `labels`, as models of Hugging Face do."""
-    return "labels" in inspect.signature(network.forward).parameters
+    try:
+        return "labels" in inspect.signature(network.forward).parameters
+    except ValueError:  # a traced network has no signature
+        return False
 
 
 def own_loss(network: nn.Module, inputs: Tensors, targets: Tensors) -> tuple[Any, torch.Tensor]:

@@ -18,7 +18,8 @@ from storage.values.digests import match_digest
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.data.loading import BlockExamples, Partition
-from tasks.networks.objective import Objective
+from tasks.networks.copies import TRAINING_ONLY
+from tasks.networks.objective import Objective, check_unchanged
 from tasks.numerics.pinning import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
 from tasks.rounds.failures import MapRaised, map_error, own_code
@@ -255,6 +256,7 @@ def score_block(
     def scored(objective: Objective, state: State) -> list[Tally]:
         network = objective.network(state).eval()
         tallies = [each for part in data.values() for each in tally(objective, network, part.held_out)]
+        check_unchanged(network, objective.layout.buffers, state.buffers, TRAINING_ONLY)
         for number, part in data.items():
             if part.own is not None:
                 if own_params is not None:

@@ -1,0 +1,249 @@
+"""Tries whether the networks that maps train are the one that the user's function makes, and what forward changes.
+
+A map copies a network and puts views of a state's vectors in the places of its tensors. What closures, hooks,
+scripts or weak references of a network hold does not follow a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from storage.errors import ModelError, one_line
+from storage.values.layout import layout_of
+from storage.values.tensors import let_go, same_bits
+from tasks.data.examples import Examples
+from tasks.matching.unofficial import tensors_in
+from tasks.networks.objective import Objective, named_tensors, network_tensors
+from tasks.networks.outputs import OWN_LOSS, call
+from tasks.numerics.pinning import derive_seed, pinned
+
+Numbers = Mapping[str, torch.Tensor]
+"""Tensors (*shape) by what they are, such as ``output 0`` or ``gradient of fc1.weight``."""
+
+
+TRAINING_ONLY = "scores would depend on the order of examples, so change it `if self.training`"
+"""What to do about a network that evaluation changes."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a network gives for examples, in evaluation and in training.
+
+    `changed` has the tensors that a forward pass in training changes, by name, as they are after it. `again` has
+    the numbers of further passes in each mode, which are those of the first if nothing is kept but tensors.
+    `scored` are the names of tensors that evaluation changes, other than trained parameters.
+    """
+
+    numbers: Numbers
+    changed: Numbers
+    again: Numbers
+    scored: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Passes over `examples` from the tensors `start`, (*shape) by name.
+
+    If `scattered`, they begin from other weights, as what does not follow a copy still has the initial ones.
+    """
+
+    objective: Objective
+    examples: Examples
+    start: Numbers
+    scattered: bool = True
+
+    def __call__(self, network: nn.Module) -> Observed:
+        """Observe a network."""
+        attributes, numbers = _counters(network), self._scored(network)
+        scored = tuple(name for name, tensor in self._changed(network).items() if not tensor.requires_grad)
+        numbers |= self._trained(network)
+        changed = {name: tensor.detach().clone() for name, tensor in self._changed(network).items()}
+        _count_on(network, attributes)
+        again = self._trained(network) | self._scored(network)
+        return Observed(numbers, changed, again, scored)
+
+    def _changed(self, network: nn.Module) -> Numbers:
+        """The tensors of a network that are others than it began with."""
+        now = network_tensors(network)
+        return {name: now[name] for name in self.start if not same_bits(now[name], self._value(name))}
+
+    def _scored(self, network: nn.Module) -> dict[str, torch.Tensor]:
+        """The outputs of a pass in evaluation."""
+        self._put(network)
+        with evaluating(network), torch.no_grad():
+            return self._outputs(network, " in evaluation")
+
+    def _trained(self, network: nn.Module) -> dict[str, torch.Tensor]:
+        """The outputs and gradients of a pass in training."""
+        self._put(network)
+        parameters = dict(network.named_parameters())
+        numbers = self._outputs(network)
+        _backward([*numbers.values()])
+        numbers |= {f"gradient of {n}": p.grad for n, p in parameters.items() if p.grad is not None}
+        network.zero_grad()
+        return {name: tensor.detach() for name, tensor in numbers.items()}
+
+    @torch.no_grad()
+    def _put(self, network: nn.Module) -> None:
+        for name, tensor in network_tensors(network).items():
+            if name in self.start:
+                tensor.copy_(self._value(name))
+
+    def _value(self, name: str) -> torch.Tensor:
+        """The value that a tensor begins with: if scattered, elements of it are doubled at random."""
+        tensor = self.start[name]
+        if not (self.scattered and tensor.is_floating_point()):
+            return tensor
+        generator = torch.Generator().manual_seed(derive_seed(name))
+        doubled = torch.randint(1, 3, tensor.shape, generator=generator, dtype=torch.int8) * tensor
+        return torch.where(torch.isfinite(doubled), doubled, tensor)
+
+    def _outputs(self, network: nn.Module, mode: str = "") -> dict[str, torch.Tensor]:
+        more = {"labels": self.examples.targets} if self.objective.loss == OWN_LOSS else {}
+        with pinned(0, threads=1, fill=True):
+            outputs = tensors_in(call(network, self.examples.inputs, **more))
+        return {f"output {number}{mode}": output for number, output in enumerate(outputs)}
+
+
+def _counters(network: nn.Module) -> dict[tuple[str, str], float]:
+    """The numbers that a network's modules hold as plain attributes, by module and name."""
+    return {
+        (path, name): value
+        for path, module in network.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _count_on(network: nn.Module, before: Mapping[tuple[str, str], float]) -> None:
+    """Let the attributes that are other numbers than before be so as after a million passes more."""
+    for (path, name), value in _counters(network).items():
+        if step := value - before.get((path, name), value):
+            setattr(network.get_submodule(path), name, value + 1_000_000 * step)
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """A context in which a network is in evaluation mode; afterwards each module is in the mode it was in."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def check_apart(objective: Objective, network: nn.Module, other: nn.Module) -> None:
+    """Raise `ModelError` if two networks that the model's function made have memory in common."""
+    memory = {tensor.untyped_storage().data_ptr() for tensor in network_tensors(other).values() if tensor.numel()}
+    for name, tensor in network_tensors(network).items():
+        if tensor.numel() and tensor.untyped_storage().data_ptr() in memory:
+            raise ModelError(
+                f"model {objective.model.name} gives the same {name} each time that it is called, so that one "
+                "network would change another; make all of the network in the function"
+            )
+
+
+def _check_names(objective: Objective, network: nn.Module) -> None:
+    """Raise `ModelError` if a network that was run has tensors that it had not when it was made."""
+    layouts = (objective.layout, layout_of(network))
+    before, after = ({spec.name for spec in (*each.params, *each.buffers, *each.frozen)} for each in layouts)
+    if new := sorted(after - before):
+        raise ModelError(f"model {objective.model.name} makes {new[0]} in forward; make it in the function")
+
+
+def settled(objective: Objective, network: nn.Module, examples: Examples) -> Objective:
+    """The objective with `anew`, `rewritten` and its model's `moving` decided by passes of a network of its model.
+
+    The network is of no use afterwards. Raises `ModelError` if maps would train another network than this one, or
+    if it keeps something from one forward pass to the next that no state holds.
+    """
+    layout, state = objective.layout, objective.packed(network_tensors(network))
+    start = named_tensors(layout, state.params, state.buffers, state.frozen)
+    passes, wanted = _observed(Passes(objective, examples, start), network)
+    _check_names(objective, network)
+    if wanted.scored:
+        raise ModelError(
+            f"model {objective.model.name}: forward changes {wanted.scored[0]} in evaluation, too; {TRAINING_ONLY}"
+        )
+    if unlike := differing(wanted.numbers, wanted.again):
+        raise ModelError(
+            f"model {objective.model.name}: a second forward pass on the same examples gives another {unlike[0]}; "
+            "register what it keeps from pass to pass as persistent buffers, and draw from generators of torch, "
+            "numpy or random that are seeded"
+        )
+    moving = tuple(spec.name for spec in layout.frozen if spec.name in wanted.changed)
+    rewritten = _rewritten(network, wanted.changed)
+    for tensor in network_tensors(network).values():  # frees its memory
+        let_go(tensor)
+    for tried in (objective, replace(objective, anew=True)):
+        if not (unlike := _unlike(tried, passes, wanted)):
+            return replace(tried, rewritten=rewritten, model=replace(tried.model, moving=moving))
+    raise ModelError(
+        f"model {objective.model.name}: maps would train another network than this function makes, with another "
+        f"{', '.join(unlike[:3])}; hold layers and tensors as attributes, and draw from seeded generators"
+    )
+
+
+def _observed(passes: Passes, network: nn.Module) -> tuple[Passes, Observed]:
+    """What a network gives, and the passes that show it: not scattered if they fail so, or give NaN."""
+    with suppress(Exception):
+        observed = passes(network)
+        if not any(tensor.isnan().any() for tensor in observed.numbers.values()):
+            return passes, observed
+    passes = replace(passes, scattered=False)
+    return passes, passes(network)
+
+
+def _unlike(objective: Objective, passes: Passes, wanted: Observed) -> list[str]:
+    """What differs from the wanted numbers in a network as maps have it."""
+    try:
+        network = objective.over(objective.packed(passes.start))
+        given = passes(network)
+    except Exception as error:  # noqa: BLE001 - a copy that lacks something may raise anything
+        return [f"end: {one_line(error)}"]
+    if objective.anew:
+        check_apart(objective, network, objective.model.build())
+    return differing({**wanted.numbers, **wanted.changed}, {**given.numbers, **given.changed})
+
+
+def differing(some: Numbers, others: Numbers) -> list[str]:
+    """The names of numbers that differ by more than rounding at the scale of their kind; an absent one is 0."""
+    scales: dict[str, float] = {}
+    for name, tensor in some.items():
+        kind = name.partition(" ")[0]
+        largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max().item() if tensor.numel() else 0.0
+        scales[kind] = max(scales.get(kind, 0.0), largest)
+    kinds = {name: scales.get(name.partition(" ")[0], 0.0) for name in {**some, **others}}
+    return [name for name, scale in kinds.items() if not _alike(some.get(name), others.get(name), scale)]
+
+
+def _alike(one: torch.Tensor | None, other: torch.Tensor | None, scale: float) -> bool:
+    if one is None or other is None:
+        given = other if one is None else one
+        return given is None or not given.any()
+    if one.shape != other.shape or one.dtype != other.dtype or not one.is_floating_point():
+        return same_bits(one, other)
+    return torch.allclose(one, other, rtol=0.0, atol=scale * torch.finfo(one.dtype).eps ** 0.5, equal_nan=True)
+
+
+def _backward(outputs: Sequence[torch.Tensor]) -> None:
+    """Backprop of the sum of outputs (*shape) with random coefficients along their last axes."""
+    leaves = [output for output in outputs if output.requires_grad]
+    generator = torch.Generator().manual_seed(1)
+    along = [torch.randn(leaf.shape[-1:], generator=generator).to(leaf).expand_as(leaf) for leaf in leaves]
+    if leaves:
+        torch.autograd.backward(leaves, along)
+
+
+def _rewritten(network: nn.Module, changed: Collection[str]) -> tuple[str, ...]:
+    """The trained parameters that a forward pass changes itself, as those of an embedding with a largest norm."""
+    bounded = {id(module.weight) for module in network.modules() if getattr(module, "max_norm", None) is not None}
+    trained = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+    return tuple(name for name, parameter in trained if name in changed or id(parameter) in bounded)
