@@ -183,7 +183,7 @@ def difference(run: Run, plain: Iterable[tuple[Tensors, dict[str, float]]]) -> t
             reported = {"loss": round.score.loss} | round.score.values
             distances |= {name: abs(reported[name] - score) for name, score in scores.items()}
         found += [(distance, f"{name} of round {number}") for name, distance in distances.items()]
-    return next((each for each in found if each[0] > CLOSE), max(found))
+    return next((each for each in found if not each[0] <= CLOSE), max(found))  # NaN is not close
 
 
 def outcome(train: Train, file: str, name: str, algorithm: str) -> tuple[str, str]:
@@ -197,7 +197,7 @@ def outcome(train: Train, file: str, name: str, algorithm: str) -> tuple[str, st
     except RoundweaveError as error:
         return ("refused" if len(str(error).splitlines()) == 1 else "wrong"), str(error)
     distance, where = difference(run, plain_loop(made(file, name), rounds, steps))
-    if distance > CLOSE:
+    if not distance <= CLOSE:
         return "wrong", f"differs by {distance:.2g} in {where}"
     replay = run.replay("all")
     return ("right" if replay.identical else "wrong"), f"{distance:.2g} in {where}; {replay}"
