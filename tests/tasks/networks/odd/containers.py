@@ -304,13 +304,13 @@ def alias_by_data() -> nn.Module:
     return Net()
 
 
-def chunks_of_a_parameter() -> nn.Module:
+def slices_of_a_parameter() -> nn.Module:
     """Parts of one parameter, cut when the network is made."""
 
     class Net(Two):
         def hold(self):
             self.both = nn.Parameter(torch.randn(6, 12, dtype=torch.float64) / 4)
-            self.left, self.right = self.both.chunk(2, dim=1)
+            self.left, self.right = self.both[:, :6], self.both[:, 6:]
 
         def between(self, hidden):
             return self.middle(hidden @ self.left + torch.tanh(hidden @ self.right))
