@@ -6,6 +6,7 @@ The numbers in a record are copied into arrays; here they go by the paths of the
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -72,12 +73,14 @@ class UpdateRecord:
 class Score:
     """The mean loss on the held-out examples, and further scores by name, such as ``accuracy``.
 
-    `examples` counts the examples that were scored. Partitions whose loss is NaN are left out.
+    `examples` counts the examples that were scored. Of these `left_out` have a loss or a score that is no finite
+    number, which is in no mean. `loss` is NaN where none is finite.
     """
 
-    loss: float
+    loss: float = math.nan
     values: Mapping[str, float] = field(default_factory=dict)
     examples: Count = 0
+    left_out: Count = 0
 
     @property
     def accuracy(self) -> float | None:
@@ -86,7 +89,8 @@ class Score:
 
     def row(self) -> dict[str, float]:
         """All numbers of the score by name, as a row of a table."""
-        return {"loss": self.loss, **self.values, "examples": self.examples}
+        left_out = {"left_out": self.left_out} if self.left_out else {}
+        return {"loss": self.loss, **self.values, "examples": self.examples, **left_out}
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,8 @@ class Commit:
     of its tensors by path. `updates` has a record for each partition of the cohort, and `carry_from` the round
     that set each partition's carry. `split` is None where each partition brought examples of its own. `server` is
     None where the round waited for all partitions. `score` is None where the round was not scored, `best` is the
-    lowest loss so far, and `since_best` counts the scores since then. `stop` is the reason to end the run after
+    lowest loss so far, among scores that left out as few examples, and `since_best` counts the scores since then.
+    `stop` is the reason to end the run after
     this round. Where the state was not `stored`, it can be recomputed from the last stored one and the updates
     since. Where not `updates_stored`, only updates that set a carry were stored. `seconds` is the duration of the
     round and `time` its end in seconds since the epoch. `executor` names what ran the round, empty for round 0 and
@@ -167,6 +172,7 @@ class Commit:
     server: ServerRecord | None = None
     score: Score | None = None
     best: float | None = None
+    best_left_out: Count = 0
     since_best: Count = 0
     stop: str | None = None
     updates_stored: bool = True
@@ -202,12 +208,17 @@ class Commit:
 
     def to_json(self) -> str:
         """The record as a JSON object."""
-        return json.dumps(vars(self), default=vars)
+        return json.dumps(vars(self), default=_members)
 
     @classmethod
     def from_json(cls, text: str) -> Commit:
         """The record of a JSON text that `to_json` gave; raises `ValueError` for anything else."""
         return validated(cls, text)
+
+
+def _members(record: Any) -> dict[str, Any]:
+    """The members of a record, but for a loss that is NaN, which JSON does not have."""
+    return {name: value for name, value in vars(record).items() if not (name == "loss" and math.isnan(value))}
 
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")
@@ -243,8 +254,8 @@ def numbers_of(commit: Commit) -> dict[str, float | dict[int, float]]:
     """The numbers in a commit by the path of their array: one number, or one for each partition that has it."""
     numbers: dict[str, float] = {"bookkeeping/seconds": commit.seconds}
     if commit.score is not None:
-        numbers |= {"scores/loss": commit.score.loss}
-        numbers |= {f"scores/{name}": value for name, value in commit.score.values.items()}
+        row = {name: value for name, value in commit.score.row().items() if name != "examples"}
+        numbers |= {f"scores/{name}": value for name, value in row.items()}
     of_partitions: dict[str, dict[int, float]] = {}
     for partition, update in commit.updates.items():
         bookkeeping = {"weight": update.weight, "accepted": update.refused is None, "map_seconds": update.seconds}

@@ -168,8 +168,9 @@ class StoredRun(RunFacts):
 
         Args:
             score: ``"loss"``, or one of `Run.scores`.
-            lowest: Whether the lowest number is the best one. By default it is for ``loss`` and ``mae``, also of
-                the worst partitions (``worst_loss``), and for each ``spread_``; for others the highest is.
+            lowest: Whether the lowest number is the best one. By default it is for ``loss``, ``mae`` and
+                ``perplexity``, also of the worst partitions (``worst_loss``), and for each ``spread_``; for others
+                the highest is. Rounds that left examples out of a loss come last.
 
         Returns:
             The round.

@@ -19,7 +19,7 @@ from storage.values.tensors import Vectors
 if TYPE_CHECKING:
     import pandas as pd
 
-LOWEST = ("loss", "mae")
+LOWEST = ("loss", "mae", "perplexity")
 """The scores whose lowest number is the best one, as that of the worst partitions is, and each spread."""
 
 
@@ -31,7 +31,7 @@ def history_table(history: History) -> pd.DataFrame:
     for path in history.paths():
         group, _, name = path.partition("/")
         names[group].append(name)
-    scores = ["loss", *(name for name in names["scores"] if name != "loss")]
+    scores = ["loss", *(name for name in names["scores"] if name not in ("loss", "left_out"))]
     metrics = _columns(names["metrics"], {*scores} | COLUMNS)
     return pd.concat([_block_table(rounds, numbers, scores, metrics) for rounds, numbers in history.blocks()])
 
@@ -49,14 +49,17 @@ def _block_table(
     weight = np.where(accepted == 1, numbers.get("bookkeeping/weight", nobody), 0.0)
     for name, column in metrics.items():
         metric = numbers.get(f"metrics/{name}")
-        columns[column] = nothing if metric is None else _weighted_mean(metric, weight)
+        # What partitions tell of examples that they hold out weighs as many as these are.
+        of_own = numbers.get("metrics/own_examples", nobody) if name.startswith("own_") else weight
+        columns[column] = nothing if metric is None else _weighted_mean(metric, of_own)
     counts = {"examples": weight.sum(axis=1), "accepted": (accepted == 1).sum(axis=1)}
     counts["refused"] = (accepted == 0).sum(axis=1)
+    counts["left_out"] = np.nan_to_num(numbers.get("scores/left_out", nothing))
     whole = {name: count.astype(int) for name, count in counts.items()}
     return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
 
 
-COLUMNS = {"seconds", "examples", "accepted", "refused"}
+COLUMNS = {"seconds", "examples", "accepted", "refused", "left_out"}
 """The columns of each history besides scores and metrics."""
 
 
@@ -89,10 +92,13 @@ def best_round(history: pd.DataFrame, score: str, scores: Sequence[str], lowest:
     if score not in scores:
         hint = nearest(score, scores, f"there are {', '.join(scores)}")
         raise UsageError(f"no score {score!r}; {hint}")
-    numbers = history[score].dropna()
-    if numbers.empty:
-        raise RoundMissing(f"no round has the score {score}")
     lower = score.removeprefix("worst_") in LOWEST or score.startswith("spread_")
+    scored = history.dropna(subset=score)
+    if scored.empty:
+        raise RoundMissing(f"no round has the score {score}")
+    if lower:  # an example that is left out of a mean would have made it infinite
+        scored = scored[scored["left_out"] == scored["left_out"].min()]
+    numbers = scored[score]
     least = lower if lowest is None else lowest
     return int(numbers.index[int(numbers.argmin() if least else numbers.argmax())])
 

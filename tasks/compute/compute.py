@@ -115,7 +115,7 @@ class Compute:
             return self
         if objective.anew:
             raise ModelError(
-                f"closures, hooks or scripts of model {objective.model.name} hold layers, which ranks cannot share; "
+                f"closures, hooks or scripts of {objective.model.name} hold layers, which ranks cannot share; "
                 "hold them as attributes, or leave ranks out"
             )
         inputs = partitions.sample(0, EXAMPLES).inputs

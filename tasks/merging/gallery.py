@@ -23,7 +23,6 @@ from tasks.matching.search.activations import Moments, Pair, activation_moments
 from tasks.merging.repair import repair
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.outputs import output_of
-from tasks.networks.scores import class_axis
 from tasks.numerics.pinning import pinned
 from tasks.rounds.scoring import score, tally
 
@@ -100,24 +99,21 @@ class Blend:
 class Ensemble(nn.Module):
     """The mean of networks' outputs; for logits, the logarithm of the mean of their class probabilities.
 
-    `targets` is the shape of one example's targets, which tells the class axis as the loss reads it.
+    `axis` is that of classes.
     """
 
-    def __init__(self, networks: Sequence[nn.Module], logits: bool, targets: tuple[int, ...] = ()) -> None:
+    def __init__(self, networks: Sequence[nn.Module], logits: bool, axis: int = -1) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
         self.logits = logits
-        self.targets = targets
+        self.axis = axis
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Inputs (examples, …) -> outputs (examples, …); for logits, log probabilities of the same shape."""
         outputs = [output_of(network(inputs)) for network in self.networks]
         if not self.logits:
             return torch.stack(outputs).mean(0)
-        axis = class_axis(outputs[0], torch.empty(len(outputs[0]), *self.targets, device="meta"))
-        if axis is None:  # targets are probabilities, of the outputs' shape, or sequences of another length
-            axis = 1 if outputs[0].ndim == 1 + len(self.targets) else -1
-        logarithms = torch.stack([one.log_softmax(axis) for one in outputs])
+        logarithms = torch.stack([one.log_softmax(self.axis) for one in outputs])
         return logarithms.logsumexp(0) - math.log(len(outputs))
 
 
@@ -126,8 +122,8 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
     states = [gallery.read(place) for place in blend.places]
     if blend.how == "ensemble":
         logits = gallery.objective.loss == "cross_entropy"
-        targets = gallery.partitions.describe(0).targets
-        return Ensemble([gallery.network(state) for state in states], logits, targets).eval()
+        axis = gallery.objective.reading.axis or -1
+        return Ensemble([gallery.network(state) for state in states], logits, axis).eval()
     mean, first = average(states, blend.coefficients, dict(blend.layers)), gallery.units.aliases
     network = gallery.network({name: mean[first.get(name, name)] for name in mean})
     if blend.repair and blend.mixed:

@@ -19,7 +19,6 @@ from storage.values.tensors import let_go, same_bits
 from tasks.data.examples import Examples
 from tasks.matching.unofficial import tensors_in
 from tasks.networks.objective import Objective, named_tensors, network_tensors
-from tasks.networks.outputs import OWN_LOSS, call
 from tasks.numerics.pinning import derive_seed, pinned
 
 Numbers = Mapping[str, torch.Tensor]
@@ -104,9 +103,8 @@ class Passes:
         return torch.where(torch.isfinite(doubled), doubled, tensor)
 
     def _outputs(self, network: nn.Module, mode: str = "") -> dict[str, torch.Tensor]:
-        more = {"labels": self.examples.targets} if self.objective.loss == OWN_LOSS else {}
         with pinned(0, threads=1, fill=True):
-            outputs = tensors_in(call(network, self.examples.inputs, **more))
+            outputs = tensors_in(self.objective.outputs(network, self.examples.inputs, self.examples.targets))
         return {f"output {number}{mode}": output for number, output in enumerate(outputs)}
 
 

@@ -21,8 +21,9 @@ from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.copies import check_apart, evaluating, settled
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
-from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss, takes_labels, tensor_in
-from tasks.networks.scores import class_axis, default_scores, score_items
+from tasks.networks.outputs import OWN_LOSS, call, output_of, takes_labels, tensor_in
+from tasks.networks.reading import find_reading
+from tasks.networks.scores import AS_SHAPED, Reading, default_scores, score_items
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
 
@@ -55,16 +56,15 @@ def check_fit(
     where = f"model {objective.model.name} on inputs of {_shapes(examples.inputs)}"
     with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
         with evaluating(network), torch.no_grad(), pinned(0, threads=1, fill=True):
-            if objective.loss == OWN_LOSS:
-                outputs, _ = own_loss(network, examples.inputs, examples.targets)
-            else:
-                outputs = call(network, examples.inputs)
-                if misfit := _misfit(objective, outputs, examples.targets, description.classes):
-                    raise ModelError(where + misfit)
+            outputs = objective.outputs(network, examples.inputs, examples.targets)
+            reading = find_reading(objective, network, outputs, examples, description.classes)
+            objective = replace(objective, reading=reading)
+            if misfit := _misfit(objective, outputs, examples.targets):
+                raise ModelError(where + misfit)
             padded = partitions.loading.collate is not None
-            trial = Trial(network, outputs, examples.targets, more, description.held_out, padded)
+            trial = Trial(network, outputs, examples.targets, more, description.held_out, padded, reading)
             if objective.scores is None:
-                fitting = tuple(filter(trial.fits, default_scores(objective.loss, description)))
+                fitting = tuple(filter(trial.fits, default_scores(objective.loss, description, reading)))
                 objective = replace(objective, scores=fitting)
             _check_names(objective)
             whole = tuple(name for name, judge in objective.judges.items() if trial.is_whole(name, judge))
@@ -96,12 +96,11 @@ def _shapes(inputs: Tensors) -> str:
     return ", ".join(f"{name} {tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for name, tensor in inputs.items())
 
 
-def _misfit(objective: Objective, outputs: Any, targets: Tensors, classes: int) -> str | None:
+def _misfit(objective: Objective, outputs: Any, targets: Tensors) -> str | None:
     """Why outputs do not fit targets (examples, *), as the end of a sentence that begins with the model's name."""
-    if isinstance(objective.loss, str):
-        outputs = output_of(outputs)
+    axis, classes = objective.reading.axis, objective.reading.classes
     if objective.loss == "cross_entropy" and classes:
-        axis = class_axis(outputs, targets)
+        outputs = output_of(outputs)
         if axis is None:
             wanted = (*targets.shape, classes)
             return (
@@ -128,11 +127,12 @@ class Trial:
     more: Callable[[int], Examples]
     held_out: int
     padded: bool = False
+    reading: Reading = AS_SHAPED
 
     def fits(self, score: str) -> bool:
         """Whether a built-in score fits the outputs."""
         try:
-            score_items(score, self.outputs, self.targets)
+            score_items(score, self.outputs, self.targets, self.reading)
         except ModelError:
             return False
         return True
@@ -143,8 +143,7 @@ class Trial:
         Raises `ModelError` if it does not fit the outputs, or would have to gather too many bytes of them.
         """
         if isinstance(judge, str):
-            if judge != OWN_LOSS:
-                score_items(judge, self.outputs, self.targets)
+            score_items(judge, self.outputs, self.targets, self.reading)
             return False
         with failing_as(lambda error: ModelError(f"score {judge.reference} fails with {one_line(error)}")):
             if metric_of(judge):
@@ -169,7 +168,7 @@ class Trial:
     def _items(self, judge: Code) -> torch.Tensor:
         # A function of all outputs may need more than two, such as one for each class.
         with suppress(Exception) if self._are_single else nullcontext():
-            return score_items(judge, self.outputs, self.targets)
+            return score_items(judge, self.outputs, self.targets, self.reading)
         return score_items(judge, *self._many)
 
     @property

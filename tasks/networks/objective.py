@@ -34,9 +34,9 @@ from tasks.data.examples import IGNORED, Tensors, first_tensor
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.matching.unofficial import hooked
 from tasks.networks.compiling import compile_network
-from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
+from tasks.networks.outputs import OWN_LOSS, call, loss_in, output_of
 from tasks.networks.reference import MODELS, Shape
-from tasks.networks.scores import LOSSES, Loss
+from tasks.networks.scores import AS_SHAPED, LOSSES, Loss, Reading
 from tasks.networks.sizes import measured
 from tasks.numerics.devices import moved
 from tasks.numerics.pinning import derive_seed, pinned
@@ -149,6 +149,7 @@ class Objective:
         model: How the network is built.
         loss: The name or the code of the loss.
         scores: Names or code of the scores; None means the default ones, which `check_fit` decides.
+        reading: How outputs are read for labels; `check_fit` sets it.
         whole: Names of scores, or of the loss, that need all held-out outputs at once; `check_fit` sets it.
         score_batch: How many examples are scored at once; `check_fit` sets it.
         anew: Whether each network is made by the user's function, as copies of one would not follow what closures,
@@ -166,6 +167,7 @@ class Objective:
     model: ModelSpec
     loss: str | Code
     scores: tuple[str | Code, ...] | None = None
+    reading: Reading = AS_SHAPED
     whole: tuple[str, ...] = ()
     score_batch: int = SCORE_BATCH
     anew: bool = False
@@ -231,15 +233,17 @@ class Objective:
             return self._loss_of(network, inputs, targets)
 
     def _loss_of(self, network: nn.Module, inputs: Tensors, targets: Tensors) -> torch.Tensor:
-        if self.loss == OWN_LOSS:
-            return own_loss(network, inputs, targets)[1]
-        return self.value(call(network, inputs), targets)
+        return self.value(self.outputs(network, inputs, targets), targets)
+
+    def outputs(self, network: nn.Module, inputs: Tensors, targets: Tensors) -> Any:
+        """What a network gives for inputs (examples, *), and the loss for targets if it computes that itself."""
+        return call(network, inputs, labels=targets) if self.loss == OWN_LOSS else call(network, inputs)
 
     def counted(self, targets: Tensors) -> int:
         """Over how many items of targets (examples, *) the loss is a mean: labels not `IGNORED`, or examples."""
         if self.loss == "cross_entropy" and not targets.is_floating_point():
             return int((targets != IGNORED).sum())
-        return len(first_tensor(targets))
+        return self.reading.counted(targets)
 
     def casting(self, device: str) -> AbstractContextManager[Any]:
         """A context in which torch computes in the wanted precision on a kind of device, such as ``cpu``."""
@@ -255,8 +259,11 @@ class Objective:
 
         A loss of the user's is called with what the network gives, and a built-in one with the tensor in it.
         """
-        built_in = isinstance(self.loss, str)
-        loss = _loss(self.loss)(output_of(outputs) if built_in else outputs, targets)
+        if self.loss == OWN_LOSS:
+            return loss_in(outputs)
+        if isinstance(self.loss, str):
+            return LOSSES[self.loss](output_of(outputs), targets, self.reading)
+        loss = _own(self.loss)(outputs, targets)
         each = isinstance(loss, torch.Tensor) and tuple(loss.shape) == (len(first_tensor(targets)),)
         return loss.mean() if each else loss
 
@@ -315,8 +322,8 @@ def _empties(network: nn.Module) -> dict[int, object]:
 
 
 @functools.lru_cache(maxsize=4)
-def _loss(loss: str | Code) -> Loss:
-    return LOSSES[loss] if isinstance(loss, str) else loss.load()
+def _own(loss: Code) -> Loss:
+    return loss.load()
 
 
 def buffers_of(objective: Objective, network: nn.Module, state: State) -> dict[str, torch.Tensor]:

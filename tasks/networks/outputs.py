@@ -29,13 +29,12 @@ def takes_labels(network: nn.Module) -> bool:
         return False
 
 
-def own_loss(network: nn.Module, inputs: Tensors, targets: Tensors) -> tuple[Any, torch.Tensor]:
-    """What a network gives for inputs and targets, and the loss in it, (); raises `ModelError` without one."""
-    given = call(network, inputs, labels=targets)
+def loss_in(given: Any) -> torch.Tensor:
+    """The loss in what a network gives for inputs and labels, (); raises `ModelError` without one."""
     loss = member(given, "loss")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise ModelError("the network gives no loss for labels; name one with --loss")
-    return given, loss.reshape(())
+    return loss.reshape(())
 
 
 def output_of(given: Any) -> torch.Tensor:

@@ -7,6 +7,7 @@ all outputs, which are gathered for it. A metric of torchmetrics is updated and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,49 +16,104 @@ from torch.nn import functional
 from storage.errors import ModelError
 from tasks.data.description import Description
 from tasks.data.examples import IGNORED, Tensors, are_labels, are_scalar_labels, first_tensor
-from tasks.networks.outputs import OWN_LOSS, output_of
+from tasks.networks.outputs import OWN_LOSS, loss_in, output_of
 from tasks.user_code import Code
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""A function of outputs and targets, both (examples, *).
+UNKNOWN = 0
+"""Stands for a class axis that may be either, as there are as many classes as places."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the outputs of a network are read for its labels, found out once for all batches by `find_reading`.
+
+    `axis` is that of classes, 1 or -1; None: as their shape says. Where there is one output for each label, above
+    `threshold` it stands for label 1. If `shifted`, the output of a place is for the label of the next one. If
+    `by_label`, the loss is a mean over labels that are not `IGNORED`, else over examples. There are labels of so
+    many `classes`.
+    """
+
+    axis: int | None = None
+    threshold: float | None = None
+    shifted: bool = False
+    by_label: bool = False
+    classes: int = 0
+
+    def class_axis(self, outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
+        """The class axis of outputs for targets (examples, *); raises `ModelError` if it is not known."""
+        if self.axis == UNKNOWN:
+            raise ModelError(
+                f"outputs of shape {tuple(outputs.shape)} have as many classes as places, and either axis may be "
+                "that of classes; give a loss and scores of your own, or inputs of another length"
+            )
+        return class_axis(outputs, targets) if self.axis is None else self.axis
+
+    def aligned(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs and targets (examples, places, *) of which those of one place belong together."""
+        return (outputs[:, :-1], targets[:, 1:]) if self.shifted else (outputs, targets)
+
+    def counted(self, targets: Tensors) -> int:
+        """Over how many items of targets (examples, *) the loss is a mean."""
+        if not self.by_label:
+            return len(first_tensor(targets))
+        return int((self.aligned(targets, targets)[1] != IGNORED).sum())
+
+
+AS_SHAPED = Reading()
+
+Loss = Callable[..., torch.Tensor]
+"""A function of outputs and targets, both (examples, *); a built-in one takes a `Reading`, too.
 
 It gives one number, or one for each example, (examples,).
 """
 
 
-def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """Mean over examples and outputs; outputs of shape (examples, 1) may have targets of shape (examples,)."""
-    if outputs.numel() != targets.numel():
+def mean_squared_error(
+    outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED, reduction: str = "mean"
+) -> torch.Tensor:
+    """Mean over examples and outputs (examples, *); the shapes are those that `fits_targets` tells."""
+    if not fits_targets(outputs, targets):
         raise ModelError(f"outputs of shape {tuple(outputs.shape)} for targets of {tuple(targets.shape)}")
     return functional.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype), reduction=reduction)
 
 
-def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """Mean over examples and places of the cross entropy of logits with integer labels.
+def fits_targets(outputs: torch.Tensor, targets: torch.Tensor) -> bool:
+    """Whether outputs have the shape of targets (examples, *), but for axes of length 1, or one is flat."""
+    shapes = [tuple(size for size in each.shape[1:] if size != 1) for each in (outputs, targets)]
+    alike = shapes[0] == shapes[1] or 2 in (outputs.ndim, targets.ndim)
+    return len(outputs) == len(targets) and outputs.numel() == targets.numel() and alike
+
+
+def cross_entropy(
+    outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED, reduction: str = "mean"
+) -> torch.Tensor:
+    """Mean over examples and places of the cross entropy of logits with integer labels, or with probabilities.
 
     Logits (examples, classes) for labels (examples,), or (examples, time, classes) for (examples, time); logits
     (examples, classes, *) for labels (examples, *) are read as torch does.
     """
-    if class_axis(outputs, targets) == -1 and targets.ndim > 1:
-        outputs, targets = outputs.flatten(0, -2), targets.flatten()
+    axis = reading.class_axis(outputs, targets)
+    if axis == -1 and outputs.ndim > 2:
+        targets = targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
+        outputs = outputs.flatten(0, -2)
     return functional.cross_entropy(outputs, targets, reduction=reduction)
 
 
-def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
     """The cross entropy of each label, (items,), without labels -100, which torch ignores, too."""
-    items = cross_entropy(outputs, targets, "none").flatten()
+    items = cross_entropy(outputs, targets, reading, "none").flatten()
     return items if targets.is_floating_point() else items[targets.flatten() != IGNORED]
 
 
-def squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def squared_errors(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
     """The squared error of each output, (items,)."""
-    return mean_squared_error(outputs, targets, "none").flatten()
+    return mean_squared_error(outputs, targets, reading, "none").flatten()
 
 
 def class_axis(outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
     """The class axis of outputs, (examples, *, classes) or (examples, classes, *), for labels (examples, *).
 
-    None if the outputs have neither shape.
+    None if the outputs have neither shape; -1 if they have both.
     """
     shape = tuple(outputs.shape)
     if shape[:-1] == tuple(targets.shape):
@@ -73,17 +129,21 @@ LOSS_NAMES = (*LOSSES, OWN_LOSS)
 ITEMS: Mapping[str, Loss] = {"cross_entropy": cross_entropies, "mse": squared_errors}
 """The built-in losses without the mean: a number for each label or output."""
 
-ScoreFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+ScoreFunction = Callable[[torch.Tensor, torch.Tensor, Reading], torch.Tensor]
 """A function of outputs and targets, both (examples, *); it gives a number or bool for each item, (items,)."""
 
 
-def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Whether the greatest logit (examples, classes) is that of the label (examples,): bool (examples,)."""
+def accuracy(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
+    """Whether the greatest logit (examples, classes) is that of the label (examples,): bool (examples,).
+
+    Of a single output for each example, whether it is on the label's side of the threshold.
+    """
+    outputs = outputs[:, None] if outputs.ndim == 1 else outputs
     _check_logits("accuracy", outputs, targets)
-    return outputs.argmax(1) == targets
+    return _predicted("accuracy", outputs, targets, reading, 1) == targets
 
 
-def top5(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def top5(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
     """Whether the label (examples,) is among the five greatest logits (examples, classes): bool (examples,)."""
     _check_logits("top5", outputs, targets)
     if outputs.shape[1] <= 5:
@@ -91,23 +151,31 @@ def top5(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (outputs.topk(5, dim=1).indices == targets[:, None]).any(1)
 
 
-def token_accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def token_accuracy(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
     """Whether the greatest logit is the label's at each place of sequences: bool (examples * time,).
 
     Logits (examples, time, classes) or (examples, classes, time) and labels (examples, time), as the loss reads.
     Places of the label -100 are left out.
     """
-    axis = class_axis(outputs, targets)
+    axis = reading.class_axis(outputs, targets)
     if axis is None or targets.ndim < 2 or not are_labels(targets):
         raise _unfit("token_accuracy", "(examples, time, classes)", "labels (examples, time)", outputs, targets)
-    return (outputs.argmax(axis) == targets)[targets != IGNORED]
+    outputs, targets = reading.aligned(outputs, targets)
+    return (_predicted("token_accuracy", outputs, targets, reading, axis) == targets)[targets != IGNORED]
 
 
-def mae(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def mae(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
     """The distance of each output (examples, *) from its target (examples, *): floats, one for each output."""
-    if outputs.numel() != targets.numel():
-        raise _unfit("mae", "(examples, *)", "as many numbers", outputs, targets)
+    if not fits_targets(outputs, targets):
+        raise _unfit("mae", "(examples, *)", "targets of this shape", outputs, targets)
     return (outputs - targets.reshape(outputs.shape)).abs().flatten()
+
+
+def surprises(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
+    """The cross entropy of each label, (items,), of whose mean the perplexity is the exponential."""
+    if not are_labels(targets):
+        raise _unfit("perplexity", "(examples, *, classes)", "labels (examples, *)", outputs, targets)
+    return cross_entropies(*reading.aligned(outputs, targets), reading)
 
 
 SCORES: Mapping[str, ScoreFunction] = {
@@ -115,28 +183,31 @@ SCORES: Mapping[str, ScoreFunction] = {
     "top5": top5,
     "token_accuracy": token_accuracy,
     "mae": mae,
+    "perplexity": surprises,
 }
 
 
-def default_scores(loss: str | Code, description: Description) -> tuple[str, ...]:
-    """The default scores for a loss and for examples of this description.
+def default_scores(loss: str | Code, description: Description, reading: Reading = AS_SHAPED) -> tuple[str, ...]:
+    """The default scores for a loss and for examples of this description, of a network that is read so.
 
     A user's own loss is assumed to take logits if the targets are labels.
     """
     if loss == "mse":
         return ("mae",)
-    if not description.labels or (loss == OWN_LOSS and description.targets):
-        return ()  # a network may shift the labels of sequences itself, as GPT-2 does
+    if not description.labels or (loss == OWN_LOSS and description.targets and not reading.by_label):
+        return ()  # which output of a sequence is for which label is not known
     return ("token_accuracy",) if description.targets else ("accuracy",)
 
 
-def score_items(score: str | Code, outputs: Any, targets: Tensors) -> torch.Tensor:
+def score_items(score: str | Code, outputs: Any, targets: Tensors, reading: Reading = AS_SHAPED) -> torch.Tensor:
     """The value of a score or a loss of what a network gives: a number or bool for each item, (items,).
 
     A user's function gives one for each example, or a single one, (). Raises `ModelError` for any other value.
     """
+    if score == OWN_LOSS:
+        return loss_in(outputs)
     if isinstance(score, str):
-        return {**SCORES, **ITEMS}[score](output_of(outputs), targets)
+        return {**SCORES, **ITEMS}[score](output_of(outputs), targets, reading)
     examples = len(first_tensor(targets))
     value = score.load()(outputs, targets)
     value = torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
@@ -147,6 +218,35 @@ def score_items(score: str | Code, outputs: Any, targets: Tensors) -> torch.Tens
             f"score {score.reference} must give a number for each of {examples} examples or one, not {what}"
         )
     return items if tuple(items.shape) == (examples,) else items.reshape(())
+
+
+def examples_of(score: str | Code, items: torch.Tensor, targets: Tensors, reading: Reading) -> torch.Tensor:
+    """The number of the example of each item of a score or a loss, int64 (items,), for targets (examples, *)."""
+    if score in BY_LABEL and not targets.is_floating_point():
+        labels = targets if score == "cross_entropy" else reading.aligned(targets, targets)[1]
+        return (labels != IGNORED).nonzero()[:, 0]
+    examples = len(first_tensor(targets))
+    return torch.arange(examples, device=items.device).repeat_interleave(len(items) // examples)
+
+
+BY_LABEL = ("cross_entropy", "token_accuracy", "perplexity")
+"""The losses and scores that have an item for each label that is not `IGNORED`."""
+
+
+def _predicted(
+    name: str, outputs: torch.Tensor, targets: torch.Tensor, reading: Reading, axis: int
+) -> torch.Tensor:
+    """The label that outputs stand for, of the shape of the targets; raises `ModelError` if that is not known."""
+    if outputs.numel() != targets.numel():
+        if outputs.shape[axis] < reading.classes:
+            raise ModelError(f"score {name} needs an output for each of {reading.classes} classes")
+        return outputs.argmax(axis)
+    if reading.threshold is None:
+        raise ModelError(
+            f"score {name}: there is one output for each label, and the loss does not tell from where on it is "
+            "label 1; give an output for each class, or a score of your own"
+        )
+    return (outputs.reshape(targets.shape) > reading.threshold).to(targets.dtype)
 
 
 def _check_logits(name: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:

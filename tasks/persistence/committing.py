@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -119,9 +120,11 @@ def _split(partitions: Partitions, number: int) -> SplitRecord | None:
 
 def _with_best(attempt: Attempt, commit: Commit, previous: Commit) -> Commit:
     """Add to a commit the best loss so far, the number of scores since then, and why the run stops, if it does."""
-    best, since_best = previous.best, previous.since_best
-    if commit.score is not None:
-        better = best is None or commit.score.loss < best
-        best, since_best = (commit.score.loss, 0) if better else (best, since_best + 1)
-    commit = replace(commit, best=best, since_best=since_best)
+    best, left_out, since_best = previous.best, previous.best_left_out, previous.since_best
+    if (score := commit.score) is not None:
+        lower = best is None or (score.left_out, score.loss) < (left_out, best)
+        since_best += 1
+        if lower and math.isfinite(score.loss):
+            best, left_out, since_best = score.loss, score.left_out, 0
+    commit = replace(commit, best=best, best_left_out=left_out, since_best=since_best)
     return replace(commit, stop=attempt.stop_reason(commit))

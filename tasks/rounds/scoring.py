@@ -15,13 +15,13 @@ import torch
 
 from storage.errors import ModelError
 from storage.rounds.commits import Score
-from tasks.data.examples import Examples
+from tasks.data.examples import Examples, Tensors
 from tasks.data.loading import AnyExamples
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import Kept, merged, metric_of, updated
 from tasks.networks.objective import Objective
-from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
-from tasks.networks.scores import score_items
+from tasks.networks.outputs import output_of, tensor_in
+from tasks.networks.scores import examples_of, score_items
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
 
@@ -30,9 +30,10 @@ from tasks.user_code import Code
 class Tally:
     """What a batch of held-out examples adds to the score.
 
-    `sums` has, for each score that is a mean (``loss`` is one), the sum and the number of its items. `metrics` has
-    the states of torchmetrics' metrics. `gathered` are the outputs and targets, if some score is a function of
-    those of all examples. `partition` is None, unless they are a partition's own examples, for a score of its own.
+    `sums` has, for each score that is a mean (``loss`` is one), the sum and the number of its items, but for items
+    that are not finite: `left_out` is how many examples have such an item. `metrics` has the states of
+    torchmetrics' metrics. `gathered` are the outputs and targets, if some score is a function of those of all
+    examples. `partition` is None, unless they are a partition's own examples, for a score of its own.
     """
 
     examples: int
@@ -40,6 +41,7 @@ class Tally:
     metrics: Mapping[str, Kept] = field(default_factory=dict)
     gathered: Examples | None = None
     partition: int | None = None
+    left_out: int = 0
 
 
 def tally(
@@ -59,48 +61,83 @@ def tally(
 
 
 def _tally(objective: Objective, network: torch.nn.Module, batch: Examples) -> Tally:
-    sums, metrics, targets = {}, {}, batch.targets
-    if objective.loss == OWN_LOSS:
-        outputs, loss = own_loss(network, batch.inputs, targets)
-        sums["loss"] = loss.item() * len(batch), len(batch)
-    else:
-        outputs = call(network, batch.inputs)
+    """The tally of a batch. Examples for which the network gives NaN are left out of all scores."""
+    outputs, targets = objective.outputs(network, batch.inputs, batch.targets), batch.targets
+    output = tensor_in(outputs)
+    if output is not None and output.sum().isnan() and (bad := output.isnan().flatten(1).any(1)).any():
+        rest = Tally(0) if bad.all() else _tally(objective, network, batch.on(lambda tensor: tensor[~bad]))
+        return replace(rest, examples=len(batch), left_out=rest.left_out + int(bad.sum()))
+    sums, metrics, unsound = {}, {}, set[int]()
     for name, judge in objective.judges.items():
         if isinstance(judge, Code) and metric_of(judge):
             metrics[name] = updated(judge, output_of(outputs).cpu(), targets.cpu())
-        elif name not in objective.whole and judge != OWN_LOSS:
-            items = score_items(judge, outputs, targets)
-            if items.ndim or len(batch) == 1:
-                sums[name] = _sum(items), items.numel()
+        elif name not in objective.whole:
+            items = score_items(judge, outputs, targets, objective.reading)
+            if items.ndim or (len(batch) == 1 and name != "loss"):
+                sums[name] = _sum_of_sound(objective, judge, items.reshape(-1), targets, unsound)
             elif name == "loss":
-                sums[name] = items.item() * len(batch), len(batch)
+                sums[name] = _sum_of_mean(objective, network, items.item(), batch, unsound)
             else:
                 raise ModelError(f"{name} gives a number for each of some examples, and one for all of others")
     # Copies, because a view would be sent together with the whole tensor that it belongs to.
     gathered = Examples(output_of(outputs).cpu().clone(), targets.cpu().clone()) if objective.whole else None
-    return Tally(len(batch), sums, metrics, gathered)
+    return Tally(len(batch), sums, metrics, gathered, left_out=len(unsound))
 
 
-def _sum(items: torch.Tensor) -> float:
-    """The sum of items, (items,); it is exact for integers."""
-    return items.to(torch.float64 if items.is_floating_point() else torch.int64).sum().item()
+def _sum_of_sound(
+    objective: Objective, judge: str | Code, items: torch.Tensor, targets: Tensors, unsound: set[int]
+) -> tuple[float, int]:
+    """The sum and the number of the finite ones of items, (items,); `unsound` gets the examples of the others."""
+    sound = items.isfinite()
+    if not sound.all():
+        unsound.update(examples_of(judge, items, targets, objective.reading)[~sound].tolist())
+        items = items[sound]
+    wide = items.to(torch.float64 if items.is_floating_point() else torch.int64)  # the sum of integers is exact
+    return wide.sum().item(), len(items)
+
+
+def _sum_of_mean(
+    objective: Objective, network: torch.nn.Module, mean: float, batch: Examples, unsound: set[int], first: int = 0
+) -> tuple[float, int]:
+    """The sum and the number of what a batch's mean loss is of, without examples that make it infinite or NaN.
+
+    `unsound` gets the numbers of these, which are counted from `first`.
+    """
+    count = objective.counted(batch.targets)
+    if math.isfinite(mean) or not count:
+        return (mean * count, count) if count else (0.0, 0)
+    if len(batch) == 1:
+        unsound.add(first)
+        return 0.0, 0
+    each = [
+        _sum_of_mean(
+            objective, network, objective.loss_of(network, one.inputs, one.targets).item(), one, unsound, row
+        )
+        for row, one in enumerate(batch.slices(1))
+    ]
+    return math.fsum(total for total, _ in each), sum(count for _, count in each)
 
 
 def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score | None:
-    """The loss and scores of all batches, from their tallies in order; None if no batch has a finite loss.
+    """The loss and scores of all batches, from their tallies in order; None if there is none.
 
-    A batch whose loss is not finite is left out.
+    They are those of the items that are finite; the loss is NaN if none is.
     """
-    tallies = [tally for tally in tallies if _has_loss(tally)]
-    if not tallies:
+    judged = [tally for tally in tallies if tally.sums or tally.metrics or tally.gathered]
+    if not judged:
         return None
-    values = {name: _mean([tally.sums[name] for tally in tallies]) for name in tallies[0].sums}
-    if tallies[0].metrics or tallies[0].gathered:
+    values = {name: _mean([tally.sums[name] for tally in judged]) for name in judged[0].sums}
+    if judged[0].metrics or judged[0].gathered:
         with pinned(0, threads), torch.no_grad():
-            values |= _of_all(objective, tallies)
+            values |= _of_all(objective, judged)
+    values |= {
+        name: _exponential(values[name]) for name, judge in objective.judges.items() if judge == "perplexity"
+    }
     known = {name: values[name] for name in objective.judges if math.isfinite(values[name])}
-    loss = known.pop("loss", None)
-    return None if loss is None else Score(loss, known, sum(tally.examples for tally in tallies))
+    if not known:
+        return None
+    examples, left_out = (sum(getattr(each, name) for each in tallies) for name in ("examples", "left_out"))
+    return Score(known.pop("loss", math.nan), known, examples, left_out)
 
 
 WORST = 0.1
@@ -120,24 +157,15 @@ def scores_of_partitions(
         if each.partition is not None:
             own.setdefault(each.partition, []).append(each)
     scored = {partition: score(objective, of, threads) for partition, of in sorted(own.items())}
-    rows = {p: {"loss": s.loss, **s.values} for p, s in scored.items() if s is not None}
-    ordered = sorted(rows.values(), key=lambda row: -row["loss"])
+    sound = {p: s for p, s in scored.items() if s is not None and math.isfinite(s.loss)}
+    ordered = sorted(({"loss": s.loss, **s.values} for s in sound.values()), key=lambda row: -row["loss"])
     worst = ordered[: math.ceil(WORST * len(ordered))]
     summary: dict[str, float] = {}
     for name in dict.fromkeys(name for row in ordered for name in row):
         values, worst_values = ([row[name] for row in of if name in row] for of in (ordered, worst))
         summary |= {f"worst_{name}": statistics.fmean(worst_values)} if worst_values else {}
         summary[f"spread_{name}"] = statistics.pstdev(values)
-    return {p: {f"own_{name}": value for name, value in row.items()} for p, row in rows.items()}, summary
-
-
-def _has_loss(tally: Tally) -> bool:
-    if "loss" in tally.sums:
-        return math.isfinite(tally.sums["loss"][0])
-    gathered = tally.gathered
-    return gathered is not None and all(
-        bool(part.isfinite().all()) for part in (gathered.inputs, gathered.targets)
-    )
+    return {p: {f"own_{name}": value for name, value in s.row().items()} for p, s in sound.items()}, summary
 
 
 def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:
@@ -164,6 +192,11 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
             "number for each example, or pad all examples to one length"
         )
     return torch.cat([*tensors])
+
+
+def _exponential(number: float) -> float:
+    """e to a power; infinite if it is too large for a float."""
+    return torch.tensor(number, dtype=torch.float64).exp().item()
 
 
 def _mean(sums: Sequence[tuple[float, int]]) -> float:

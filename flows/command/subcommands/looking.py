@@ -176,12 +176,10 @@ def _remarks(run: StoredRun) -> list[str]:
         remarks.append(f"found damaged and done again: round {listed(run.damaged)}")
     if run.absent.rounds:
         remarks.append(_kept(run))
-    score, data, held_out = run.round(-1).score, run.attributes["data"], run.attributes["data"]["held_out"]
-    left_out = held_out - (score.examples if score else 0)
-    # Of examples that partitions of a cohort hold out, those of the others are not to be scored.
-    of_some = run.config.get("cohort") and run.round(-1).commit.split is None and not data.get("shared")
-    if left_out and not of_some and (score or run.status == "complete"):  # which the last round of a run always is
-        remarks.append(f"{left_out} of {held_out} held-out examples were not scored: a loss there is no number")
+    if (score := run.round(-1).score) and score.left_out:
+        remarks.append(
+            f"{score.left_out} of {score.examples} held-out examples have a loss or score that is no number"
+        )
     return remarks
 
 

@@ -24,6 +24,8 @@ from storage.runs.run import StoredRun, open_stored
 from storage.values.tensors import views
 from tests.storage.conftest import lengthened
 
+COUNTS = ("examples", "accepted", "refused", "left_out")
+
 SPEC = {"data": "digits", "model": "logistic", "partitions": 2, "local_steps": 1}
 
 
@@ -364,7 +366,7 @@ def test_the_history_has_a_column_for_every_metric_and_score(tiny) -> None:
         records = {p: replace(commit.updates[p], metrics=metrics) for p, metrics in told.items()}
         store.commit(replace(commit, updates=records))
     history = StoredRun(store.path).history()
-    assert list(history) == ["loss", "f1", "seconds", "grad norm", "only", "examples", "accepted", "refused"]
+    assert list(history) == ["loss", "f1", "seconds", "grad norm", "only", *COUNTS]
     np.testing.assert_array_equal(history["f1"], [np.nan, 0.75, 0.75])
     np.testing.assert_array_equal(history["grad norm"], [np.nan, 1.0, 2.0])
     np.testing.assert_array_equal(history["only"], [np.nan, 5.0, np.nan])
@@ -387,7 +389,7 @@ def test_a_run_without_scores_has_a_history_and_a_plot(tiny) -> None:
     store = tiny.create()
     store.commit(tiny.write(store, 1, score=None))
     run = StoredRun(store.path)
-    assert list(run.history()) == ["loss", "seconds", "train_loss", "examples", "accepted", "refused"]
+    assert list(run.history()) == ["loss", "seconds", "train_loss", *COUNTS]
     assert np.isnan(run.history()["loss"]).all()
     assert len(Plots(run).history().figure.axes) == 1
 

@@ -35,12 +35,11 @@ def test_an_ensemble_gives_the_logarithm_of_the_mean_probabilities() -> None:
     torch.testing.assert_close(found[0], torch.tensor([math.log(0.6), math.log(0.4)]))
 
 
-@pytest.mark.parametrize("targets", [(2,), (3, 2)], ids=["labels", "probabilities"])
-def test_an_ensemble_has_the_classes_where_the_loss_has_them(targets) -> None:
+def test_an_ensemble_has_the_classes_where_the_loss_has_them() -> None:
     # Three classes at each of two places, (examples, classes, places).
     values = ((8.0, 1.0, 1.0, 1.0, 1.0, 8.0), (1.0, 2.0, 8.0, 2.0, 1.0, 6.0))
     networks = [nn.Sequential(Constant(*map(math.log, each)), nn.Unflatten(1, (3, 2))) for each in values]
-    found = Ensemble(networks, logits=True, targets=targets)(torch.zeros(4, 1))
+    found = Ensemble(networks, logits=True, axis=1)(torch.zeros(4, 1))
     torch.testing.assert_close(found[0].exp(), torch.tensor([[0.45, 0.15], [0.45, 0.15], [0.1, 0.7]]))
 
 

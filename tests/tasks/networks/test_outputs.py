@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from storage.errors import DataError, ModelError
 from tasks.networks.objective import ModelSpec, Objective
-from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss, takes_labels
+from tasks.networks.outputs import OWN_LOSS, call, loss_in, output_of, takes_labels
 from tasks.user_code import find_code
 
 CODE = """
@@ -105,7 +105,7 @@ def test_a_network_s_own_loss_is_asked_for_with_labels(file: str) -> None:
     expected = 2 * functional.cross_entropy(network.layer(inputs), labels)
     assert objective.loss_of(network, {"a": inputs}, labels).item() == pytest.approx(expected.item(), abs=1e-15)
     with pytest.raises(ModelError, match="the network gives no loss for labels; name one with --loss"):
-        own_loss(lambda x, labels: Given(loss=torch.ones(2)), inputs, labels)
+        loss_in(Given(loss=torch.ones(2)))
 
 
 SMALL = {"partitions": 2, "rounds": 2, "local_steps": 3, "algorithm": "fed_avg"}
@@ -139,10 +139,16 @@ def ragged(file: str) -> dict[str, object]:
     return {"data": f"{file}:many", "model": f"{file}:line", "collate": f"{file}:ragged", **SMALL}
 
 
-def test_a_padded_loss_that_is_one_number_is_averaged_over_batches(file: str, train) -> None:
+def test_a_padded_loss_that_is_one_number_is_averaged_over_labels(file: str, train) -> None:
+    """Nine batches of 128 examples with two places each, and one of 48 with six; places of an example are equal."""
     runs = [train(**ragged(file), loss=f"{file}:{name}", scores=()) for name in ("one", "each")]
-    one, each = (run.round(2).score for run in runs)
-    assert (one.examples, one.loss) == (1200, pytest.approx(each.loss, rel=1e-6))
+    for run, (early, late) in zip(runs, ((2, 6), (1, 1)), strict=True):
+        network = run.round(2).network(trust=True)
+        outputs = network((torch.arange(40.0).reshape(20, 2) / 40).repeat(60, 1))
+        losses = functional.cross_entropy(outputs, torch.zeros(1200, dtype=torch.long), reduction="none")
+        weights = torch.tensor([early] * 1152 + [late] * 48)
+        expected = (losses * weights).sum() / weights.sum()
+        assert run.round(2).score.loss == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_a_score_that_needs_all_outputs_refuses_those_of_other_lengths(file: str, train) -> None:

@@ -17,8 +17,9 @@ from storage.errors import RoundFailed, RoundweaveError, UsageError
 from storage.rounds.commits import Score
 from storage.values.digests import update_digest
 from storage.values.tensors import views
+from tasks.data.examples import Examples
 from tasks.networks.objective import ModelSpec, Objective
-from tasks.rounds.scoring import Tally, score
+from tasks.rounds.scoring import Tally, score, tally
 
 SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2}
 
@@ -52,15 +53,28 @@ def test_a_score_is_the_mean_over_all_held_out_examples() -> None:
     assert score(JUDGED, tallies, 1) == Score(2.0, {"accuracy": 0.8}, 5)
 
 
-def test_a_partition_without_a_loss_or_without_examples_is_left_out() -> None:
-    sums = [(math.nan, 2, 1), (3.0, 4, 2), (math.inf, 1, 0), (0.0, 0, 0)]
-    tallies = [
-        Tally(examples, {"loss": (loss, examples), "accuracy": (right, examples)})
-        for loss, examples, right in sums
-    ]
-    assert score(JUDGED, tallies, 1) == Score(0.75, {"accuracy": 0.5}, 4)
-    assert score(JUDGED, tallies[:1], 1) is None
+def test_an_example_without_a_finite_loss_is_left_out_of_the_loss_alone() -> None:
+    """Three examples, of which the second has an infinite loss and is read right, and four sound ones."""
+    tallies = [Tally(3, {"loss": (1.5, 2), "accuracy": (2, 3)}, left_out=1)]
+    tallies += [Tally(4, {"loss": (3.0, 4), "accuracy": (2, 4)}), Tally(2, left_out=2)]
+    assert score(JUDGED, tallies, 1) == Score(0.75, {"accuracy": 4 / 7}, 9, 3)
+    assert score(JUDGED, tallies[2:], 1) is None
     assert score(JUDGED, [], 1) is None
+
+
+def test_only_examples_whose_numbers_are_infinite_are_left_out() -> None:
+    """Logits of 200 examples, of which number 7 gives its label no chance, and number 9 is no number."""
+    logits = torch.zeros(200, 2)
+    logits[:130, 0], logits[7, 1], logits[9] = 1.0, math.inf, math.nan
+    logits[7, 0] = -math.inf
+    held_out = Examples(logits, torch.zeros(200, dtype=torch.long))
+    network = torch.nn.Identity()
+    network.scale = torch.nn.Parameter(torch.ones(()))
+    scored = score(JUDGED, tally(JUDGED, network, held_out), 1)
+    sure, even = math.log(1 + math.exp(-1)), math.log(2)
+    assert scored.loss == pytest.approx((128 * sure + 70 * even) / 198)
+    assert scored.values == {"accuracy": pytest.approx(198 / 199)}
+    assert (scored.examples, scored.left_out) == (200, 2)
 
 
 def test_numbers_that_are_no_classes_have_no_accuracy() -> None:

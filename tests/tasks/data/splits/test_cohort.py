@@ -230,7 +230,8 @@ def test_each_partitions_score_is_that_of_the_new_state_on_its_own_examples(trai
         assert record.metrics["own_accuracy"] == pytest.approx(right)
     scores = [record.metrics["own_accuracy"] for record in found.commit.updates.values()]
     assert found.commit.score.values["spread_accuracy"] == pytest.approx(statistics.pstdev(scores))
-    weights = [record.weight for record in found.commit.updates.values()]
+    weights = [len(own[p]) for p in found.commit.updates]
+    assert [record.metrics["own_examples"] for record in found.commit.updates.values()] == weights
     assert run.history()["own_accuracy"][2] == pytest.approx(statistics.fmean(scores, weights))
 
 
@@ -243,7 +244,7 @@ def test_what_the_scores_of_twenty_partitions_say_by_hand() -> None:
         for each in (1.0, 3.0)
     ]
     rows, summary = scores_of_partitions(objective, tallies, threads=1)
-    assert rows[4] == {"own_loss": 4.0, "own_mae": 0.5}
+    assert rows[4] == {"own_loss": 4.0, "own_mae": 0.5, "own_examples": 2}
     assert summary["worst_loss"] == 19.5
     assert summary["worst_mae"] == pytest.approx((2 / 19 + 2 / 20) / 2)
     assert summary["spread_loss"] == pytest.approx((399 / 12) ** 0.5)  # of the numbers 1 to n: (n^2 - 1) / 12

@@ -1,0 +1,106 @@
+"""Finds out how the outputs of a network are read for labels, by a few passes before a run begins."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from contextlib import suppress
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from tasks.data.examples import IGNORED, Examples
+from tasks.networks.objective import Objective
+from tasks.networks.outputs import call, output_of, tensor_in
+from tasks.networks.scores import LOSSES, UNKNOWN, Reading
+from tasks.numerics.devices import moved
+
+
+def find_reading(
+    objective: Objective, network: nn.Module, outputs: object, examples: Examples, classes: int
+) -> Reading:
+    """How a network's outputs for examples are read for labels, of so many `classes`; 0 if there are none."""
+    output, targets, reading = tensor_in(outputs), examples.targets, Reading(classes=classes)
+    if output is None or not isinstance(targets, torch.Tensor):
+        return reading
+    if not classes:
+        soft = objective.loss == "cross_entropy" and targets.ndim > 2 and output.shape == targets.shape
+        return replace(reading, axis=_axis_of_shares(targets)) if soft else reading
+    reading = replace(reading, axis=_class_axis(network, output, examples))
+    if targets.ndim > 1:
+        return _of_mean(objective, network, examples, reading) if objective.loss not in LOSSES else reading
+    single = classes <= 2 and output.numel() == targets.numel()
+    return replace(reading, threshold=_threshold(objective, output, targets)) if single else reading
+
+
+def _class_axis(network: nn.Module, output: torch.Tensor, examples: Examples) -> int | None:
+    """The class axis of an output for labels; None if it has none."""
+    shape, labels = tuple(output.shape), tuple(examples.targets.shape)
+    last, second = shape[:-1] == labels, shape[:1] + shape[2:] == labels
+    if last and second and len(shape) > 2:
+        return _axis_that_stays(network, output, examples)
+    return -1 if last else 1 if second else None
+
+
+def _axis_that_stays(network: nn.Module, output: torch.Tensor, examples: Examples) -> int:
+    """The class axis where there are as many classes as places: the one that stays if inputs have fewer places."""
+    places = output.shape[1]
+
+    def shortened(tensor: torch.Tensor, size: int, last: int) -> torch.Tensor:
+        for axis in range(1, min(tensor.ndim, last)):
+            tensor = tensor.narrow(axis, 0, size) if tensor.shape[axis] == places else tensor
+        return tensor
+
+    for size, last in itertools.product((places - 1, places // 2), (output.ndim, 2)):
+        with suppress(Exception):  # some networks take inputs of one length only
+            inputs = moved(examples.inputs, lambda tensor: shortened(tensor, size, last))  # noqa: B023 - used at once
+            shape = output_of(call(network, inputs)).shape
+            if len(shape) == output.ndim and (shape[1] == places) != (shape[-1] == places):
+                return 1 if shape[1] == places else -1
+    return UNKNOWN
+
+
+def _axis_of_shares(targets: torch.Tensor) -> int:
+    """The axis of targets (examples, *) along which they are the shares of classes."""
+    last, second = (bool((targets.sum(axis) - 1).abs().max() < 1e-3) for axis in (-1, 1))
+    return UNKNOWN if last and second else -1 if last else 1
+
+
+def _threshold(objective: Objective, output: torch.Tensor, targets: torch.Tensor) -> float | None:
+    """The output at which label 0 and label 1 have the same loss: 0 of logits, 0.5 of probabilities; else None."""
+
+    def loss(value: float, label: int) -> float:
+        return objective.value(torch.full_like(output, value), torch.full_like(targets, label)).item()
+
+    for threshold in (0.0, 0.5):
+        with suppress(Exception):  # a loss may take probabilities only
+            level = math.isclose(loss(threshold, 0), loss(threshold, 1), rel_tol=1e-5)
+            if level and loss(threshold + 0.25, 1) < loss(threshold + 0.25, 0):
+                return threshold
+    return None
+
+
+def _of_mean(objective: Objective, network: nn.Module, examples: Examples, reading: Reading) -> Reading:
+    """The reading with `shifted` and `by_label` as the loss of all examples and of each show them."""
+    targets = examples.targets
+    labels = targets.where(targets != IGNORED, targets.clamp(min=0))
+
+    def loss(labels: torch.Tensor, rows: slice = slice(None)) -> float:
+        inputs = moved(examples.inputs, lambda tensor: tensor[rows])
+        return objective.loss_of(network, inputs, labels[rows]).item()
+
+    def without(place: int) -> float:
+        return loss(labels.index_fill(1, torch.tensor([place]), IGNORED))
+
+    with suppress(Exception):  # a loss of one's own may not know of labels that are ignored
+        every = loss(labels)
+        shifted = labels.shape[1] > 1 and without(0) == every != without(labels.shape[1] - 1)
+        reading = replace(reading, shifted=shifted, by_label=True)
+        fewer = labels.clone()
+        fewer.flatten(1)[0, labels[0].numel() // 2 :] = IGNORED
+        rows = [slice(row, row + 1) for row in range(len(labels))]
+        total = math.fsum(reading.counted(fewer[row]) * loss(fewer, row) for row in rows)
+        same = math.isclose(total, loss(fewer) * reading.counted(fewer), rel_tol=1e-4)
+        return replace(reading, by_label=same)
+    return replace(reading, by_label=False)
