@@ -24,6 +24,7 @@ from tasks.matching.check import check_function
 from tasks.matching.groups import UnitGroups
 from tasks.matching.search.activations import BATCH
 from tasks.matching.units import find_units
+from tasks.matching.unofficial import spectral_norms
 from tasks.merging.gallery import Gallery
 from tasks.merging.repair import has_batch_norm
 from tasks.networks.objective import ModelSpec
@@ -34,7 +35,8 @@ class MergePlan:
     """Networks that are checked and ready to be matched; `places` are the files that workers read them from.
 
     `config` is complete: missing fields were taken from a stored run or got their defaults. `gallery` is what
-    workers need to build, read and observe the networks; None without data.
+    workers need to build, read and observe the networks; None without data. `spectral` says
+    whether the networks have spectral norms.
     """
 
     config: MergeConfig
@@ -43,6 +45,7 @@ class MergePlan:
     function_error: float
     states: list[LazyTensors]
     places: tuple[str, ...]
+    spectral: bool
     gallery: Gallery | None
 
 
@@ -72,6 +75,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     units = find_units(network, found.inputs)
     for layer in known.layers:
         check_layer(layer, units.tensors)
+    spectral = any(True for _ in spectral_norms(network))
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
     for place, state in zip(config.networks, opened, strict=True):
@@ -81,7 +85,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     places = tuple(lasting(place, root) for place in config.networks)
     objective, partitions = found.objective, found.partitions
     gallery = None if partitions is None else Gallery(objective, partitions, units, known.examples, root)
-    return MergePlan(known, objective.model, units, error, states, places, gallery)
+    return MergePlan(known, objective.model, units, error, states, places, spectral, gallery)
 
 
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:

@@ -16,11 +16,12 @@ from storage.checkpoints.writing import write_checkpoint
 from storage.rounds.commits import Score
 from storage.runs.names import new_name, run_address
 from storage.values.state import Match
-from storage.values.tensors import LazyTensors
+from storage.values.tensors import LazyTensors, load_named
 from tasks.matching.averaging import averaging
 from tasks.matching.groups import Permutation, Tensors
 from tasks.merging.gallery import blended
 from tasks.merging.storing import merge_layout, persist_merge
+from tasks.networks.spectral import converge
 from tasks.numerics.pinning import pinned
 from tasks.user_code import short_name
 
@@ -44,6 +45,11 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
         first = networks.states[0]
         averaged = averaging(networks.states, blend.coefficients, dict(blend.layers))
         merged = LazyTensors(first.names, lambda name: averaged(units.aliases.get(name, name)), first.specs)
+        if plan.spectral:
+            network = plan.model.build()
+            load_named(network, merged)
+            converge(network)
+            merged = network.state_dict()
     name = config.name or new_name(config.root, "merge", short_name(plan.model.model))
     score = list(choice.scores.values())[-1] if choice.scores else None
     plot = config.plot or (config.out and str(Path(config.out).with_suffix(".png")))

@@ -13,6 +13,7 @@ from storage.values.tensors import Vectors
 from tasks.asynchronous.ledger import next_in_flight, standing
 from tasks.data.loading import Partition
 from tasks.maps.gradient import Downpour
+from tasks.networks.spectral import with_unit_vectors
 from tasks.numerics.dtypes import accumulator
 from tasks.numerics.pinning import limited, pinned
 from tasks.reduces.tree import fold_updates
@@ -162,7 +163,8 @@ def _applied(work: Work, before: State, accepted: Mapping[int, Update]) -> tuple
         reduced = rules.reduce.finish(start, fold_updates(rules.reduce, (0, partitions), accepted))
         state = work.numbered(rules.apply(start, replace(reduced, count=len(accepted))))
         check_buffers(state, before, reduced)
-        return replace(state, round=round), dict(zip(sorted(accepted), reduced.matches, strict=False))
+        state = with_unit_vectors(work.objective, replace(state, round=round))
+        return state, dict(zip(sorted(accepted), reduced.matches, strict=False))
 
 
 def _carry_from(work: Work, before: Outcome, server: ServerRecord, pushed: Sequence[Pushed]) -> Mapping[int, int]:

@@ -113,6 +113,8 @@ class Compute:
         """These settings with the ranks' shares of a run's network; raises `ModelError` if it cannot be shared."""
         if self.ranks == 1:
             return self
+        if objective.spectral:
+            raise ModelError(f"ranks cannot share spectral norms, as {objective.model.name} has; leave ranks out")
         if objective.anew:
             raise ModelError(
                 f"closures, hooks or scripts of {objective.model.name} hold layers, which ranks cannot share; "

@@ -23,6 +23,7 @@ from tasks.matching.search.activations import Moments, Pair, activation_moments
 from tasks.merging.repair import repair
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.outputs import output_of
+from tasks.networks.spectral import converge
 from tasks.numerics.pinning import pinned
 from tasks.rounds.scoring import score, tally
 
@@ -126,6 +127,7 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
         return Ensemble([gallery.network(state) for state in states], logits, axis).eval()
     mean, first = average(states, blend.coefficients, dict(blend.layers)), gallery.units.aliases
     network = gallery.network({name: mean[first.get(name, name)] for name in mean})
+    converge(network)
     if blend.repair and blend.mixed:
         inputs = torch.cat([gallery.inputs(block) for block in gallery.blocks])
         parents, layers = map(gallery.network, states), dict(blend.layers)

@@ -17,7 +17,7 @@ from storage.errors import ModelError, one_line
 from storage.values.layout import layout_of
 from storage.values.tensors import let_go, same_bits
 from tasks.data.examples import Examples
-from tasks.matching.unofficial import tensors_in
+from tasks.matching.unofficial import spectral_norms, tensors_in
 from tasks.networks.objective import Objective, named_tensors, network_tensors
 from tasks.numerics.pinning import derive_seed, pinned
 
@@ -177,12 +177,14 @@ def settled(objective: Objective, network: nn.Module, examples: Examples) -> Obj
             "numpy or random that are seeded"
         )
     moving = tuple(spec.name for spec in layout.frozen if spec.name in wanted.changed)
+    spectral = any(True for _ in spectral_norms(network))
     rewritten = _rewritten(network, wanted.changed)
     for tensor in network_tensors(network).values():  # frees its memory
         let_go(tensor)
     for tried in (objective, replace(objective, anew=True)):
         if not (unlike := _unlike(tried, passes, wanted)):
-            return replace(tried, rewritten=rewritten, model=replace(tried.model, moving=moving))
+            model = replace(tried.model, moving=moving)
+            return replace(tried, rewritten=rewritten, spectral=spectral, model=model)
     raise ModelError(
         f"model {objective.model.name}: maps would train another network than this function makes, with another "
         f"{', '.join(unlike[:3])}; hold layers and tensors as attributes, and draw from seeded generators"

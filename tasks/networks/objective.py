@@ -154,6 +154,7 @@ class Objective:
         score_batch: How many examples are scored at once; `check_fit` sets it.
         anew: Whether each network is made by the user's function, as copies of one would not follow what closures,
             hooks or scripts of it hold; `check_fit` sets it.
+        spectral: Whether the network has spectral norms, whose vectors must fit its weights; `check_fit` sets it.
         rewritten: The trained parameters that a forward pass changes itself, by name; `check_fit` sets it.
         precision: That of forward passes, ``float32`` (as the tensors are), ``bf16`` or ``fp16``; `Compute` sets
             it.
@@ -171,6 +172,7 @@ class Objective:
     whole: tuple[str, ...] = ()
     score_batch: int = SCORE_BATCH
     anew: bool = False
+    spectral: bool = False
     rewritten: tuple[str, ...] = ()
     precision: str = "float32"
     compiled: bool = False

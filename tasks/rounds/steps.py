@@ -20,6 +20,7 @@ from storage.values.tensors import Vectors
 from tasks.data.loading import BlockExamples, Partition
 from tasks.networks.copies import TRAINING_ONLY
 from tasks.networks.objective import Objective, check_unchanged
+from tasks.networks.spectral import with_unit_vectors
 from tasks.numerics.pinning import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
 from tasks.rounds.failures import MapRaised, map_error, own_code
@@ -222,7 +223,7 @@ def _concluded(
     accepted = _accepted(work, records, round)
     with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
         after, reduced = applied()
-        state = work.numbered(after)
+        state = with_unit_vectors(work.objective, work.numbered(after))
         check_buffers(state, before.state, reduced)
         check_state(work.objective.layout, state, before.state)
     carried = dict.fromkeys(accepted, round) if work.algorithm.map.carry else {}

@@ -140,7 +140,7 @@ def ragged(file: str) -> dict[str, object]:
 
 
 def test_a_padded_loss_that_is_one_number_is_averaged_over_labels(file: str, train) -> None:
-    """Nine batches of 128 examples with two places each, and one of 48 with six; places of an example are equal."""
+    """Nine batches of 128 examples with two places each, and one of 48 with six; an example's places are equal."""
     runs = [train(**ragged(file), loss=f"{file}:{name}", scores=()) for name in ("one", "each")]
     for run, (early, late) in zip(runs, ((2, 6), (1, 1)), strict=True):
         network = run.round(2).network(trust=True)
