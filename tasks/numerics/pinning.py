@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _random
+import functools
 import hashlib
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -47,9 +49,58 @@ def lent() -> Iterator[None]:
         _this_thread.lent = False
 
 
-def _alone() -> AbstractContextManager[Any]:
-    """A context in which no other thread pins numerics: the lock, unless another thread has lent it."""
+def alone() -> AbstractContextManager[Any]:
+    """A context in which no other thread pins numerics, or draws from Python's generator as this one sees it.
+
+    It is the lock, unless another thread has lent it.
+    """
+    _set_apart()
     return nullcontext() if _this_thread.lent else _lock
+
+
+_others = random.Random()
+"""What Python's global generator is to other threads while one computes alone."""
+
+
+def _apart(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of Python's global generator that uses `_others` in all threads but the one that computes alone."""
+
+    def called(generator: random.Random, *arguments: Any) -> Any:
+        if not _lock.acquire(blocking=False):
+            return method(generator if _this_thread.lent else _others, *arguments)
+        try:
+            return method(generator, *arguments)
+        finally:
+            _lock.release()
+
+    return called
+
+
+class _Apart(_random.Random):
+    """The base of `random.Random`, of whose methods and attribute all functions of `random` are made."""
+
+    random, getrandbits = _apart(_random.Random.random), _apart(_random.Random.getrandbits)
+    getstate, setstate = _apart(_random.Random.getstate), _apart(_random.Random.setstate)
+    seed = _apart(_random.Random.seed)
+    gauss_next = property(
+        _apart(lambda generator: generator.__dict__["gauss_next"]),
+        _apart(lambda generator, value: generator.__dict__.update(gauss_next=value)),
+    )
+
+
+class _Global(random.Random, _Apart):
+    """Python's global generator. Where one thread computes alone, others draw from another one.
+
+    Such as those of a worker of Dask that send messages while a map computes.
+    """
+
+
+@functools.cache
+def _set_apart() -> None:
+    """Make Python's global generator a `_Global`, with the two functions that are bound to its former class."""
+    shared: Any = random._inst
+    shared.__class__ = _Global
+    random.random, random.getrandbits = shared.random, shared.getrandbits
 
 
 @contextmanager
@@ -60,7 +111,7 @@ def limited(threads: int, fill: bool = False) -> Iterator[None]:
     take 2 to 6 % of the time of a small network of convolutions. Other threads of the process that want to do the
     same wait.
     """
-    with _alone():
+    with alone():
         before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
         filling: Any = torch.utils.deterministic
         filled, filling.fill_uninitialized_memory = filling.fill_uninitialized_memory, fill
@@ -115,12 +166,12 @@ def generators_kept() -> Iterator[None]:
     if _this_thread.kept:
         yield
         return
-    with _alone():
+    with alone():
         before = generators()
     _this_thread.kept = True
     try:
         yield
     finally:
         _this_thread.kept = False
-        with _alone():
+        with alone():
             set_generators(before)

@@ -27,15 +27,15 @@ def in_turn(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
     grad, threads = torch.is_grad_enabled(), torch.get_num_threads()
 
     def run(rank: int) -> Any:
-        try:
-            turns.enter(rank)
-            with lent(), torch.set_grad_enabled(grad):  # torch keeps these settings for each thread
+        with lent(), torch.set_grad_enabled(grad):  # torch keeps these settings for each thread
+            try:
+                turns.enter(rank)
                 torch.set_num_threads(threads)
                 return function(_InTurn(turns, rank))
-        except BaseException as error:  # noqa: BLE001 - raised again below, when all ranks have ended
-            turns.error = turns.error or error
-        finally:
-            turns.end(rank)
+            except BaseException as error:  # noqa: BLE001 - raised again below, when all ranks have ended
+                turns.error = turns.error or error
+            finally:
+                turns.end(rank)
 
     # The pool waits for its threads even after an interrupt, after which `Thread.join` may return too early.
     with ThreadPoolExecutor(ranks, "rank") as pool:

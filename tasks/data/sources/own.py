@@ -17,7 +17,7 @@ from tasks.data.collating import TARGETS, batch_of, collated, examples_of, input
 from tasks.data.datasets import Dataset, Reader, pixel_scaling
 from tasks.data.examples import Examples, check_values
 from tasks.data.sources.table import Source
-from tasks.numerics.pinning import pinned
+from tasks.numerics.pinning import alone, pinned
 from tasks.user_code import Code
 
 READ_AGAIN = 8
@@ -53,7 +53,8 @@ class Own(Source):
     def again(self, partition: int, partitions: int) -> Dataset:
         """Call the function and turn its value into tensors."""
         name, asked = str(self), (partition, partitions) if self.partitioned else ()
-        with failing_as(lambda error: DataError(f"{name}{asked or ''} failed with {located(error)}")):
+        failing = failing_as(lambda error: DataError(f"{name}{asked or ''} failed with {located(error)}"))
+        with failing, alone():  # it may seed generators itself
             value = self.code.load()(*asked)
         if isinstance(value, Dataset):
             return value

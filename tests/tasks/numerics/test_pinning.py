@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.numerics.pinning import derive_seed, generators_kept, pinned
+from tasks.numerics.pinning import derive_seed, generators_kept, lent, pinned
 
 
 def test_a_seed_is_the_first_63_bits_of_sha256_of_the_parts() -> None:
@@ -92,6 +92,68 @@ def test_one_thread_at_a_time_is_pinned() -> None:
     with ThreadPoolExecutor(2) as pool:
         for seed, drawn in zip((1, 2), pool.map(draw, (1, 2)), strict=True):
             assert drawn == torch.rand(2000, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def drawn_by_python() -> list[object]:
+    """Numbers of every kind of function of `random`: of its class, bound to it, and with a memory of its own."""
+    functions = (
+        random.random,
+        lambda: random.gauss(0, 1),
+        lambda: random.randrange(10**30),
+        lambda: random.getrandbits(70),
+    )
+    more = lambda: random.sample(range(50), 9), lambda: random.betavariate(1, 2), lambda: random.randbytes(5)
+    return [draw() for _ in range(50) for draw in functions + more]
+
+
+def disturb(ended: threading.Event) -> None:
+    while not ended.is_set():
+        random.random(), random.gauss(0, 1), random.randrange(9), random.getrandbits(3), random.seed(4)
+
+
+def test_other_threads_neither_draw_from_nor_seed_pythons_generator_while_one_is_pinned() -> None:
+    with pinned(3, threads=1):
+        expected, ended = drawn_by_python(), threading.Event()
+    random.seed(3)
+    assert drawn_by_python() == expected, "as Python's own"
+    threads = [threading.Thread(target=disturb, args=(ended,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            with pinned(3, threads=1):
+                with pinned(5, threads=1):
+                    random.gauss(0, 1)
+                assert drawn_by_python() == expected
+                random.seed(3)
+                assert drawn_by_python() == expected, "a user's transform may seed it"
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_another_threads_draws_are_no_part_of_the_state_that_returns() -> None:
+    random.seed(5)
+    expected = random.Random(5).gauss(0, 1)
+    with pinned(1, threads=1), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(random.gauss, 0, 1).result() != expected
+        assert len({pool.submit(random.random).result() for _ in range(9)}) == 9
+    assert random.gauss(0, 1) == expected
+
+
+def test_threads_to_which_a_pin_is_lent_draw_from_it() -> None:
+    def draw() -> float:
+        with lent():
+            return random.random()
+
+    with pinned(1, threads=1), ThreadPoolExecutor(1) as pool:
+        assert [pool.submit(draw).result(), random.random()] == drawn_alone(1, 2)
+
+
+def drawn_alone(seed: int, count: int) -> list[float]:
+    generator = random.Random(seed)
+    return [generator.random() for _ in range(count)]
 
 
 def test_a_pin_within_a_pin_gives_the_outer_one_back() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
 from storage.errors import RoundweaveError
 from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.one_process import in_turn
-from tasks.numerics.pinning import pinned
+from tasks.numerics.pinning import generators, pinned, set_generators
 from tests.tasks.sampled import sampled
 
 
@@ -91,24 +95,26 @@ def test_a_rank_that_ends_before_the_others_is_an_error(short: int) -> None:
         in_turn(2, talk)
 
 
-def test_each_rank_draws_as_it_would_in_a_process_of_its_own() -> None:
+@pytest.mark.parametrize("around", [nullcontext, partial(pinned, 9, threads=1)])
+@pytest.mark.parametrize("number", [lambda: torch.rand(()).item(), np.random.rand, random.random])
+def test_each_rank_draws_as_it_would_in_a_process_of_its_own(number: Callable[[], float], around) -> None:
     def draw(group: Communicator) -> list[float]:
         drawn = []
         for _ in range(3):
-            drawn.append(torch.rand(()).item())
+            drawn.append(number())
             if group.rank == 1:
-                torch.rand(7)
+                number()
             group.all_gather(None)
         return drawn
 
-    torch.manual_seed(4)
-    alone = [torch.rand(()).item() for _ in range(3)]
-    after = torch.get_rng_state()
-    torch.manual_seed(4)
-    first, second, third = in_turn(3, draw)
-    assert first == third == alone
-    assert second[0] == first[0] and second[1:] != first[1:]
-    assert torch.equal(torch.get_rng_state(), after), "goes on as the first rank would"
+    with around():
+        before = generators()
+        alone = [number() for _ in range(4)]
+        set_generators(before)
+        first, second, third = in_turn(3, draw)
+        assert first == third == alone[:3]
+        assert second[0] == first[0] and second[1:] != first[1:]
+        assert number() == alone[3], "goes on as the first rank would"
 
 
 def test_ranks_may_pin_numerics_that_are_pinned_around_them() -> None:
