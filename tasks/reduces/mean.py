@@ -77,7 +77,8 @@ class Mean(Reduce):
 class ClippedMean(Mean):
     """The mean of updates whose directions are scaled to an L2 norm of at most `norm` over all elements.
 
-    It bounds what one partition can move (McMahan et al. 2018, section 3, here without noise).
+    It bounds what one partition can move (McMahan et al. 2018, section 3, here without noise). Each of the extras,
+    which move the networks of later rounds, is scaled so as well; buffers are not.
 
     >>> update = Update({"float32": torch.tensor([3.0, 4.0])})
     >>> ClippedMean(norm=1.0).finish(State({}), update).direction["float32"].norm().item()
@@ -98,13 +99,16 @@ class ClippedMean(Mean):
         return self._clipped(node) if isinstance(node, Update) else super().finish(state, node)
 
     def _clipped(self, update: Update) -> Update:
-        floats = [vector.double().square().sum() for k, vector in update.direction.items() if is_float(k)]
+        extras = {name: self._shortened(vectors) for name, vectors in update.extras.items()}
+        return replace(update, direction=self._shortened(update.direction), extras=extras)
+
+    def _shortened(self, vectors: Vectors) -> Vectors:
+        floats = [vector.double().square().sum() for k, vector in vectors.items() if is_float(k)]
         times = self.norm / max(self.norm, math.sqrt(sum(map(float, floats))))
-        scaled = {
+        return {
             k: (vector.to(accumulator(k)) * times).to(vector.dtype) if times < 1 and is_float(k) else vector
-            for k, vector in update.direction.items()
+            for k, vector in vectors.items()
         }
-        return replace(update, direction=scaled)
 
 
 def clipped_mean(norm: float) -> ClippedMean:

@@ -196,6 +196,19 @@ def test_an_update_is_clipped_before_the_mean_and_never_lengthened() -> None:
         find_reduce("clipped_mean:0")
 
 
+def test_extras_are_clipped_each_by_its_own_norm() -> None:
+    """(30, 40) of norm 50 becomes (0.6, 0.8) beside a direction (0.3, 0.4), which stays; the mean with zeros."""
+    long, short, none = (torch.tensor(numbers) for numbers in ([30.0, 40.0], [0.3, 0.4], [0.0, 0.0]))
+    for slot in ("control", "momentum"):
+        sent = Update({"float32": short}, extras={slot: {"float32": long}, "other": {"float32": short}})
+        alone = reduce_all(ClippedMean(norm=1.0), State({}), [sent])
+        assert alone.direction["float32"].tolist() == alone.extras["other"]["float32"].tolist() == short.tolist()
+        assert alone.extras[slot]["float32"].tolist() == pytest.approx([0.6, 0.8])
+        quiet = Update({"float32": none}, extras={slot: {"float32": none}, "other": {"float32": none}})
+        mean = reduce_all(ClippedMean(norm=1.0), State({}), [sent, quiet])
+        assert mean.extras[slot]["float32"].tolist() == pytest.approx([0.3, 0.4])
+
+
 @pytest.mark.parametrize(
     ("dtype", "reduce", "alone"),
     sampled(5, ["float32", "bfloat16", "float64"], [Mean(), Median(), TrimmedMean(1)], [0, ALONE]),
