@@ -73,13 +73,24 @@ def inputs_and_targets(named: Mapping[str, Any], name: str) -> tuple[dict[str, A
 def joined(columns: Mapping[str, Any]) -> Any:
     """The inputs of columns (row, *) by name, as they are used.
 
-    A single one is taken as it is, several of numbers become float32 (row, column), and others keep their names.
+    A single one is taken as it is, several of numbers become floats (row, column), and others keep their names.
     """
     if len(columns) == 1:
         return next(iter(columns.values()))
     if any(np.ndim(column) > 1 for column in columns.values()):
         return columns
-    return np.stack([np.asarray(column).astype(np.float32) for column in columns.values()], axis=1)
+    return np.stack([floats(column, f"column {name!r}") for name, column in columns.items()], axis=1)
+
+
+def floats(column: Any, name: str) -> np.ndarray:
+    """A column (row, *) of numbers as float32 if all numbers of its type are such, else as float64.
+
+    Raises `DataError` for whole numbers that float64 cannot tell apart.
+    """
+    values: np.ndarray = np.asarray(column)
+    if values.dtype.kind in "iu" and values.size and max(int(values.max()), -int(values.min())) > 2**53:
+        raise DataError(f"{name} has whole numbers beyond 2^53; subtract what they share, or leave it out")
+    return values.astype(np.float64 if np.result_type(values.dtype, np.float32).itemsize > 4 else np.float32)
 
 
 def check_lengths(shapes: Sequence[tuple[int, ...]], name: str) -> None:
@@ -102,8 +113,16 @@ def _paired(inputs: Any, targets: Any, convert: Callable[[Any, str], Any], name:
     return Examples(made.inputs, made.targets.to(torch.int64)) if labels else made
 
 
+def _check_unmasked(values: Any, name: str) -> None:
+    """Raise `DataError` for an array of numpy, or arrays or numbers, of which something is masked."""
+    each = [values] if isinstance(values, np.ndarray) else values if isinstance(values, list | tuple) else []
+    if masked := sum(int(np.ma.count_masked(one)) for one in each if isinstance(one, np.ma.MaskedArray)):
+        raise DataError(f"{name}: {masked} numbers are masked; fill them or remove the examples")
+
+
 def _dense(value: Any, name: str) -> torch.Tensor:
     """An array of any form as a dense, contiguous tensor (example, *); raises `DataError`."""
+    _check_unmasked(value, name)
     kind = type(value).__name__
     with failing_as(lambda error: DataError(f"{name} gives a {kind} that is no array: {one_line(error)}")):
         tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
@@ -116,6 +135,7 @@ def _dense(value: Any, name: str) -> torch.Tensor:
 
 def _stacked(values: Any, name: str) -> Any:
     """Stack tensors, arrays, pictures or numbers of the same shape to a tensor (examples, *); dicts by name."""
+    _check_unmasked(values, name)
     if isinstance(values, torch.Tensor):
         return values
     if isinstance(values, np.ndarray) and values.ndim and values.dtype.kind in "biuf":

@@ -111,10 +111,11 @@ class Dataset(Record):
             scaling = pixel_scaling(inputs)
         elif first_tensor(inputs).is_floating_point() and not first_tensor(self.train.inputs).is_floating_point():
             scaling = None  # a transform has scaled the stored bytes itself
+        kind = getattr(torch, dtype)
         if scaling:
             divisor, mean, deviation = scaling
-            inputs = moved(inputs, lambda tensor: ((tensor.to(torch.float32) / divisor) - mean) / deviation)
-        kind = getattr(torch, dtype)
+            wide = torch.promote_types(torch.float32, kind)
+            inputs = moved(inputs, lambda tensor: ((tensor.to(wide) / divisor) - mean) / deviation)
         return moved(Examples(inputs, batch.targets), lambda t: t.to(kind) if t.is_floating_point() else t)
 
     @property

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from storage.errors import DataError, UsageError
-from tasks.data.datasets import differing_files, digest_of, targets_of
+from tasks.data.datasets import Reader, differing_files, digest_of, targets_of
 from tasks.data.description import Description
-from tasks.data.examples import Examples, are_scalar_labels, single
+from tasks.data.examples import Examples, are_scalar_labels, check_distinct, single
 from tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
 from tasks.data.reading import Loading, Opened, Reading, ReadingFailed, forget_opened
 from tasks.data.sources.own import READ_AGAIN
@@ -20,7 +21,11 @@ from tasks.data.sources.table import Source
 from tasks.data.splits.cohort import Cohort
 from tasks.data.splits.deals import Pool, Rows
 from tasks.data.splits.split import Split, held_out_rows, hold_out_of
+from tasks.data.stored_files import FileReader
 from tasks.numerics.pinning import derive_seed
+
+SHOWN = 512
+"""Of so many examples in a file that is larger than memory it is looked whether float32 can hold them."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +224,10 @@ class Partitions:
             _known_rows.cache_clear()
         found = self._dataset(partition)
         train, held_out = self._rows(partition, 0)
+        for part in found.dataset.parts:
+            known = part if isinstance(part, Examples) else _shown(part)
+            if known is not None:
+                check_distinct(known, self.dtype, str(self.source), found.dataset.input_names)
         return Description.of(
             found.dataset,
             self.sample(partition),
@@ -246,6 +255,13 @@ class Partitions:
 
     def _dataset(self, partition: int) -> Opened:
         return self._reading(partition, held_out=False).opened
+
+
+def _shown(part: Reader) -> Examples | None:
+    """The first examples of files; None for other readers, of which each may take long to read."""
+    with suppress(DataError):  # what cannot be read refuses its partition in the round that needs it
+        return part.read(np.arange(min(len(part), SHOWN))) if isinstance(part, FileReader) else None
+    return None
 
 
 @functools.lru_cache(maxsize=2)

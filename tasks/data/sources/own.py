@@ -108,8 +108,11 @@ def _part(data: Any, name: str) -> Examples | Reader:
         raise DataError(f"{name}: a {type(data).__name__} has no length, or no examples")
     if not hasattr(data, "column_names"):
         return Items(data, name)
-    formatted = (getattr(data, "format", None) or {}).get("type")
-    return Columns(data if formatted else data.with_format("numpy"), name)
+    if (getattr(data, "format", None) or {}).get("type"):
+        return Columns(data, name)
+    wide = [key for key, kind in (getattr(data, "features", None) or {}).items() if "float64" in str(kind)]
+    exact = data.select_columns(wide).with_format("numpy", dtype=np.float64) if wide else None
+    return Columns(data.with_format("numpy"), name, exact)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,16 +148,24 @@ class Items(Reader):
 
 @dataclass(frozen=True, eq=False)
 class Columns(Items):
-    """A data set of Hugging Face, whose examples are dicts; without a format it gives arrays of numpy."""
+    """A data set of Hugging Face, whose examples are dicts; without a format it gives arrays of numpy.
+
+    `exact` has the columns of float64, of which its arrays of numpy are float32.
+    """
+
+    exact: Any = None
+
+    def _at(self, rows: np.ndarray) -> dict[str, Any]:
+        return {**self.data[rows], **({} if self.exact is None else self.exact[rows])}
 
     def items(self, rows: np.ndarray) -> list[Any]:
         """The examples at some rows, int64 (row,), as dicts."""
-        columns = self.data[rows]
+        columns = self._at(rows)
         return [{key: column[place] for key, column in columns.items()} for place in range(len(rows))]
 
     def read(self, rows: np.ndarray) -> Examples:
         """The examples at some rows, int64 (row,), with inputs as `joined` gives them."""
-        columns = dict(self.data[rows])
+        columns = self._at(rows)
         if len(columns) < 2:
             raise DataError(f"{self.name}: of the columns {[*columns]} inputs and targets need one each")
         for key, column in columns.items():

@@ -17,7 +17,7 @@ import torch
 
 from storage.errors import ColumnMissing, DataError
 from storage.places.addresses import above, last_name, scheme_of
-from tasks.data.collating import examples_of, joined
+from tasks.data.collating import examples_of, floats, joined
 from tasks.data.datasets import Dataset
 from tasks.data.examples import Examples, check_values
 from tasks.data.sources.arrays import check_memory, reading
@@ -39,7 +39,7 @@ class Tabular(Source):
     by: str | None = None
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
-        """Inputs float32 (rows, columns), targets int64 or float64 (rows,), in the order of the file."""
+        """Inputs float64 or float32 (rows, columns), targets int64 or float64 (rows,), in the file's order."""
         table = _read(self.format, self.file)
         if unnamed := [number for number, name in enumerate(table, 1) if str(name).startswith("Unnamed: ")]:
             # So pandas writes its index to a .csv file, of which nothing can be learned.
@@ -52,7 +52,8 @@ class Tabular(Source):
             gaps = f"{len(missing)} values are missing, the first {first}"
             raise DataError(f"{self.file}: {gaps}; fill them or remove the rows")
         targets, names = _coded(table[target], self.file)
-        examples = examples_of(table[inputs].to_numpy(np.float32), targets, self.file)
+        values = np.stack([floats(table[name], f"{self.file}: column {name!r}") for name in inputs], axis=1)
+        examples = examples_of(values, targets, self.file)
         check_values(examples, self.file)
         columns = {self.by: np.array(table[self.by].tolist())} if self.by else {}
         return Dataset(examples, columns=columns, class_names=names, input_names=tuple(inputs))
@@ -130,12 +131,12 @@ def _roles(
 def _coded(column: pd.Series, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Targets (rows,), int64 labels for whole numbers and texts, else float64; and the texts in label order.
 
-    Raises `DataError` for decimals, whose digits would be taken for texts.
+    Raises `DataError` for decimals and times, whose digits would be taken for texts.
     """
     if column.dtype.kind in "biuf":
         return column.to_numpy(np.float64 if column.dtype.kind == "f" else np.int64), ()
-    if pd.api.types.infer_dtype(column) == "decimal":
-        raise DataError(f"{where}: column {column.name!r} holds decimals; code them as whole numbers or floats")
+    if (held := pd.api.types.infer_dtype(column)) == "decimal" or column.dtype.kind in "mM":
+        raise DataError(f"{where}: column {column.name!r} holds {held}s; code them as whole numbers or floats")
     labels, names = column.astype(str).factorize(sort=True)
     return labels.astype(np.int64), tuple(map(str, names))
 

@@ -42,7 +42,7 @@ def write(request, tmp_path):
 
 def test_texts_are_labels_in_sorted_order_and_numbers_inputs(write) -> None:
     dataset = find_source(write(TABLE.drop(columns="ward"))).load(0, 1)
-    assert dataset.train.inputs.dtype == torch.float32
+    assert dataset.train.inputs.dtype == torch.float64
     assert dataset.train.inputs.tolist() == [[30, 1.5], [41, 1.75], [25, 2.0], [60, 1.25]]
     assert (dataset.train.targets.dtype, dataset.train.targets.tolist()) == (torch.int64, [2, 0, 1, 0])
 
