@@ -24,7 +24,7 @@ from tasks.algebra import Algorithm, Reduce
 from tasks.applies.optimizers import Sgd
 from tasks.asynchronous.orders import Recorded, Seeded
 from tasks.compute.compute import Fitting
-from tasks.data.description import Description, combine
+from tasks.data.description import Description, check_numbered, combine
 from tasks.data.partitions import Partitions
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits.split import Split
@@ -179,6 +179,8 @@ def objective_for(config: TrainConfig, description: Description) -> Objective:
     fitting = "cross_entropy" if description.labels and config.model != "linear" else "mse"
     loss = fitting if config.loss is None else config.loss
     outputs = description.classes if description.labels and loss != "mse" else prod(description.targets)
+    if loss == "cross_entropy" and isinstance(config.model, str):
+        check_numbered(outputs, description.distinct)
     options = json.dumps(config.model_options, sort_keys=True)
     model = ModelSpec(config.model, description.inputs, outputs, config.dtype, config.seed, options)
     return Objective(model, loss, config.scores)

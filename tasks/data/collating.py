@@ -130,7 +130,10 @@ def _dense(value: Any, name: str) -> torch.Tensor:
         raise DataError(f"{name} gives a tensor that is sparse, nested or without values; make it a dense one")
     if tensor.is_floating_point() and tensor.dtype.itemsize == 1:
         raise DataError(f"{name} gives numbers of type {dtype_name(tensor.dtype)}; give float32")
-    return (tensor.to(torch.int64) if tensor.dtype in UNSUMMED else tensor).contiguous()
+    whole = tensor.to(torch.int64) if tensor.dtype in UNSUMMED else tensor
+    if tensor.dtype == torch.uint64 and bool((whole < 0).any()):
+        raise DataError(f"{name} gives whole numbers of 2^63 and more; subtract what they share")
+    return whole.contiguous()
 
 
 def _stacked(values: Any, name: str) -> Any:

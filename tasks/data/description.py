@@ -21,7 +21,8 @@ class Description:
     (time,). `class_names` are the labels' names before they were coded as numbers, and `input_names` those of the
     columns of a table. If every partition has the same held-out examples, `shared` is their digest and they are
     counted once; else it is empty. `files` has what shows that each file is the same which is read where it is
-    used, by its name.
+    used, by its name. `distinct` is how many labels occur, of several partitions at most, or 0 if each example has
+    several or a data set tells its classes.
     """
 
     examples: int
@@ -35,6 +36,7 @@ class Description:
     input_names: tuple[str, ...] = ()
     shared: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+    distinct: int = 0
 
     @classmethod
     def of(
@@ -54,6 +56,7 @@ class Description:
         labels = isinstance(targets, torch.Tensor) and are_labels(targets)
         every = [tensor for part in dataset.parts for tensor in _label_tensors(part)]
         shown = [part.classes for part in dataset.parts if isinstance(part, Reader)] if labels else []
+        alone = labels and every and not (_shape(sample.targets) or dataset.classes or any(shown))
         return cls(
             examples=examples,
             held_out=held_out,
@@ -66,6 +69,20 @@ class Description:
             input_names=dataset.input_names,
             shared=json_digest(held.evidence()) if held is not None and shared else "",
             files=files,
+            distinct=len(torch.cat(every).unique()) if alone else 0,
+        )
+
+
+MOST_OUTPUTS = 10_000
+"""How many classes there may be of which less than one in a hundred occurs."""
+
+
+def check_numbered(classes: int, distinct: int) -> None:
+    """Raise `DataError` if labels below `classes`, of which some occur, are not numbered from 0 upwards."""
+    if classes > max(MOST_OUTPUTS, 100 * distinct) and distinct:
+        raise DataError(
+            f"labels go up to {classes - 1}, and {distinct} different ones occur; number them from 0 upwards, use "
+            "a network of your own, or the loss mse if they are quantities"
         )
 
 
@@ -99,6 +116,7 @@ def combine(descriptions: Sequence[Description]) -> Description:
         examples=sum(d.examples for d in descriptions),
         held_out=first.held_out if shared else sum(d.held_out for d in descriptions),
         classes=max(d.classes for d in descriptions),
+        distinct=sum(d.distinct for d in descriptions) if all(d.distinct for d in descriptions) else 0,
         class_names=_names([d.class_names for d in descriptions], "class"),
         input_names=_names([d.input_names for d in descriptions], "column"),
         files={name: shown for d in descriptions for name, shown in d.files.items()},

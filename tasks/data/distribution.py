@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 
+from tasks.data.description import check_numbered
 from tasks.data.examples import are_scalar_labels
 from tasks.data.partitions import Partitions
 
@@ -53,6 +55,7 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
     counts = pd.DataFrame(index=pd.RangeIndex(len(sizes), name="partition"))
     if targets and all(map(are_scalar_labels, targets)):
         classes = 1 + max(int(part.max()) for part in targets)
+        check_numbered(classes, len(torch.cat(targets).unique()))
         counts = pd.DataFrame([part.bincount(minlength=classes).tolist() for part in targets], counts.index)
         names = partitions.describe(0).class_names
         counts = counts.rename(columns={} if "size" in names else dict(enumerate(names)))
