@@ -65,7 +65,8 @@ class Span:
 class UnitGroups:
     """A network's groups of interchangeable units, where they are, and what is pinned and why.
 
-    `pinned` maps each tensor without a free axis to the reason; `unknown` maps operations without a rule to the
+    `pinned` maps each tensor without a free axis, or with units that may be in orders that are not looked for, to
+    the reason; `unknown` maps operations without a rule to the
     place where they stand first; `spans` are the units of all axes, free and pinned; `taps` are the values in the
     graph that show units at work, as pieces; `statistics` names the tensors that are buffers; `batch` is the
     length of the example inputs.
@@ -84,7 +85,7 @@ class UnitGroups:
 
     @property
     def coverage(self) -> float:
-        """The share of the tensors with at least one free axis."""
+        """The share of the tensors that are not pinned."""
         counted = [name for name, shape in self.tensors.items() if math.prod(shape) > 1]
         return 1 - len(self.pinned) / len(counted) if counted else 0.0
 

@@ -12,10 +12,10 @@ from torch import nn
 
 from storage.errors import ModelError
 from tasks.matching.groups import Piece, Span, UnitGroup, UnitGroups
-from tasks.matching.tracing.axes import Atom
+from tasks.matching.tracing.axes import UNSEEN, Atom
 from tasks.matching.tracing.blocks import Block, placed
 from tasks.matching.tracing.export import first_names
-from tasks.matching.tracing.settling import ancestors, companions, settle
+from tasks.matching.tracing.settling import ancestors, settle
 from tasks.matching.tracing.trace import Trace, trace
 
 
@@ -29,12 +29,12 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
     if not shapes:
         raise ModelError(f"{type(model).__name__} has no parameters")
     traced = trace(model, inputs)
-    settle(traced)
+    together = settle(traced)
     blocks = {name: placed(axes, shapes[name]) for name, axes in traced.tensors.items()}
     every = [block for parts in blocks.values() for block in parts]
     _pin_unused(traced, every)
     free = [atom for atom in dict.fromkeys(a for block in every for a in block.atoms) if atom.pinned is None]
-    chains = ancestors(free, companions(traced), every)
+    chains = ancestors(free, together, every)
     names = _names(blocks, free)
     groups = [UnitGroup(name, atom.size, tuple(names[a] for a in chains[atom])) for atom, name in names.items()]
     aliases = {name: first for name, first in first_names(model).items() if name != first}
@@ -102,11 +102,19 @@ def _spans(blocks: Mapping[str, list[Block]], names: Mapping[Atom, str]) -> Iter
 
 
 def _taps(traced: Trace, names: Mapping[Atom, str]) -> tuple[Piece, ...]:
-    """The intermediate values that go into a sum, as pieces; only those with units of some parameter."""
+    """The intermediate values that go into a sum, as pieces; only those with units of some parameter.
+
+    Sorted rows are left out, as two networks sort them differently, and what does not depend on the inputs.
+    """
+    graph, signature = traced.program.graph, traced.program.graph_signature
+    shown = {node for node in graph.nodes if node.name in signature.user_inputs}
+    for node in graph.nodes:
+        if not shown.isdisjoint(node.all_input_nodes):
+            shown.add(node)
     return tuple(
         piece
         for node, axes in traced.summed.items()
-        if node.graph is traced.program.graph
+        if node in shown and not any(axis.root.runs for axis in axes)
         for piece in _pieces(node.name, placed(axes, node.meta["val"].shape), names)
     )
 
@@ -118,6 +126,7 @@ def _pinned(shapes: Mapping[str, tuple[int, ...]], traced: Trace, aliases: Mappi
             continue
         atoms = [atom for axis in traced.tensors.get(name, []) for atom in axis.walk()]
         reasons = [atom.pinned for atom in atoms if atom.size > 1 and atom.parts is None]
-        if all(reasons):
-            pinned[name] = ", ".join(dict.fromkeys(map(str, reasons))) or "not used"
+        found = list(dict.fromkeys(filter(None, reasons)))
+        if all(reasons) or any(reason.startswith(UNSEEN) for reason in found):
+            pinned[name] = ", ".join(found) or "not used"
     return pinned

@@ -18,6 +18,9 @@ Segment = list["Atom"]
 Axes = list["Atom"]
 """The axes of a tensor: an atom for each dimension."""
 
+UNSEEN = "may be in orders that are not looked for: "
+"""How the reason begins for pinning units that could be in another order, which tracing does not find."""
+
 OPERATION: ContextVar[str] = ContextVar("operation", default="")
 """The operation whose rule is being applied, to name it in the reasons for pinning."""
 
@@ -33,7 +36,8 @@ class Atom:
     `parts` are the products that it was cut into, or the one into which it was factored. `chosen` holds choices:
     for another atom beside it and each index of that atom, the atom that takes its place there. For example,
     packed queries and keys have different units at each index of the packing axis. `link` leads to the atom that
-    it was unified with.
+    it was unified with. Rows that were sorted by which units they are for have `runs` of these units. An atom that
+    `clashes` with another grouping of the same units does not say which they are.
     """
 
     size: int
@@ -41,6 +45,8 @@ class Atom:
     parts: list[Segment] | None = None
     chosen: dict[Atom, dict[int, Atom]] = field(default_factory=dict)
     link: Atom | None = None
+    runs: Atom | None = None
+    clashes: bool = False
 
     @property
     def root(self) -> Atom:
@@ -71,13 +77,18 @@ class Atom:
         (first, *more) = self.segments
         return first[0] if len(first) == 1 and not more else None
 
-    def pin(self, why: str) -> None:
+    def pin(self, why: str, clashes: bool = False) -> None:
         """Pin all units, for the reason `why`; earlier reasons stay."""
         root = self.root
+        root.clashes = root.clashes or clashes
         for segment in root.parts or []:
-            pin_all(segment, why)
+            pin_all(segment, why, clashes)
         if root.parts is None and root.pinned is None:
             root.pinned = why
+
+    def part(self, size: int) -> Atom:
+        """A new atom for a part of this one, of this size."""
+        return Atom(size, self.pinned, clashes=self.clashes)
 
     def factored(self, *sizes: int) -> list[Atom]:
         """Atoms of these sizes whose row-major product this is."""
@@ -95,7 +106,7 @@ class Atom:
         """The units at this index of the atom `beside`, where they may be different ones."""
 
         def chosen(atom: Atom) -> Atom:
-            if atom.pinned is not None or atom.parts is not None:
+            if atom.pinned is not None or atom.parts is not None or atom.runs is not None:
                 return atom
             return atom.chosen.setdefault(beside, {}).setdefault(index, Atom(atom.size))
 
@@ -113,6 +124,18 @@ class Atom:
                 yield from atom.walk(seen)
 
 
+class UnitNumbers(list["Atom"]):
+    """The axes of integers that say something of the units `of` other axes.
+
+    ``units``: each is the index of one; ``order``: all indices, each once; ``places``: all, from 0 on; ``counts``:
+    how often each unit is among sorted rows, ``ends``: the row at which its run ends; these are of units and rows.
+    """
+
+    def __init__(self, axes: Axes, what: str, *of: Atom) -> None:
+        super().__init__(axes)
+        self.what, self.of = what, of
+
+
 def new_axes(shape: Sequence[int], pinned: str | None = None) -> Axes:
     """A new axis for each dimension."""
     return [Atom(size, pinned) for size in shape]
@@ -123,10 +146,10 @@ def is_axes(value: object) -> TypeGuard[Axes]:
     return isinstance(value, list)
 
 
-def pin_all(axes: Axes, why: str) -> None:
+def pin_all(axes: Axes, why: str, clashes: bool = False) -> None:
     """Pin all units of several axes, for the reason `why`."""
     for axis in axes:
-        axis.pin(why)
+        axis.pin(why, clashes)
 
 
 def product(*atoms: Atom) -> Atom:
@@ -181,13 +204,13 @@ def _cut_first(segments: list[Segment], first: int) -> bool:
     if atom.parts is not None or first % block:
         return False
     count = first // block
-    atom.parts = [[Atom(count, atom.pinned)], [Atom(atom.size - count, atom.pinned)]]
+    atom.parts = [[atom.part(count)], [atom.part(atom.size - count)]]
     segments[:1] = [[*part, *rest] for part in atom.parts]
     return True
 
 
 def _clash(atoms: Segment, what: str) -> None:
-    pin_all(atoms, f"operation {OPERATION.get()} {what}")
+    pin_all(atoms, f"operation {OPERATION.get()} {what}", clashes=True)
 
 
 def _unify_products(left: Segment, right: Segment) -> None:
@@ -201,7 +224,7 @@ def _unify_products(left: Segment, right: Segment) -> None:
             if large.parts is not None or large.size % small.size:
                 _clash([*left, *right, a, b], f"groups units by {small.size} and by {large.size}")
                 return
-            large.parts = [[Atom(large.size // small.size, large.pinned), Atom(small.size, large.pinned)]]
+            large.parts = [[large.part(large.size // small.size), large.part(small.size)]]
             left.append(a)
             right.append(b)
         left, right = ([factor for atom in side for factor in atom.factors] for side in (left, right))
@@ -217,8 +240,11 @@ def union(a: Atom, b: Atom) -> None:
     root, other = (a, b) if a.parts is not None or b.parts is None else (b, a)
     why = root.pinned or other.pinned
     other.link = root
+    if root.runs is not None and other.runs is not None:
+        root.pin("rows that were sorted twice meet")
+    root.runs = root.runs or other.runs
     if why is not None:
-        root.pin(why)
+        root.pin(why, root.clashes or other.clashes)
     for beside, atoms in other.chosen.items():
         for index, atom in atoms.items():
             keep_choice(root, beside, index, atom)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -30,7 +30,12 @@ class Block:
 def placed(axes: Axes, shape: Sequence[int]) -> list[Block]:
     """The blocks of a contiguous tensor, with atoms that were cut or have choices followed to their parts."""
     steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return [stage for block in products(axes, steps) for stage in stages(block) if not _follow(stage)]
+    return leaves(products(axes, steps))
+
+
+def leaves(blocks: Iterable[Block]) -> list[Block]:
+    """The blocks that following all choices gives."""
+    return [stage for block in blocks for stage in stages(block) if not _follow(stage)]
 
 
 def products(axes: Axes, steps: Sequence[int] | None = None) -> list[Block]:

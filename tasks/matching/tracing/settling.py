@@ -8,31 +8,84 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tasks.matching.tracing.axes import OPERATION, Atom, keep_choice, union
-from tasks.matching.tracing.blocks import Block, products, stages
+from tasks.matching.tracing.axes import OPERATION, UNSEEN, Atom, Axes, keep_choice, union
+from tasks.matching.tracing.blocks import Block, leaves, products, stages
 from tasks.matching.tracing.trace import Trace
 
 Companions = dict[Atom, set[Atom]]
 
 
-def settle(trace: Trace) -> None:
-    """Undo illegal choices: a unit may only depend on another that stands beside it in every tensor and sum."""
+def settle(trace: Trace) -> Companions:
+    """Decide which choices there are, and return the companions.
+
+    A unit may only depend on another that stands beside it in every tensor and sum, and does if that is pinned.
+    """
     OPERATION.set("that stacks or selects")
-    while heads := _heads(trace):
+    while True:
+        atoms = _atoms(trace.every)
+        _check_runs(trace, atoms)
+        heads = [atom for atom in atoms if atom.chosen]
         if sum(_tidy(head) for head in heads):
             continue
         together = companions(trace)
         illegal = [head for head in heads if not set(head.chosen) <= together.get(head, set())]
-        if not illegal:
-            return
         for head in illegal:
             _give_up(head, next(iter(head.chosen)))
+        if not illegal and not _divide(trace, together):
+            return together
 
 
-def _heads(trace: Trace) -> list[Atom]:
-    """All atoms with choices, in an order that is the same in every process."""
+def _atoms(tensors: Iterable[Axes]) -> list[Atom]:
+    """All atoms of tensors, in an order that is the same in every process."""
     seen: set[Atom] = set()
-    return [atom for axes in trace.every for axis in axes for atom in axis.walk(seen) if atom.chosen]
+    return [atom for axes in tensors for axis in axes for atom in axis.walk(seen)]
+
+
+def _check_runs(trace: Trace, atoms: Iterable[Atom]) -> None:
+    """Pin units by which rows were sorted if something depends on the order of the sorted rows."""
+    fixed = set(_atoms(trace.tensors.values()))
+    for atom in atoms:
+        if atom.runs is not None and (atom.pinned or atom.parts is not None or atom in fixed):
+            for axis in (atom, atom.runs):
+                axis.pin(UNSEEN + "something depends on the order of rows that are sorted by them")
+            atom.runs = None
+
+
+def _divide(trace: Trace, together: Companions) -> bool:
+    """Give units that stand beside a pinned one everywhere an order at each of its indices; whether there are any.
+
+    Those that have only in tensors, from which parts are looked up, may have such orders and are pinned.
+    """
+    blocks = [leaf for axes in trace.tensors.values() for leaf in leaves(products(axes))]
+    beside: dict[Atom, dict[Atom, None]] = {}
+    for block in blocks:
+        for atom in block.atoms:
+            others = dict.fromkeys(
+                other for other in block.atoms if block.atoms.count(other) == 1 and other != atom
+            )
+            beside[atom] = {o: None for o in beside.get(atom, others) if o in others}
+    looked_up = {
+        (rest, units)
+        for along, axes, _ in trace.looked_up
+        for one in leaves(products(axes))
+        if len(one.atoms) > 1
+        for rest in one.atoms
+        for units in along.factors
+    }
+    changed = False
+    for atom, others in beside.items():
+        if atom.pinned is not None or atom.chosen:
+            continue
+        near = together.get(atom, set())
+        fixed = next((one for one in others if one.pinned is not None and one in near), None)
+        if fixed is not None:
+            atom.chosen[fixed] = {index: Atom(atom.size) for index in range(fixed.size)}
+        elif any((atom, one) in looked_up and one not in near for one in others):
+            atom.pin(UNSEEN + "each of the parts that are looked up may have its own")
+        else:
+            continue
+        changed = True
+    return changed
 
 
 def _tidy(head: Atom) -> bool:
@@ -65,11 +118,13 @@ def _give_up(head: Atom, beside: Atom) -> None:
 def companions(trace: Trace) -> Companions:
     """For each atom, those that stand beside it exactly once in every tensor and every sum in which it occurs."""
     together: Companions = {}
-    for members, around in [*((axes, []) for axes in trace.every), *trace.sums]:
-        for block in products([*members, *around]):
+    for members, around in [*((axes, None) for axes in trace.every), *trace.sums]:
+        for block in products([*members, *(around or [])]):
             for stage in stages(block):
                 present = Counter((*stage.atoms, *stage.fixed))
-                beside = {atom for atom, count in present.items() if count == 1}
+                if around is None:  # a row that was sorted stands for its unit
+                    present.update(f for atom in stage.atoms if atom.runs is not None for f in atom.runs.factors)
+                beside = {atom for atom, count in present.items() if count == 1 and not atom.clashes}
                 for atom, _, axis in stage.places:
                     if axis < len(members):
                         together[atom] = together[atom] & beside if atom in together else beside

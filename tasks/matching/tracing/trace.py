@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,14 +11,29 @@ import torch
 from torch import fx, nn
 
 from storage.errors import ModelError, one_line
-from tasks.matching.tracing.axes import OPERATION, Atom, Axes, AxesMismatch, is_axes, new_axes, pin_all, unify
+from tasks.matching.tracing.axes import (
+    OPERATION,
+    UNSEEN,
+    Atom,
+    Axes,
+    AxesMismatch,
+    UnitNumbers,
+    is_axes,
+    new_axes,
+    pin_all,
+    unify,
+)
 from tasks.matching.tracing.export import exported, first_names
 from tasks.matching.tracing.rules import rule_of
 from tasks.matching.tracing.rules.registry import Dependence, Site
+from tasks.matching.tracing.rules.routing import KEEPING
 from tasks.matching.unofficial import OpOverload, arguments, is_view, operation_name, tensors_in, writes
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run an inner graph, given as the argument before their operands."""
+
+EXACT = (torch.int32, torch.int64, torch.float32, torch.float64)
+"""Types in which the numbers of units stay as they are."""
 
 NOT_UNDERSTOOD = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
 """Exceptions that a rule raises for an operation that it was not written for, such as another overload."""
@@ -32,7 +47,8 @@ class Trace:
     """The axes of a network's parameters and buffers, of all its intermediate values, and of its sums.
 
     `unknown` maps each operation without a rule to the first node where it occurs. `summed` has the values that go
-    into a sum, by the node of the graph that gives them; there the next layer reads the units.
+    into a sum, by the node of the graph that gives them; there the next layer reads the units. `looked_up` has the
+    axes along which parts of tensors were looked up, the other axes, and the numbers by which.
     """
 
     program: torch.export.ExportedProgram
@@ -41,6 +57,7 @@ class Trace:
     sums: list[Dependence] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
     summed: dict[fx.Node, Axes] = field(default_factory=dict)
+    looked_up: list[tuple[Atom, Axes, Axes]] = field(default_factory=list)
 
     @property
     def every(self) -> list[Axes]:
@@ -102,9 +119,11 @@ class Trace:
         OPERATION.set(f"{target} ({node.name})")
         try:
             named = arguments(target, *node.args, **node.kwargs)
-            outputs = rule(site, **{name: _values(value, environment) for name, value in named.items()})
+            given = {name: _values(value, environment) for name, value in named.items()}
+            outputs = rule(site, **given)
             if not isinstance(outputs, tuple):
                 outputs = (outputs,) * len(shapes)
+            outputs = self._numbers(node, site, tuple(given.values()), outputs, environment)
             for axes, shape in zip(outputs, shapes, strict=True):
                 if axes is not None and tuple(axis.size for axis in axes) != shape:
                     raise AxesMismatch(f"{[axis.size for axis in axes]} is not its shape {list(shape)}")
@@ -116,11 +135,33 @@ class Trace:
             reason = f" ({one_line(error)})" if str(error) else ""
             return self._unknown(node, f"{target}{reason}", shapes, environment)
         self.sums += site.dependences
+        for units, rest, index in site.looked_up:
+            same = next(
+                (other for other, _, by in self.looked_up if by is index and other.size == units.size), units
+            )
+            unify(same, units)
+            self.looked_up.append((units, rest, index))
         if site.summed:
             # A constant, which has no inputs, shows no units at work.
             inputs = [n for n in node.all_input_nodes if n in self.values and n.all_input_nodes]
             self.summed |= {n: self.values[n] for n in inputs}
         return outputs
+
+    def _numbers(
+        self, node: fx.Node, site: Site, given: Any, outputs: tuple[Axes | None, ...], environment: Environment
+    ) -> tuple[Axes | None, ...]:
+        """The axes of outputs, as numbers where an operation kept those that it was given; others are pinned."""
+        numbers = [axes for axes in _axes_within(given) if isinstance(axes, UnitNumbers)]
+        if site.name in KEEPING and numbers and node.meta["val"].dtype in EXACT:
+            return tuple(UnitNumbers(axes or [], numbers[0].what, *numbers[0].of) for axes in outputs)
+        unread = [axes for axes in numbers if not any(axes is read for read in site.read)]
+        _pin_numbered(unread, site.name)
+        if writes(site.operation) or is_view(site.operation):  # what shares their memory says nothing any more
+            changed = [one.of for one in unread]
+            for axes in _axes_within(tuple(environment.values())):
+                if isinstance(axes, UnitNumbers) and axes.of in changed:
+                    axes.what = "written to"
+        return tuple(list(axes) if axes and any(axes is one for one in unread) else axes for axes in outputs)
 
     def _enter(self, node: fx.Node, environment: Environment) -> Any:
         given: list[Any] = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
@@ -135,7 +176,9 @@ class Trace:
         """Pin all that an operation without a rule touches; returns new axes for its outputs."""
         why = f"operation {name} is not understood"
         self.unknown.setdefault(name, node.name)
-        for axes in _axes_within(tuple(environment.get(source) for source in node.all_input_nodes)):
+        inputs = list(_axes_within(tuple(environment.get(source) for source in node.all_input_nodes)))
+        _pin_numbered(inputs, name)
+        for axes in inputs:
             pin_all(axes, why)
         return tuple(new_axes(shape, why) for shape in shapes)
 
@@ -148,9 +191,18 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     places = [node for node in program.graph.nodes if node.op == "placeholder"]
     targets = [given.target or "" for given in program.graph_signature.input_specs]
     environment = {n: _placeholder(traced, n, target, names) for n, target in zip(places, targets, strict=True)}
-    for axes in _axes_within(traced.run(program.graph, environment)):
+    outputs = list(_axes_within(traced.run(program.graph, environment)))
+    _pin_numbered(outputs, "output")
+    for axes in outputs:
         pin_all(axes, "output")
     return traced
+
+
+def _pin_numbered(tensors: Iterable[Axes], reader: str) -> None:
+    """Pin the units whose numbers something reads that does not know of another order of them."""
+    for axes in tensors:
+        if isinstance(axes, UnitNumbers):
+            pin_all(list(axes.of), f"{UNSEEN}{reader} reads their numbers")
 
 
 def _placeholder(traced: Trace, node: fx.Node, target: str, names: Mapping[str, str]) -> Axes | None:

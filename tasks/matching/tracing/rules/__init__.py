@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from tasks.matching.tracing.rules import elementwise, recurrent, shapes, sums
+from tasks.matching.tracing.rules import elementwise, recurrent, routing, shapes, sums
 from tasks.matching.tracing.rules.registry import RULES, Rule
 from tasks.matching.unofficial import OpOverload, operation_name
 
-__all__ = ["elementwise", "recurrent", "rule_of", "shapes", "sums"]
+__all__ = ["elementwise", "recurrent", "routing", "rule_of", "shapes", "sums"]
 
 
 def rule_of(operation: OpOverload) -> Rule | None:

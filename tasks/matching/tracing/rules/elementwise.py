@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.tracing.axes import Atom, Axes, broadcast, new_axes, pin_all, unify
+from tasks.matching.tracing.axes import Atom, Axes, UnitNumbers, broadcast, new_axes, pin_all, unify
 from tasks.matching.tracing.rules.registry import Site, rule, tensors
 
 ELEMENTWISE = """
@@ -41,8 +41,10 @@ def _uniform(site: Site, **_: Any) -> Axes:
 
 
 @rule("arange linspace eye rand randn rand_like randn_like")
-def _numbered(site: Site, **_: Any) -> Axes:
-    return new_axes(site.shape, f"{site.name} numbers it")
+def _numbered(site: Site, **more: Any) -> Axes:
+    axes = new_axes(site.shape, f"{site.name} numbers it")
+    plain = site.name == "arange" and not more.get("start") and more.get("step", 1) == 1
+    return UnitNumbers(axes, "places", *axes) if plain else axes
 
 
 @rule("one_hot")

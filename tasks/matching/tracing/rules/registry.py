@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar, cast
 
-from tasks.matching.tracing.axes import Axes, is_axes
+from tasks.matching.tracing.axes import Atom, Axes, UnitNumbers, is_axes
 from tasks.matching.unofficial import OpOverload
 
 Result = Axes | tuple[Axes | None, ...] | None
@@ -25,7 +25,8 @@ class Site:
     """One operation in the graph: its name, the shapes of its outputs, and what its rule notes about it.
 
     `used` holds the indices of those outputs of a tuple that are used. The rule adds to `dependences` where axes
-    are summed over or looked up, and sets `summed` if some are summed.
+    are summed over or looked up, and sets `summed` if some are summed. `looked_up` has the axis along which parts
+    of a tensor were looked up, its other axes, and by what. `read` has the numbers that the rule understood.
     """
 
     name: str
@@ -34,6 +35,8 @@ class Site:
     used: frozenset[int] = frozenset()
     dependences: list[Dependence] = field(default_factory=list)
     summed: bool = False
+    looked_up: list[tuple[Atom, Axes, Axes]] = field(default_factory=list)
+    read: list[Axes] = field(default_factory=list)
 
     @property
     def shape(self) -> list[int]:
@@ -46,6 +49,13 @@ class Site:
         self.dependences.append((axes, batch))
         self.dependences += [(rest, batch) for rest in others if rest]
         self.apart(batch)
+
+    def reads(self, axes: Axes | None, what: str, size: int | None = None) -> TypeGuard[UnitNumbers]:
+        """Whether these are numbers of this kind, of as many units; they then count as understood."""
+        known = isinstance(axes, UnitNumbers) and axes.what == what and size in (None, axes.of[0].size)
+        if known:
+            self.read.append(cast("UnitNumbers", axes))
+        return known
 
     def apart(self, axes: Axes) -> None:
         """Note that the order of units on these axes may depend only on one another."""

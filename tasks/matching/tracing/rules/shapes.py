@@ -8,7 +8,17 @@ from typing import Any
 
 import torch
 
-from tasks.matching.tracing.axes import Atom, Axes, broadcast, concatenation, new_axes, pin_all, product, unify
+from tasks.matching.tracing.axes import (
+    Atom,
+    Axes,
+    UnitNumbers,
+    broadcast,
+    concatenation,
+    new_axes,
+    pin_all,
+    product,
+    unify,
+)
 from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule
 
 
@@ -160,6 +170,10 @@ def _slice(site: Site, self: Axes, dim: int = 0, start: int | None = None, step:
     first = min(max((start or 0) + (whole if (start or 0) < 0 else 0), 0), whole)
     if size == 1 and _is_pinned(self[place]):
         return _at_index(self, place, first, Atom(1))
+    if step == whole // size > first and step * size == whole:  # all of one of several that are interleaved
+        units, several = self[place].factored(size, step)
+        several.pin("a slice with a step")
+        return _at_index(_replaced(self, place, units, several), place + 1, first)
     if step != 1:
         site.mix(self, [place], "a slice with a step")
         return _replaced(self, place, Atom(size, "a slice with a step"))
@@ -191,20 +205,48 @@ def _at_index(axes: Axes, place: int, index: int, *left: Atom) -> Axes:
 
 @rule("index")
 def _index(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
-    """Advanced indexing pins the indexed axes and keeps the others."""
+    """Advanced indexing keeps the axes that are not indexed, and pins the others unless it is by their numbers."""
     places = [d for d, index in enumerate(indices) if index is not None]
-    rest = site.mix(self, places, "it is indexed")
+    rest = _looked_up(site, self, places, [index for index in indices if index is not None], "it is indexed")
     together = places == list(range(places[0], places[0] + len(places)))
     first = places[0] if together else 0
     added = broadcast(*(index for index in indices if index is not None))
     return [*rest[:first], *added, *rest[first:]]
 
 
+def _looked_up(site: Site, self: Axes, places: Sequence[int], indices: Sequence[Axes], why: str) -> Axes:
+    """The axes besides those along which parts are looked up, which are pinned for the reason `why`.
+
+    They are not if each index is the number of one of their units: another order of these changes both.
+    """
+    (index, *more), units = indices, self[places[0]]
+    if more or not site.reads(index, "units", units.size):
+        rest = site.mix(self, places, why)
+    else:
+        unify(units, index.of[0])
+        rest = [axis for d, axis in enumerate(self) if d not in places]
+        runs = index[0].root.runs if len(index) == 1 else None
+        sorted_rows = runs is not None and runs.root is units.root
+        site.dependences += [([units], []), (rest, [units] if sorted_rows else [])]
+    if not more:
+        site.looked_up.append((units, rest, index))
+    return rest
+
+
 @rule("index_put")
-def _index_put(site: Site, self: Axes, indices: Sequence[Axes | None], values: Axes, **_: Any) -> Axes:
+def _index_put(
+    site: Site, self: Axes, indices: Sequence[Axes | None], values: Axes, accumulate: bool = False
+) -> Axes:
     """The written values have the axes that reading at the same indices would give."""
     if any(index is not None and len(index) != 1 for index in indices):
         raise Unknown  # it cannot be told from a mask over several axes
+    size, order = self[0].size, indices[0]
+    whole = len(self) == 1 and not accumulate and site.reads(values, "places", size)
+    if whole and site.reads(order, "order", size):
+        unify(self[0], order.of[0])
+        return UnitNumbers(
+            self, "units", order[0]
+        )  # the number of each sorted row is written to where it came from
     for index in indices:
         pin_all(index or [], "it is written to")
     broadcast(_index(site, self, indices), values)
@@ -219,18 +261,23 @@ def _index_select(site: Site, self: Axes, dim: int, index: Axes) -> Axes:
 @rule("gather")
 def _gather(site: Site, self: Axes, index: Axes, dim: int, **_: Any) -> Axes:
     place = dim % len(self)
-    site.mix(self, [place], "it is indexed")
+    if site.reads(index, "units", self[place].size):
+        unify(self[place], index.of[0])
+        site.apart([self[place]])
+        site.apart([axis for d, axis in enumerate(self) if d != place])
+    else:
+        site.mix(self, [place], "it is indexed")
     for d, (axis, other) in enumerate(zip(self, index, strict=True)):
         if d != place and axis.size == other.size:
             unify(axis, other)
         elif d != place:
             pin_all([axis, other], "it is indexed")
-    return index
+    return list(index)
 
 
 @rule("embedding")
 def _embedding(site: Site, weight: Axes, indices: Axes, **_: Any) -> Axes:
-    return [*indices, *site.mix(weight, [0], "vocabulary")]
+    return [*indices, *_looked_up(site, weight, [0], [indices], "vocabulary")]
 
 
 @rule("constant_pad_nd pad")

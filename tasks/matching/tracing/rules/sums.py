@@ -69,14 +69,6 @@ def _matmul(site: Site, **arguments: Any) -> Axes:
     return broadcast(*added, summed_product(site, f"{','.join(terms)}->{result}", left, right))
 
 
-@rule("_grouped_mm", "transformers::grouped_mm_fallback")
-def _grouped_mm(site: Site, offs: Axes, **arguments: Any) -> Axes:
-    """Runs of rows (rows, in) times one matrix each, (runs, in, out); `offs` has the row where each run ends."""
-    rows, matrices = tensors(arguments)
-    pin_all([rows[0], matrices[0], *offs], "runs of rows are told apart")
-    return summed_product(site, "ri,gio->ro", rows, matrices)
-
-
 @rule("scaled_dot_product_attention")
 def _attention(site: Site, query: Axes, key: Axes, value: Axes, **more: Any) -> Axes:
     if more["enable_gqa"] and query[-3].size != key[-3].size:
@@ -151,14 +143,8 @@ def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
     return self
 
 
-@rule("histc")
-def _histogram(site: Site, self: Axes, **_: Any) -> Axes:
-    site.mix(self, range(len(self)), "it is counted")
-    return [Atom(site.shape[0], "it is counted")]
-
-
-@rule("cumsum cumprod cummax cummin logcumsumexp diff sort argsort flip roll topk")
-def _ordered(site: Site, self: Axes, **more: Any) -> Axes:
+@rule("cumprod cummax cummin logcumsumexp diff argsort flip roll")
+def ordered(site: Site, self: Axes, **more: Any) -> Axes:
     """Operations that depend on the order along some dimensions; the others may be permuted."""
     dims = dimensions(more.get("dims", more.get("dim", -1)), len(self))
     site.mix(self, dims, f"{site.name} depends on the order")

@@ -122,7 +122,7 @@ case(
     lambda m, x: (m.a(x).narrow(1, 2, 3) @ m.w, m.a(x)[:, :2].sum(), m.a(x)[:, 5:].sum()),
     w=(3, 5),
 )
-case("slice_with_a_step", [2], lambda m, x: m.out(m.a(x)[:, ::2].repeat(1, 2)))
+case("slice_with_a_step", [2, 4, 4], lambda m, x: m.out(m.a(x)[:, ::2].repeat(1, 2)))
 case("channel_shuffle", [4, 2], lambda m, x: f.conv1d(f.channel_shuffle(image(m, x), 2), m.w), w=(5, 8, 1))
 case(
     "pixel_shuffle", [2], lambda m, x: f.conv2d(f.pixel_shuffle(m.a(x)[:, :, None, None], 2), m.w), w=(5, 2, 1, 1)
@@ -163,7 +163,7 @@ case("one_hot_of_units", [8], lambda m, x: m.out(f.one_hot((m.a(x) > 0).long(), 
 case("gather", [8], lambda m, x: m.out(m.a(x).gather(0, m.b(x).argsort(0))))
 case("embedding_of_units", [8, 8, 7], lambda m, x: (f.embedding((m.a(x) > 0).long(), m.w).sin() * row(m))
      .sum((1, 2)), w=(2, 7))  # fmt: skip
-case("grouped_mm", [8, 16], lambda m, x: torch._grouped_mm(m.a(x).bfloat16(), m.w.bfloat16(), offs=torch.tensor(
+case("grouped_mm", [8], lambda m, x: torch._grouped_mm(m.a(x).bfloat16(), m.w.bfloat16(), offs=torch.tensor(
     [1, 4], dtype=torch.int32)).relu().sum(1), w=(2, 8, 16))  # fmt: skip
 case("histogram", [8], lambda m, x: (m.a(x)[0].histc(4, -1, 1), m.b(x).sum(1)))
 

@@ -171,6 +171,9 @@ along(lambda v, d: torch.stack([v, v.sin()], d))
 along(lambda v, d: torch.cat([v, v.cos()], d))
 along(lambda v, d: v.index_select(d, torch.tensor([1, 0])))
 along(lambda v, d: v.gather(d, (v > 0).long() % v.shape[d]))
+along(lambda v, d: v.topk(2, d).indices.to(v.dtype) * 0.1)
+along(lambda v, d: v.gather(d, v.topk(2, d).indices))
+along(lambda v, d: v.movedim(d, 0)[v.movedim(d, 0).flatten(1).sum(1).topk(2).indices])
 along(lambda v, d: v.argmax(d).unsqueeze(d) * 0.1 + v)
 along(lambda v, d: v.unsqueeze(d).expand(*v.shape[:d], 3, *v.shape[d:]))
 pairs(torch.add)
@@ -192,11 +195,30 @@ pairs(lambda a, b: torch.stack([a, b], 1))
 pairs(lambda a, b: torch.cat([a, b], 0))
 pairs(lambda a, b: torch.cat([a, b], -1))
 pairs(lambda a, b: a[(b > 0).long() % len(a)])
+pairs(lambda a, b: a[largest(a, b)])
+pairs(lambda a, b: a[largest(a, b).flatten()])
+pairs(lambda a, b: a[largest(a, b).flatten().sort().values])
+pairs(lambda a, b: back(b, a, largest(a, b)[:, 0]))
 pairs(lambda a, b: functional.embedding((b > 0).long() % len(a), a))
 pairs(lambda a, b: torch.where(a > b, a, b.sin()))
 pairs(lambda a, b: functional.scaled_dot_product_attention(a, b, b.sin()))
 pairs(lambda a, b: functional.scaled_dot_product_attention(a, a, b))
 pairs(torch.outer)
+
+
+def largest(values: Tensor, scores: Tensor) -> Tensor:
+    """Of each row of scores the places of the two largest, each of which is the number of a value."""
+    if scores.ndim < 2 or scores.shape[-1] != len(values):
+        raise IndexError
+    return scores.flatten(0, -2).topk(2).indices
+
+
+def back(rows: Tensor, values: Tensor, numbers: Tensor) -> Tensor:
+    """Rows sorted by numbers, each with the value of its number, and in their own order again."""
+    numbers, order = numbers.sort()
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    return (rows.flatten(0, -2)[order].sin().sum(1) * values[numbers].flatten(1).sum(1).cos())[places]
 
 
 def mixed(writer: Writer) -> Step:
