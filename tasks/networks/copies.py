@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from storage.errors import ModelError, one_line
-from storage.values.layout import layout_of
 from storage.values.tensors import let_go, same_bits
 from tasks.data.examples import Examples
 from tasks.matching.unofficial import spectral_norms, tensors_in
@@ -58,7 +58,7 @@ class Passes:
 
     def __call__(self, network: nn.Module) -> Observed:
         """Observe a network."""
-        attributes, numbers = _counters(network), self._scored(network)
+        attributes, numbers = [dict(vars(module)) for module in network.modules()], self._scored(network)
         scored = tuple(name for name, tensor in self._changed(network).items() if not tensor.requires_grad)
         numbers |= self._trained(network)
         changed = {name: tensor.detach().clone() for name, tensor in self._changed(network).items()}
@@ -108,21 +108,12 @@ class Passes:
         return {f"output {number}{mode}": output for number, output in enumerate(outputs)}
 
 
-def _counters(network: nn.Module) -> dict[tuple[str, str], float]:
-    """The numbers that a network's modules hold as plain attributes, by module and name."""
-    return {
-        (path, name): value
-        for path, module in network.named_modules()
-        for name, value in vars(module).items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-
-
-def _count_on(network: nn.Module, before: Mapping[tuple[str, str], float]) -> None:
-    """Let the attributes that are other numbers than before be so as after a million passes more."""
-    for (path, name), value in _counters(network).items():
-        if step := value - before.get((path, name), value):
-            setattr(network.get_submodule(path), name, value + 1_000_000 * step)
+def _count_on(network: nn.Module, before: Sequence[Mapping[str, Any]]) -> None:
+    """Let numbers that a pass changed among the attributes of modules be as after a million passes more."""
+    for module, attributes in zip(network.modules(), before, strict=False):
+        for name, value in vars(module).items():
+            if type(value) in (int, float) and value != attributes.get(name, value):
+                setattr(module, name, value + 1_000_000 * (value - attributes[name]))
 
 
 @contextmanager
@@ -148,24 +139,17 @@ def check_apart(objective: Objective, network: nn.Module, other: nn.Module) -> N
             )
 
 
-def _check_names(objective: Objective, network: nn.Module) -> None:
-    """Raise `ModelError` if a network that was run has tensors that it had not when it was made."""
-    layouts = (objective.layout, layout_of(network))
-    before, after = ({spec.name for spec in (*each.params, *each.buffers, *each.frozen)} for each in layouts)
-    if new := sorted(after - before):
-        raise ModelError(f"model {objective.model.name} makes {new[0]} in forward; make it in the function")
-
-
 def settled(objective: Objective, network: nn.Module, examples: Examples) -> Objective:
     """The objective with `anew`, `rewritten` and its model's `moving` decided by passes of a network of its model.
 
     The network is of no use afterwards. Raises `ModelError` if maps would train another network than this one, or
     if it keeps something from one forward pass to the next that no state holds.
     """
-    layout, state = objective.layout, objective.packed(network_tensors(network))
+    layout, state, names = objective.layout, objective.packed(network_tensors(network)), {*network.state_dict()}
     start = named_tensors(layout, state.params, state.buffers, state.frozen)
     passes, wanted = _observed(Passes(objective, examples, start), network)
-    _check_names(objective, network)
+    if new := sorted({*network.state_dict()} - names):
+        raise ModelError(f"model {objective.model.name} makes {new[0]} in forward; make it in the function")
     if wanted.scored:
         raise ModelError(
             f"model {objective.model.name}: forward changes {wanted.scored[0]} in evaluation, too; {TRAINING_ONLY}"
@@ -217,20 +201,18 @@ def differing(some: Numbers, others: Numbers) -> list[str]:
     """The names of numbers that differ by more than rounding at the scale of their kind; an absent one is 0."""
     scales: dict[str, float] = {}
     for name, tensor in some.items():
-        kind = name.partition(" ")[0]
-        largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max().item() if tensor.numel() else 0.0
-        scales[kind] = max(scales.get(kind, 0.0), largest)
-    kinds = {name: scales.get(name.partition(" ")[0], 0.0) for name in {**some, **others}}
-    return [name for name, scale in kinds.items() if not _alike(some.get(name), others.get(name), scale)]
+        kind, finite = name.partition(" ")[0], tensor.nan_to_num(0.0, 0.0, 0.0)
+        scales[kind] = max(scales.get(kind, 0.0), finite.abs().max().item() if finite.numel() else 0.0)
 
+    def alike(name: str) -> bool:
+        zeros = torch.zeros_like(some.get(name, others.get(name, torch.zeros(()))))
+        one, other = some.get(name, zeros), others.get(name, zeros)
+        if one.shape != other.shape or not one.is_floating_point():
+            return same_bits(one, other)
+        scale = scales.get(name.partition(" ")[0], 0.0) * torch.finfo(one.dtype).eps ** 0.5
+        return torch.allclose(one, other, rtol=0.0, atol=scale, equal_nan=True)
 
-def _alike(one: torch.Tensor | None, other: torch.Tensor | None, scale: float) -> bool:
-    if one is None or other is None:
-        given = other if one is None else one
-        return given is None or not given.any()
-    if one.shape != other.shape or one.dtype != other.dtype or not one.is_floating_point():
-        return same_bits(one, other)
-    return torch.allclose(one, other, rtol=0.0, atol=scale * torch.finfo(one.dtype).eps ** 0.5, equal_nan=True)
+    return [name for name in {**some, **others} if not alike(name)]
 
 
 def _backward(outputs: Sequence[torch.Tensor]) -> None:
