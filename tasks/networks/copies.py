@@ -145,10 +145,10 @@ def settled(objective: Objective, network: nn.Module, examples: Examples) -> Obj
     The network is of no use afterwards. Raises `ModelError` if maps would train another network than this one, or
     if it keeps something from one forward pass to the next that no state holds.
     """
-    layout, state, names = objective.layout, objective.packed(network_tensors(network)), {*network.state_dict()}
+    layout, state = objective.layout, objective.packed(network_tensors(network))
     start = named_tensors(layout, state.params, state.buffers, state.frozen)
     passes, wanted = _observed(Passes(objective, examples, start), network)
-    if new := sorted({*network.state_dict()} - names):
+    if new := sorted({*network.state_dict()} - {*objective.built.state_dict()}):
         raise ModelError(f"model {objective.model.name} makes {new[0]} in forward; make it in the function")
     if wanted.scored:
         raise ModelError(
