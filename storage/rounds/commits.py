@@ -208,17 +208,12 @@ class Commit:
 
     def to_json(self) -> str:
         """The record as a JSON object."""
-        return json.dumps(vars(self), default=_members)
+        return json.dumps(vars(self), default=vars)
 
     @classmethod
     def from_json(cls, text: str) -> Commit:
         """The record of a JSON text that `to_json` gave; raises `ValueError` for anything else."""
         return validated(cls, text)
-
-
-def _members(record: Any) -> dict[str, Any]:
-    """The members of a record, but for a loss that is NaN, which JSON does not have."""
-    return {name: value for name, value in vars(record).items() if not (name == "loss" and math.isnan(value))}
 
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")

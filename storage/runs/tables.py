@@ -81,7 +81,7 @@ def _columns(metrics: Sequence[str], columns: set[str]) -> dict[str, str]:
 
 def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """The weighted mean over partitions, (round, partition) -> (round,); NaN where no accepted update has it."""
-    weight_there = np.where(np.isfinite(metric), weight, 0.0)
+    weight_there = np.where(np.isnan(metric), 0.0, weight)
     total = weight_there.sum(axis=1)
     mean: np.ndarray = np.nansum(metric * weight_there, axis=1) / np.where(total > 0, total, np.nan)
     return mean

@@ -6,7 +6,6 @@ Updates are written by the process that computed them. They need not travel to b
 from __future__ import annotations
 
 import functools
-import math
 import os
 import socket
 import time
@@ -16,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from storage.places.base import beside
 from storage.rounds.commits import UpdateRecord
@@ -268,12 +267,11 @@ def _persist(
 
 def record_of(mapped: Mapped, seconds: float, digest: str | None = None) -> UpdateRecord:
     """The commit's record of an update whose map took `seconds`; the digest is computed unless it is given."""
-    metrics = {name: float(value) for name, value in mapped.update.metrics.items() if _is_number(value)}
     return UpdateRecord(
         digest=update_digest(mapped.update) if digest is None else digest,
         weight=mapped.update.weight,
         refused=mapped.refused,
-        metrics=metrics,
+        metrics={name: float(value) for name, value in mapped.update.metrics.items()},
         seconds=seconds,
         worker=f"{_host()}:{os.getpid()}",
     )
@@ -282,10 +280,3 @@ def record_of(mapped: Mapped, seconds: float, digest: str | None = None) -> Upda
 @functools.cache
 def _host() -> str:
     return socket.gethostname()
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except (TypeError, ValueError, OverflowError):
-        return False

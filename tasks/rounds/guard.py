@@ -32,9 +32,9 @@ def checked_update(
     """Check what a map returned: the update as it can be stored, and why it is refused, None if it is sound.
 
     An update is refused if it is misshapen, has other slots of `carry` or `extras` than the map declares, holds
-    numbers that are not finite, has no positive integer of 53 bits as weight, or reports a metric under a name
-    that cannot be stored. Numbers of `buffers`, vectors (element,) by dtype, that were not finite before the map
-    may stay so.
+    numbers that are not finite, has no positive integer of 53 bits as weight, or reports a metric that is no
+    number or has a name that cannot be stored. Numbers of `buffers`, vectors (element,) by dtype, that were not
+    finite before the map may stay so.
     """
     if not isinstance(returned, Update):
         return NOTHING, f"the map returned {type(returned).__name__}, not an Update"
@@ -52,7 +52,7 @@ def checked_update(
     for name, group in groups.items():
         if reason := misshapen(*group):
             return NOTHING, f"{name} is misshapen: {reason}"
-    misnamed = next(filter(None, map(metric_problem, returned.metrics)), None)
+    misnamed = next(filter(None, map(metric_problem, returned.metrics)), None) or no_number(returned.metrics)
     if misnamed:
         returned = replace(returned, metrics={})
     weight = _positive(returned.weight)
@@ -111,6 +111,16 @@ def _wrong(vector: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     if before is None:
         return wrong
     return wrong & (vector != before) & ~(vector.isnan() & before.isnan())
+
+
+def no_number(metrics: Mapping[str, Any]) -> str | None:
+    """Name the first metric that is no number; None if all are."""
+    for name, value in metrics.items():
+        try:
+            float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            return f"metric {name!r} is no number, but {type(value).__name__}"
+    return None
 
 
 def _positive(weight: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from storage.hierarchy.schema import Schema
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit, Score, SplitRecord, UpdateRecord
 from storage.rounds.log import CommitLog, Link
+from storage.runs.run import StoredRun
 from storage.values.layout import Layout
 from storage.values.tensors import TensorSpec
 
@@ -184,3 +186,16 @@ def test_a_record_of_before_updates_could_be_left_out_says_that_they_were_stored
     text = commit_of().to_json().replace('"updates_stored": true, ', "")
     assert "updates_stored" not in text
     assert Commit.from_json(text) == commit_of()
+
+
+def test_a_metric_that_is_not_finite_is_in_the_record_and_the_history(tiny) -> None:
+    store = tiny.create()
+    commit = tiny.write(store, 1, score=Score(math.nan, {"accuracy": 0.5}, 8, 8))
+    told = {"low": -math.inf, "none": math.nan, "high": math.inf}
+    commit = replace(commit, updates={0: replace(commit.updates[0], metrics=told)})
+    read = Commit.from_json(commit.to_json())
+    assert read.updates[0].metrics == pytest.approx(told, nan_ok=True)
+    assert math.isnan(read.score.loss)
+    store.commit(commit)
+    row = StoredRun(store.path).history().loc[1]
+    assert row[["low", "high", "left_out"]].tolist() == [-math.inf, math.inf, 8]

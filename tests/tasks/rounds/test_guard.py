@@ -92,6 +92,14 @@ def test_vectors_that_do_not_fit_are_misshapen(change, group: str) -> None:
     assert reason.startswith(f"{group} is misshapen: ")
 
 
+@pytest.mark.parametrize("value", ["much", None, [1.0], torch.ones(2), 10**400])
+def test_a_metric_that_is_no_number_is_refused_by_its_name(value) -> None:
+    update, reason = checked_update(
+        LAYOUT, replace(SOUND, metrics={"gain": value}), {}, ("variate",), ("control",)
+    )
+    assert (update.metrics, reason) == ({}, f"metric 'gain' is no number, but {type(value).__name__}")
+
+
 @pytest.mark.parametrize("kind", ["carry", "extras", "metrics"])
 def test_what_is_no_mapping_is_refused_by_name(kind: str) -> None:
     _, reason = checked_update(LAYOUT, replace(SOUND, **{kind: None}), {}, ("variate",), ("control",))
