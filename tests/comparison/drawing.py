@@ -1,0 +1,230 @@
+"""Draws configurations: algorithms, networks, targets, batches, schedules, cohorts, reduces and outer optimizers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.algorithms.table import ALGORITHMS
+from tests.comparison import given as own
+from tests.comparison.given import CLASSES, FEATURES, OUTPUTS, SIDE, TIME, TOKENS
+
+SEED = 44
+"""Of all that is drawn here."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A network: the kinds of inputs and targets it takes, its class in `given`, and the options it may have.
+
+    `built_in` is the name under which the project has it, whose own sizes are `shape`.
+    """
+
+    inputs: str
+    targets: Sequence[str]
+    plain: type
+    options: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    built_in: str | None = None
+    shape: Mapping[str, int] = field(default_factory=dict)
+
+
+VECTORS = ("labels", "soft", "number", "numbers")
+DROPOUT = {"dropout": (0.0, 0.4)}
+
+NETWORKS = {
+    "linear": Kind("features", VECTORS, own.Linear, {}, "linear", {"features": FEATURES}),
+    "mlp": Kind("features", VECTORS, own.Mlp, {"hidden": (5,), **DROPOUT}, "mlp", {"features": FEATURES}),
+    "bytes": Kind("bytes", ("labels",), own.Mlp, {"hidden": (6,)}, "mlp", {"features": SIDE * SIDE}),
+    "cnn": Kind("pictures", ("labels", "soft", "numbers"), own.Cnn, {"channels": (2,)}, "cnn"),
+    "gpt": Kind("tokens", ("places",), own.Gpt, {"width": (4,), "heads": (1, 2), "depth": (1, 2)}, "gpt"),
+    "mixed": Kind("features", VECTORS, own.Mixed, DROPOUT),
+    "frozen": Kind("features", VECTORS, own.Frozen),
+    "buffered": Kind("features", VECTORS, own.Buffered),
+    "tied": Kind("tokens", ("places",), own.Tied),
+    "ragged": Kind("ragged", ("ragged",), own.Tied),
+    "recurrent": Kind("ragged", ("ragged",), own.Recurrent),
+    "bag": Kind("tokens", ("labels", "numbers"), own.Bag),
+    "pair": Kind("named", VECTORS, own.Pair),
+    "segmenting": Kind("pictures", ("maps",), own.Segmenting, DROPOUT),
+}
+
+WIDTHS = {"labels": CLASSES, "soft": CLASSES, "number": 1, "numbers": OUTPUTS}
+"""How many outputs a network has for each kind of targets; those not here have a head of their own."""
+
+LOSSES: dict[str, Sequence[Any]] = {
+    "labels": (None, "cross_entropy", own.each, own.weighted),
+    "soft": ("cross_entropy",),
+    "number": ("mse", own.huber),
+    "numbers": ("mse", own.huber),
+    "places": (None, "cross_entropy"),
+    "maps": (None, "cross_entropy"),
+    "ragged": (None, "cross_entropy"),
+}
+
+SCORES: dict[str, Sequence[Any]] = {
+    "labels": (None, ("accuracy", "top5"), (own.sure, "accuracy"), (own.deviation,)),
+    "soft": (None, (own.sure,)),
+    "number": (None, ("mae",), (own.deviation,)),
+    "numbers": (None, ("mae",), (own.deviation, "mae")),
+    "places": (None, ("token_accuracy",)),
+    "maps": (None, ("token_accuracy",)),
+    "ragged": (None, ("token_accuracy",)),
+}
+
+SCHEDULES = ("constant", "cosine", "cosine:3", "linear", "linear:6", "step:1:0.5", "step:2:0.3")
+
+OPTIONS: dict[str, Sequence[Any]] = {
+    "lr": (0.02, 0.1, 0.2),
+    "lr_schedule": SCHEDULES,
+    "lr_schedule_by": ("round", "step"),
+    "warmup": (1, 2, 0.5),
+    "batch_size": (None, 3, 5, 8, 50),
+    "accumulate": (1, 2, 3),
+    "momentum": (0.5, 0.9),
+    "clip_norm": (0.05, 1.0),
+    "init": ("shared", "shared", "per-partition"),
+    "outer_lr": (0.3, 0.7),
+    "outer_lr_schedule": SCHEDULES,
+    "outer_warmup": (1, 2),
+    "outer_momentum": (0.5, 0.9),
+    "outer_nesterov": (False, True),
+    "outer_beta1": (0.0, 0.5, 0.9),
+    "outer_beta2": (0.9, 0.99),
+    "outer_tau": (0.01, 0.1),
+    "beta1": (0.0, 0.9),
+    "beta2": (0.9,),
+    "tau": (0.1,),
+    "mu": (0.0, 0.1, 1.0),
+    "alpha": (0.05, 0.5),
+    "beta": (0.0, 0.5, 0.9),
+    "q": (0.0, 0.5, 1.0, 2.0),
+    "ascent": (0.0, 0.1, 1.0),
+    "elasticity": (0.1, 0.3),
+    "max_staleness": (0, 1, 2),
+    "stale": ("drop", "scale"),
+    "buffer": (1, 2, 3),
+    "push_every": (1, 2),
+    "fetch_every": (1, 2, 4),
+    "match_to": ("start", "first"),
+    "average": ("mean", "median"),
+}
+"""What options may be; those that an algorithm has are given in half of the draws."""
+
+OPTIMIZERS: Sequence[dict[str, Any]] = (
+    {"optimizer": "AdamW"},
+    {"optimizer": "AdamW", "optimizer_options": {"weight_decay": 0.1, "betas": [0.8, 0.9]}},
+    {"optimizer": "AdamW", "optimizer_options": {"weight_decay": 0.1}, "no_decay_on": ["biases", "norms"]},
+    {"optimizer": "Adam", "optimizer_options": {"amsgrad": True}},
+    {"optimizer": "RMSprop", "momentum": 0.9},
+    {"optimizer": "Adagrad"},
+    {"optimizer": "SGD", "optimizer_options": {"weight_decay": 0.1}},
+    {"optimizer": "SGD", "optimizer_options": {"weight_decay": 0.1}, "momentum": 0.9, "no_decay_on": ["biases"]},
+    {"optimizer": "SGD", "momentum": 0.9, "nesterov": True},
+)
+
+REDUCES = (
+    *("plain_mean", "clipped_mean:0.1", "median", "trimmed_mean:1", "krum:1", "krum:1:2", "bulyan:1"),
+    "geometric_median",
+)
+
+OWN_MEAN = ("fed_nova", "q_fed_avg", "afl", "matched", "d_psgd", "async_sgd", "downpour", "easgd", "fed_buff")
+"""Algorithms that keep their own reduce here."""
+
+ASYNCHRONOUS = ("async_sgd", "downpour", "easgd", "fed_buff")
+
+
+def draw(number: int, attempt: int = 0) -> dict[str, Any]:
+    """The configuration of a number, whose algorithms take turns; `attempt` counts those that were refused.
+
+    It has the fields of a `TrainConfig` but for data and model, which stand in ``network``, ``targets``, ``options``
+    of the network, ``examples`` and ``held`` (how examples are held out).
+    """
+    names = sorted(ALGORITHMS)
+    at, name = random.Random(f"{SEED} {number} {attempt}"), names[number % len(names)]
+    network = "mlp" if name == "matched" else at.choice(sorted(NETWORKS))
+    kind = NETWORKS[network]
+    drawn: dict[str, Any] = {"network": network, "targets": at.choice(list(kind.targets))}
+    drawn["options"] = {key: at.choice(list(values)) for key, values in kind.options.items()}
+    drawn["examples"], drawn["seed"] = at.randint(40, 80), at.randrange(1000)
+    drawn["held"] = at.choice(["drawn", "drawn", "given", "apart"])
+    drawn["loss"], drawn["scores"] = (at.choice(list(of[drawn["targets"]])) for of in (LOSSES, SCORES))
+    drawn["algorithm"] = _algorithm(at, name)
+    if name == "matched":
+        drawn["options"]["dropout"] = 0.0
+    if drawn["loss"] is own.weighted:  # of no batch is it the mean of its pieces'
+        drawn["algorithm"].pop("accumulate", None)
+    return drawn | _partitions(at, name, drawn)
+
+
+def _algorithm(at: random.Random, name: str) -> dict[str, Any]:
+    """An algorithm with options, and perhaps with another reduce or apply."""
+    parts: dict[str, Any] = {}
+    if name not in OWN_MEAN and at.random() < 0.4:
+        reduces = [each for each in REDUCES if not (name in ("scaffold", "mime_lite") and "clipped" in each)]
+        parts["reduce"] = at.choice(reduces)
+    if name in ("sync_sgd", "fed_avg", "fed_prox") and at.random() < 0.3:
+        parts["apply"] = at.choice(["adam", "yogi", "adagrad"])
+    has = ALGORITHMS[name].with_parts(parts).options
+    given = {key: at.choice(list(of)) for key, of in OPTIONS.items() if key in has and at.random() < 0.5}
+    if "lr_schedule_by" in given and name in ASYNCHRONOUS:
+        del given["lr_schedule_by"]
+    if "local_steps" in has:
+        steps = at.choice(["local_steps", "local_epochs"])
+        given[steps] = at.randint(1, 6 if steps == "local_steps" else 2)
+    if given.get("batch_size", 1) is None:
+        given.pop("accumulate", None)
+    if "optimizer" in has and at.random() < 0.5:
+        given = {key: value for key, value in given.items() if key != "momentum"} | at.choice(OPTIMIZERS)
+        given["optimizer_state"] = at.choice(["fresh", "carried"])
+    if name == "matched":
+        given["init"] = "per-partition"
+        given["match_to"] = at.choice(["start", "first"])
+    if given.get("outer_nesterov") and name != "diloco" and "outer_momentum" not in given:
+        del given["outer_nesterov"]
+    if name == "downpour":
+        given["fetch_every"] = given.setdefault("push_every", 1) * at.choice([1, 1, 2])
+    return {"name": name, **parts, **given}
+
+
+def _partitions(at: random.Random, name: str, drawn: Mapping[str, Any]) -> dict[str, Any]:
+    """How examples are dealt, how many rounds there are, and who takes part in them."""
+    algorithm, labels = drawn["algorithm"], drawn["targets"] == "labels"
+    count = at.randint(7, 8) if "bulyan" in algorithm.get("reduce", "") else at.randint(1, 6)
+    late = name in ASYNCHRONOUS
+    fields: dict[str, Any] = {"partitions": count, "rounds": at.randint(6, 12) if late else at.randint(2, 4)}
+    splits = ["iid", "contiguous", "sizes:1", "shards:2", "dirichlet:0.5", "dirichlet_by_class:1"]
+    if drawn["held"] != "apart":
+        fields["split"] = at.choice(splits if labels else splits[:3])
+    if drawn["held"] == "drawn":
+        fields["held_out"] = at.choice([0.1, 0.3])
+    if drawn["held"] != "apart" and not late and at.random() < 0.2:
+        fields["resplit_every"] = at.randint(1, 2)
+    if count > 2 and name != "d_psgd" and at.random() < 0.3:
+        fields |= {"cohort": at.randint(2, count), "cohort_by_size": at.random() < 0.3}
+    if at.random() < 0.3:
+        fields["score_partitions"] = 0.3
+    if name == "d_psgd":
+        topologies = ["ring", "star", "exponential"] + ["two_level:2:2"] * (count % 2 == 0)
+        fields["topology"] = at.choice(topologies)
+    if late and at.random() < 0.3:
+        fields["speeds"] = [at.choice([1.0, 0.5, 0.2]) for _ in range(count)]
+    plain = "optimizer" not in algorithm and "momentum" not in algorithm and drawn["network"] in ("linear", "mlp")
+    if plain and name in ("fed_avg", "fed_adam", "fed_prox", "sync_sgd") and at.random() < 0.5:
+        fields |= at.choice([{"stacked": 2}, {"ranks": 2}])
+    return fields
+
+
+def as_line(drawn: Mapping[str, Any]) -> str:
+    """A configuration in one line."""
+    return str({key: _named(value) for key, value in drawn.items() if value is not None})
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_named, value))
+    return value.__name__ if callable(value) else value
+
+
+assert len({FEATURES, CLASSES, OUTPUTS, TOKENS, TIME, SIDE}) == 6, "an axis could be taken for another"

@@ -1,0 +1,284 @@
+"""What a user brings: examples, networks, losses and scores, of which the plain loops use the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+FEATURES, CLASSES, OUTPUTS, TOKENS, TIME, SIDE = 5, 7, 3, 9, 4, 8
+"""Sizes of an example: no two that could be taken for one another are equal."""
+
+IGNORED = -100
+
+
+def examples(inputs: str, targets: str, count: int, seed: int) -> tuple[Any, Any]:
+    """Inputs and targets (example, *) of these kinds; ragged ones are lists of examples of different lengths."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(count, *shape, generator=draw, dtype=torch.float64)
+
+    def whole(most: int, *shape: int) -> torch.Tensor:
+        return torch.randint(most, (count, *shape), generator=draw)
+
+    made: dict[str, Callable[[], Any]] = {
+        "features": lambda: normal(FEATURES),
+        "pictures": lambda: normal(1, SIDE, SIDE),
+        "bytes": lambda: whole(256, 1, SIDE, SIDE).to(torch.uint8),
+        "tokens": lambda: whole(TOKENS, TIME),
+        "named": lambda: {"left": normal(FEATURES), "right": whole(TOKENS, TIME)},
+        "labels": lambda: whole(CLASSES),
+        "soft": lambda: normal(CLASSES).softmax(1),
+        "number": lambda: normal(),
+        "numbers": lambda: normal(OUTPUTS),
+        "places": lambda: _partly_ignored(whole(TOKENS, TIME), draw),
+        "maps": lambda: _partly_ignored(whole(CLASSES, SIDE, SIDE), draw),
+    }
+    if inputs == "ragged":
+        lengths = (1 + whole(TIME)).tolist()
+        rows, labels = 1 + whole(TOKENS - 1, TIME), _partly_ignored(whole(TOKENS, TIME), draw)
+        return [row[:n] for row, n in zip(rows, lengths, strict=True)], [
+            label[:n] for label, n in zip(labels, lengths, strict=True)
+        ]
+    return made[inputs](), made[targets]()
+
+
+def _partly_ignored(labels: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    """Labels (example, *) of which some are left out, of most examples not all."""
+    left_out = torch.rand(labels.shape, generator=draw) < 0.3
+    left_out[0] = True
+    return labels.masked_fill(left_out, IGNORED)
+
+
+class Rows(Dataset):
+    """Examples of different lengths, which are read one by one."""
+
+    def __init__(self, inputs: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
+        self.pairs = list(zip(inputs, targets, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.pairs[row]
+
+
+def padded(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """A batch of sequences of different lengths: inputs with 0 behind them, and labels with -100."""
+    inputs, labels = zip(*pairs, strict=True)
+    pad = nn.utils.rnn.pad_sequence
+    return pad(list(inputs), batch_first=True), pad(list(labels), batch_first=True, padding_value=IGNORED)
+
+
+# Networks. Each is called with the options of its entry in `NETWORKS`.
+
+
+class Mixed(nn.Module):
+    """BatchNorm, dropout and LayerNorm, of one example's features."""
+
+    def __init__(self, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(FEATURES, 6), nn.BatchNorm1d(6)
+        self.second, self.scale, self.head = nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, outputs)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.dropout(torch.relu(self.norm(self.first(inputs))))
+        return self.head(self.scale(hidden + torch.tanh(self.second(hidden))))
+
+
+class Frozen(nn.Module):
+    """A layer and a bias that are not trained, one that no output depends on, and a parameter of shape ()."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.first, self.head, self.unused = nn.Linear(FEATURES, 6), nn.Linear(6, outputs), nn.Linear(2, 2)
+        self.first.requires_grad_(False)
+        self.head.bias.requires_grad_(False)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.first(inputs)) * self.scale)
+
+
+class Buffered(nn.Module):
+    """Buffers of several dtypes: two counts, a flag, a running mean, a constant, and one that no state holds."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, outputs)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("steps", torch.zeros(2, dtype=torch.int32))
+        self.register_buffer("begun", torch.zeros(1, dtype=torch.bool))
+        self.register_buffer("center", torch.zeros(FEATURES))
+        self.register_buffer("constant", torch.arange(FEATURES))
+        self.register_buffer("hidden", torch.full((FEATURES,), 0.5), persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen += len(inputs)
+            self.steps[1] += 1
+            self.begun.fill_(True)
+            self.center.mul_(0.9).add_(inputs.detach().mean(0), alpha=0.1)
+        return self.layer((inputs - self.center) * self.hidden + 0.01 * self.constant)
+
+
+class Tied(nn.Module):
+    """An embedding that is the head as well; 0 is padding. A place sees itself and those before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.norm = nn.Embedding(TOKENS, 6, padding_idx=0), nn.LayerNorm(6)
+        self.head = nn.Linear(6, TOKENS)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        before = torch.arange(1, 1 + tokens.shape[1])[:, None]
+        return self.head(self.norm(self.tokens(tokens).cumsum(1) / before))
+
+
+class Bag(nn.Module):
+    """The mean of embedded tokens; gives its logits in a dict."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(TOKENS, 6, padding_idx=2), nn.Linear(6, outputs)
+
+    def forward(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.head(torch.tanh(self.tokens(tokens).mean(1)))}
+
+
+class Pair(nn.Module):
+    """Reads two inputs by name."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.bag, self.head = nn.EmbeddingBag(TOKENS, FEATURES, mode="mean"), nn.Linear(2 * FEATURES, outputs)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([left, torch.tanh(self.bag(right))], dim=1))
+
+
+class Segmenting(nn.Module):
+    """Gives logits (examples, classes, height, width); GroupNorm and a dropout of whole channels."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Dropout2d(dropout), nn.Conv2d(4, CLASSES, 1)
+        )
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return self.layers(pictures)
+
+
+class Recurrent(nn.Module):
+    """A GRU over the tokens of a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.gru, self.head = nn.Embedding(TOKENS, 4), nn.GRU(4, 5, batch_first=True), nn.Linear(5, TOKENS)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.gru(self.tokens(tokens))[0])
+
+
+# The networks that are built in, as one would write them in plain torch.
+
+
+class Linear(nn.Sequential):
+    """What `linear` is."""
+
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(features, outputs))
+
+
+class Mlp(nn.Module):
+    """What `mlp` is."""
+
+    def __init__(self, features: int, outputs: int, hidden: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.dropout = nn.Linear(features, hidden), nn.Linear(hidden, outputs), dropout
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.fc1(inputs.flatten(1)))
+        return self.fc2(functional.dropout(hidden, self.dropout, self.training))
+
+
+class Cnn(nn.Module):
+    """What `cnn` is."""
+
+    def __init__(self, outputs: int, channels: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(1, channels, 3, padding=1), nn.BatchNorm2d(channels)
+        self.conv2, self.norm2 = nn.Conv2d(channels, 2 * channels, 3, padding=1), nn.BatchNorm2d(2 * channels)
+        self.head = nn.Linear(2 * channels * (SIDE // 4) ** 2, outputs)
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        for conv, norm in ((self.conv1, self.norm1), (self.conv2, self.norm2)):
+            pictures = functional.max_pool2d(torch.relu(norm(conv(pictures))), 2)
+        return self.head(pictures.flatten(1))
+
+
+class Gpt(nn.Module):
+    """What `gpt` is; its attention is torch's."""
+
+    def __init__(self, width: int, heads: int, depth: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(TOKENS, width), nn.Embedding(TIME, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, TOKENS, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.blocks(self.tokens(tokens) + self.places.weight[: tokens.shape[1]])))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.Module()
+        for name in ("query", "key", "value", "out"):
+            self.attention.add_module(name, nn.Linear(width, width))
+        self.widen, self.narrow, self.heads = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), heads
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        of, normed = self.attention, self.norm1(hidden)
+        parts = (of.query(normed), of.key(normed), of.value(normed))
+        split = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts]
+        mixed = functional.scaled_dot_product_attention(*split, is_causal=True)
+        hidden = hidden + of.out(mixed.transpose(1, 2).flatten(2))
+        return hidden + self.narrow(functional.gelu(self.widen(self.norm2(hidden))))
+
+
+# Losses and scores of one's own.
+
+
+def huber(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A loss for each example."""
+    return functional.huber_loss(outputs.flatten(1), targets.reshape(len(targets), -1), reduction="none").mean(1)
+
+
+def each(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A loss for each example, with smoothed labels."""
+    return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.1)
+
+
+def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """One number of a batch, over the sum of its labels' weights."""
+    return functional.cross_entropy(outputs, targets, weight=torch.arange(1.0, 1.0 + CLASSES, dtype=outputs.dtype))
+
+
+def sure(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A score of each example: the greatest of its probabilities."""
+    return outputs.softmax(1).amax(1)
+
+
+def deviation(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """A score of all outputs at once."""
+    return outputs.std().item()
