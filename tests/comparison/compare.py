@@ -27,7 +27,7 @@ from tasks.data.examples import Examples
 from tasks.data.partitions import Partitions
 from tasks.maps.backprop import batches
 from tasks.numerics.pinning import derive_seed
-from tests.comparison import drawing, loops
+from tests.comparison import drawing, loops, training
 from tests.comparison import given as own
 from tests.comparison.drawing import ASYNCHRONOUS, NETWORKS, WIDTHS, as_line, draw
 from tests.training import trained
@@ -221,7 +221,7 @@ def scores(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str
 # The comparison of one configuration.
 
 
-def given_of(task: Task, config: TrainConfig, run: Run) -> tuple[loops.Given, Rows]:
+def given_of(task: Task, config: TrainConfig, run: Run) -> tuple[training.Given, Rows]:
     """What the plain loop is given: seeds, orders and splits as the project defines them."""
     resolved = resolve(config)
     partitions, fields = resolved.partitions, resolved.config
@@ -248,7 +248,7 @@ def given_of(task: Task, config: TrainConfig, run: Run) -> tuple[loops.Given, Ro
         arrivals = [[(p, u.arrival.push, u.arrival.version) for p, u in c.updates.items() if u.arrival] for c in commits]
     apply = algorithm.parts.get("apply") or {"fed_yogi": "yogi"}.get(name)
     plain = {"scaffold": "plain_mean", "fed_dyn": "plain_mean", "fed_buff": "plain_mean", "matched": "matched"}
-    return loops.Given(
+    return training.Given(
         name,
         {**algorithm.options, "apply": apply},
         fields.rounds,
@@ -268,21 +268,21 @@ def given_of(task: Task, config: TrainConfig, run: Run) -> tuple[loops.Given, Ro
     ), rows
 
 
-def expected(task: Task, given: loops.Given, rows: Rows) -> Iterable[dict[str, torch.Tensor]]:
+def expected(task: Task, given: training.Given, rows: Rows) -> Iterable[dict[str, torch.Tensor]]:
     """All numbers of each round by name, from the plain loop; round 0 has tensors only."""
     for round, state in enumerate(loops.run(given)):
-        network = loops.network_of(given, state.params, state.buffers).eval()
+        network = training.network_of(given, state.params, state.buffers).eval()
         numbers = {f"tensor {name}": tensor for name, tensor in network.state_dict().items()}
         if round:
             cohort = list(state.train_loss) if not given.arrivals else range(given.partitions)
             numbers |= _scored(task, given, rows, network, round, cohort, state)
-            numbers |= {f"train_loss {p}": torch.tensor(loss) for p, loss in state.train_loss.items()}
+            numbers |= {f"train_loss {p}": number(loss) for p, loss in state.train_loss.items() if math.isfinite(loss)}
         yield numbers
 
 
 @torch.no_grad()
 def _scored(
-    task: Task, given: loops.Given, rows: Rows, network: nn.Module, round: int, cohort: Iterable[int], state: loops.State
+    task: Task, given: training.Given, rows: Rows, network: nn.Module, round: int, cohort: Iterable[int], state: training.State
 ) -> dict[str, torch.Tensor]:
     def scored(chosen: Iterable[tuple[bool, int, int]], judged: nn.Module) -> dict[str, float]:
         inputs, targets = rows.batch(chosen)
@@ -294,11 +294,12 @@ def _scored(
     if task.drawn.get("score_partitions"):
         each = {}
         for p in cohort:
-            judged = loops.network_of(given, state.own.get(p, state.params), state.buffers).eval()
+            judged = training.network_of(given, state.own.get(p, state.params), state.buffers).eval()
             each[p] = scored(rows.of(round, p, own=True), judged)
-            numbers |= {f"own_{name} {p}": value for name, value in each[p].items()}
+            if p in state.train_loss:  # the others push in another round of a server
+                numbers |= {f"own_{name} {p}": value for name, value in each[p].items()}
         numbers |= {f"score {name}": value for name, value in loops.of_partitions(each).items()}
-    return {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
+    return {name: number(value) for name, value in numbers.items()}
 
 
 def found_in(run: Run, round: int) -> dict[str, torch.Tensor]:
@@ -307,24 +308,16 @@ def found_in(run: Run, round: int) -> dict[str, torch.Tensor]:
     numbers = {f"tensor {name}": tensor for name, tensor in stored.tensors.items()}
     if round:
         assert stored.score is not None
-        values = {"loss": stored.score.loss, **stored.score.values}
-        numbers |= {f"score {name}": torch.tensor(value) for name, value in values.items()}
+        values = {f"score {name}": value for name, value in stored.score.row().items() if name != "examples"}
         for partition, update in stored.commit.updates.items():
-            for name, value in update.metrics.items():
-                if name == "train_loss":
-                    numbers[f"train_loss {partition}"] = torch.tensor(value)
-        numbers |= own_numbers(run, round)
+            kept = {name: value for name, value in update.metrics.items() if name.startswith(("train_loss", "own_"))}
+            values |= {f"{name} {partition}": value for name, value in kept.items()}
+        numbers |= {name: number(value) for name, value in values.items() if math.isfinite(value)}
     return numbers
 
 
-def own_numbers(run: Run, round: int) -> dict[str, torch.Tensor]:
-    """The scores of partitions on examples of their own."""
-    table, found = run.ds, {}
-    for name in table.data_vars:
-        if str(name).startswith("own_"):
-            values = table[name].sel(round=round).values
-            found |= {f"{name} {p}": torch.tensor(float(value)) for p, value in enumerate(values) if value == value}
-    return found
+def number(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def farthest(wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> tuple[float, str]:
@@ -346,13 +339,13 @@ def farthest(wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tenso
     return largest, where
 
 
-def compare(number: int, root: Path) -> Result:
+def compare(which: int, root: Path) -> Result:
     """Run the configuration of a number in both ways; one that is refused is drawn again."""
     refusals: list[str] = []
     for attempt in range(ATTEMPTS):
-        drawn = draw(number, attempt)
-        task, result = Task(drawn), Result(number, as_line(drawn), refusals=refusals)
-        name = f"c{number}-{attempt}"
+        drawn = draw(which, attempt)
+        task, result = Task(drawn), Result(which, as_line(drawn), refusals=refusals)
+        name = f"c{which}-{attempt}"
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -369,7 +362,7 @@ def compare(number: int, root: Path) -> Result:
         except Exception as error:  # noqa: BLE001
             result.error = f"the plain loop fails with {type(error).__name__}: {error}"
         return result
-    return Result(number, "", error=f"refused {ATTEMPTS} times", refusals=refusals)
+    return Result(which, "", error=f"refused {ATTEMPTS} times", refusals=refusals)
 
 
 def _compare_rounds(result: Result, task: Task, config: TrainConfig, run: Run) -> None:
@@ -406,8 +399,9 @@ def _kind_of(text: str) -> str:
 
 def main() -> None:
     numbers = [int(text) for text in sys.argv[1:]] or range(COUNT)
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        results = [compare(number, Path(folder)) for number in numbers]
+        results = [compare(which, Path(folder)) for which in numbers]
     print(summary(results))
 
 

@@ -118,7 +118,7 @@ OPTIMIZERS: Sequence[dict[str, Any]] = (
     {"optimizer": "AdamW", "optimizer_options": {"weight_decay": 0.1}, "no_decay_on": ["biases", "norms"]},
     {"optimizer": "Adam", "optimizer_options": {"amsgrad": True}},
     {"optimizer": "RMSprop", "momentum": 0.9},
-    {"optimizer": "Adagrad"},
+    {"optimizer": "Adagrad", "optimizer_options": {"eps": 1e-6}},  # so that rounding of a gradient of 0 is no step
     {"optimizer": "SGD", "optimizer_options": {"weight_decay": 0.1}},
     {"optimizer": "SGD", "optimizer_options": {"weight_decay": 0.1}, "momentum": 0.9, "no_decay_on": ["biases"]},
     {"optimizer": "SGD", "momentum": 0.9, "nesterov": True},
@@ -150,6 +150,8 @@ def draw(number: int, attempt: int = 0) -> dict[str, Any]:
     drawn["examples"], drawn["seed"] = at.randint(40, 80), at.randrange(1000)
     drawn["held"] = at.choice(["drawn", "drawn", "given", "apart"])
     drawn["loss"], drawn["scores"] = (at.choice(list(of[drawn["targets"]])) for of in (LOSSES, SCORES))
+    if network == "linear":  # its own default for labels is another loss, of one output
+        drawn["loss"] = drawn["loss"] or "cross_entropy"
     drawn["algorithm"] = _algorithm(at, name)
     if name == "matched":
         drawn["options"]["dropout"] = 0.0

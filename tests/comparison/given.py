@@ -259,26 +259,31 @@ class Block(nn.Module):
 # Losses and scores of one's own.
 
 
-def huber(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def logits(outputs: Any) -> torch.Tensor:
+    """What a network gives, or the logits in it."""
+    return outputs["logits"] if isinstance(outputs, dict) else outputs
+
+
+def huber(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     """A loss for each example."""
-    return functional.huber_loss(outputs.flatten(1), targets.reshape(len(targets), -1), reduction="none").mean(1)
+    return functional.huber_loss(logits(outputs).flatten(1), targets.reshape(len(targets), -1), reduction="none").mean(1)
 
 
-def each(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def each(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     """A loss for each example, with smoothed labels."""
-    return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.1)
+    return functional.cross_entropy(logits(outputs), targets, reduction="none", label_smoothing=0.1)
 
 
-def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def weighted(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     """One number of a batch, over the sum of its labels' weights."""
-    return functional.cross_entropy(outputs, targets, weight=torch.arange(1.0, 1.0 + CLASSES, dtype=outputs.dtype))
+    return functional.cross_entropy(logits(outputs), targets, weight=torch.arange(1.0, 1.0 + CLASSES, dtype=torch.float64))
 
 
-def sure(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def sure(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     """A score of each example: the greatest of its probabilities."""
-    return outputs.softmax(1).amax(1)
+    return logits(outputs).softmax(1).amax(1)
 
 
-def deviation(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+def deviation(outputs: Any, targets: torch.Tensor) -> float:
     """A score of all outputs at once."""
-    return outputs.std().item()
+    return logits(outputs).std().item()
