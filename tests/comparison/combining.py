@@ -11,6 +11,7 @@ import torch
 
 from tests.comparison.training import Given, Named, State, Update, factor, minus, zeros
 
+
 def weighted_mean(weights: Sequence[float], tensors: Sequence[Named]) -> Named:
     """The weighted mean of floats, and the maximum of all else."""
 
@@ -99,18 +100,24 @@ def reduced(given: Given, state: State, updates: Sequence[Update]) -> Update:
     kind, *numbers = given.reduce.split(":")
     directions, buffers, extras = ([getattr(u, n) for u in updates] for n in ("direction", "buffers", "extras"))
     if kind in ROBUST:
-        parts = [centered(lambda p: ROBUST[kind](p, *map(int, numbers)), of) for of in (directions, buffers, extras)]
+        parts = [
+            centered(lambda p: ROBUST[kind](p, *map(int, numbers)), of) for of in (directions, buffers, extras)
+        ]
         return Update(parts[0], parts[1], 1, 0.0, parts[2])
     weights = [float(u.weight) if kind != "plain_mean" else 1.0 for u in updates]
     if kind == "clipped_mean":
         directions = [clipped(direction, float(numbers[0])) for direction in directions]
     if kind == "matched":
         return matched(given, state, updates)
-    mean = Update(*(weighted_mean(weights, of) for of in (directions, buffers)), 1, 0.0, weighted_mean(weights, extras))
+    mean = Update(
+        *(weighted_mean(weights, of) for of in (directions, buffers)), 1, 0.0, weighted_mean(weights, extras)
+    )
     told, n = [u.told for u in updates], math.fsum(weights)
     if given.algorithm == "fed_nova":  # tau_eff times the mean of d_i / tau_i
         steps = math.fsum(w / n * t["steps"] for w, t in zip(weights, told, strict=True))
-        by_step = [{k: d * steps / t["steps"] for k, d in u.direction.items()} for u, t in zip(updates, told, strict=True)]
+        by_step = [
+            {k: d * steps / t["steps"] for k, d in u.direction.items()} for u, t in zip(updates, told, strict=True)
+        ]
         mean.direction = weighted_mean(weights, by_step)
     if given.algorithm == "q_fed_avg":
         mean.direction = q_fair(given["q"], updates)
@@ -154,7 +161,9 @@ def matched(given: Given, state: State, updates: Sequence[Update]) -> Update:
             )
         )
         units = range(len(score))
-        best = list(max(itertools.permutations(units), key=lambda order: sum(float(score[i, order[i]]) for i in units)))
+        best = list(
+            max(itertools.permutations(units), key=lambda order: sum(float(score[i, order[i]]) for i in units))
+        )
         order = {"fc1.weight": each["fc1.weight"][best], "fc1.bias": each["fc1.bias"][best]}
         moved.append(each | order | {"fc2.weight": each["fc2.weight"][:, best]})
     directions = [minus(state.params, each) for each in moved]
@@ -189,7 +198,11 @@ def applied(given: Given, state: State, update: Update, round: int, accepted: in
         velocity = state.memory.get("velocity") or zeros(state.params)
         velocity = {k: options["momentum"] * v + step[k] for k, v in velocity.items()}
         after.memory["velocity"] = velocity
-        step = {k: step[k] + options["momentum"] * v for k, v in velocity.items()} if options["nesterov"] else velocity
+        step = (
+            {k: step[k] + options["momentum"] * v for k, v in velocity.items()}
+            if options["nesterov"]
+            else velocity
+        )
     after.params = {name: p - rate * step[name] for name, p in state.params.items()}
     if given.algorithm == "scaffold":  # c moves by |S| / N of the mean change
         share = accepted / given.partitions

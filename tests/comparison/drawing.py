@@ -1,4 +1,4 @@
-"""Draws configurations: algorithms, networks, targets, batches, schedules, cohorts, reduces and outer optimizers."""
+"""Draws configurations: algorithms, networks, targets, batches, schedules, cohorts and reduces."""
 
 from __future__ import annotations
 
@@ -112,15 +112,27 @@ OPTIONS: dict[str, Sequence[Any]] = {
 }
 """What options may be; those that an algorithm has are given in half of the draws."""
 
+EPS = {"eps": 1e-3}
+"""So that the rounding of a gradient that is 0, as that of a bias before BatchNorm, is no step of full length."""
+
 OPTIMIZERS: Sequence[dict[str, Any]] = (
-    {"optimizer": "AdamW"},
-    {"optimizer": "AdamW", "optimizer_options": {"weight_decay": 0.1, "betas": [0.8, 0.9]}},
-    {"optimizer": "AdamW", "optimizer_options": {"weight_decay": 0.1}, "no_decay_on": ["biases", "norms"]},
-    {"optimizer": "Adam", "optimizer_options": {"amsgrad": True}},
-    {"optimizer": "RMSprop", "momentum": 0.9},
-    {"optimizer": "Adagrad", "optimizer_options": {"eps": 1e-6}},  # so that rounding of a gradient of 0 is no step
+    {"optimizer": "AdamW", "optimizer_options": EPS},
+    {"optimizer": "AdamW", "optimizer_options": {**EPS, "weight_decay": 0.1, "betas": [0.8, 0.9]}},
+    {
+        "optimizer": "AdamW",
+        "optimizer_options": {**EPS, "weight_decay": 0.1},
+        "no_decay_on": ["biases", "norms"],
+    },
+    {"optimizer": "Adam", "optimizer_options": {**EPS, "amsgrad": True}},
+    {"optimizer": "RMSprop", "optimizer_options": EPS, "momentum": 0.9},
+    {"optimizer": "Adagrad", "optimizer_options": EPS},
     {"optimizer": "SGD", "optimizer_options": {"weight_decay": 0.1}},
-    {"optimizer": "SGD", "optimizer_options": {"weight_decay": 0.1}, "momentum": 0.9, "no_decay_on": ["biases"]},
+    {
+        "optimizer": "SGD",
+        "optimizer_options": {"weight_decay": 0.1},
+        "momentum": 0.9,
+        "no_decay_on": ["biases"],
+    },
     {"optimizer": "SGD", "momentum": 0.9, "nesterov": True},
 )
 
@@ -138,8 +150,8 @@ ASYNCHRONOUS = ("async_sgd", "downpour", "easgd", "fed_buff")
 def draw(number: int, attempt: int = 0) -> dict[str, Any]:
     """The configuration of a number, whose algorithms take turns; `attempt` counts those that were refused.
 
-    It has the fields of a `TrainConfig` but for data and model, which stand in ``network``, ``targets``, ``options``
-    of the network, ``examples`` and ``held`` (how examples are held out).
+    It has the fields of a `TrainConfig` but for data and model, which follow from ``network`` with its ``options``,
+    ``targets``, ``examples`` and ``held`` (how examples are held out).
     """
     names = sorted(ALGORITHMS)
     at, name = random.Random(f"{SEED} {number} {attempt}"), names[number % len(names)]

@@ -34,7 +34,7 @@ def examples(inputs: str, targets: str, count: int, seed: int) -> tuple[Any, Any
         "named": lambda: {"left": normal(FEATURES), "right": whole(TOKENS, TIME)},
         "labels": lambda: whole(CLASSES),
         "soft": lambda: normal(CLASSES).softmax(1),
-        "number": lambda: normal(),
+        "number": normal,
         "numbers": lambda: normal(OUTPUTS),
         "places": lambda: _partly_ignored(whole(TOKENS, TIME), draw),
         "maps": lambda: _partly_ignored(whole(CLASSES, SIDE, SIDE), draw),
@@ -182,7 +182,11 @@ class Recurrent(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.gru, self.head = nn.Embedding(TOKENS, 4), nn.GRU(4, 5, batch_first=True), nn.Linear(5, TOKENS)
+        self.tokens, self.gru, self.head = (
+            nn.Embedding(TOKENS, 4),
+            nn.GRU(4, 5, batch_first=True),
+            nn.Linear(5, TOKENS),
+        )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.gru(self.tokens(tokens))[0])
@@ -233,6 +237,10 @@ class Gpt(nn.Module):
         self.tokens, self.places = nn.Embedding(TOKENS, width), nn.Embedding(TIME, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, TOKENS, bias=False)
+        for module in [m for m in self.modules() if isinstance(m, nn.Linear | nn.Embedding)]:
+            nn.init.normal_(module.weight, std=0.02)
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(self.blocks(self.tokens(tokens) + self.places.weight[: tokens.shape[1]])))
@@ -266,7 +274,9 @@ def logits(outputs: Any) -> torch.Tensor:
 
 def huber(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     """A loss for each example."""
-    return functional.huber_loss(logits(outputs).flatten(1), targets.reshape(len(targets), -1), reduction="none").mean(1)
+    return functional.huber_loss(
+        logits(outputs).flatten(1), targets.reshape(len(targets), -1), reduction="none"
+    ).mean(1)
 
 
 def each(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -276,7 +286,9 @@ def each(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
 
 def weighted(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     """One number of a batch, over the sum of its labels' weights."""
-    return functional.cross_entropy(logits(outputs), targets, weight=torch.arange(1.0, 1.0 + CLASSES, dtype=torch.float64))
+    return functional.cross_entropy(
+        logits(outputs), targets, weight=torch.arange(1.0, 1.0 + CLASSES, dtype=torch.float64)
+    )
 
 
 def sure(outputs: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from tests.comparison.combining import applied, reduced, weighted_mean
 from tests.comparison.training import (
     Given,
     Named,
+    Rows,
     State,
     Update,
     buffers_of,
@@ -31,6 +32,7 @@ from tests.comparison.training import (
     trained,
     zeros,
 )
+
 
 def initial(given: Given) -> State:
     network = given.build(None)
@@ -79,7 +81,11 @@ def neighbours(topology: str | None, partition: int, partitions: int, exchange: 
         return {partition} | {(partition + sign * place) % partitions for place in places for sign in (-1, 1)}
     if kind == "two_level":
         site, every = map(int, numbers)
-        return set(range(partitions)) if exchange % every == 0 else {p for p in range(partitions) if p // site == partition // site}
+        return (
+            set(range(partitions))
+            if exchange % every == 0
+            else {p for p in range(partitions) if p // site == partition // site}
+        )
     return {partition}
 
 
@@ -101,7 +107,10 @@ def decentralised(given: Given) -> Iterator[State]:
                 updates.append(update)
         if not updates:
             raise Failed
-        means = [weighted_mean([1.0] * len(updates), each) for each in zip(*((u.direction, u.buffers) for u in updates), strict=True)]
+        means = [
+            weighted_mean([1.0] * len(updates), each)
+            for each in zip(*((u.direction, u.buffers) for u in updates), strict=True)
+        ]
         state = State(*means, {}, losses, dict(own))
         yield state
 
@@ -141,9 +150,7 @@ def asynchronous(given: Given) -> Iterator[State]:
         yield states[-1]
 
 
-def pushed(
-    given: Given, fetched: State, push: int, round: int, partition: int, kept: dict[str, Any]
-) -> Update:
+def pushed(given: Given, fetched: State, push: int, round: int, partition: int, kept: dict[str, Any]) -> Update:
     """What a partition pushes, from the state that it fetched and what it keeps."""
     rows, own = given.rows(1, partition), kept.setdefault("own", {})
     if given.algorithm == "async_sgd":
@@ -163,7 +170,7 @@ def pushed(
 
 
 def downpour(
-    given: Given, fetched: State, push: int, round: int, partition: int, rows: torch.Tensor, own: dict[int, Named]
+    given: Given, fetched: State, push: int, round: int, partition: int, rows: Rows, own: dict[int, Named]
 ) -> Update:
     """The sum of the gradients of a replica's steps."""
     seed, rate = given.seed(push, partition), given["lr"] * factor(given["lr_schedule"], given["warmup"], round)
@@ -173,12 +180,12 @@ def downpour(
     torch.manual_seed(seed)
     for places in given.batches(len(rows), given["batch_size"], given["push_every"], seed):
         network.zero_grad()
-        loss = given.loss_of(network, rows[places])
+        loss = given.loss_of(network, [rows[place] for place in places])
         loss.backward()
         with torch.no_grad():
             for name, p in named.items():
                 sums[name] += gradient_of(p)
-                p -= rate * gradient_of(p)
+                p.sub_(rate * gradient_of(p))
         losses.append(loss.item())
         seen += len(places)
     own[partition] = params_of(network)

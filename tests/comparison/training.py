@@ -13,6 +13,9 @@ from torch import nn
 
 Named = dict[str, torch.Tensor]
 
+Rows = list[Any]
+"""Examples, of which `Given.batch` makes inputs and targets."""
+
 
 @dataclass
 class Given:
@@ -31,9 +34,9 @@ class Given:
     loss: Callable[[Any, torch.Tensor], torch.Tensor]
     counted: Callable[[torch.Tensor], int]
     call: Callable[[nn.Module, Any], torch.Tensor]
-    batch: Callable[[Any], tuple[Any, torch.Tensor]]
-    rows: Callable[[int, int], torch.Tensor]
-    batches: Callable[[int, int | None, int, int], list[torch.Tensor]]
+    batch: Callable[[Rows], tuple[Any, torch.Tensor]]
+    rows: Callable[[int, int], Rows]
+    batches: Callable[[int, int | None, int, int], list[list[int]]]
     seed: Callable[[int, int], int]
     cohort: Callable[[int], Sequence[int]]
     reduce: str
@@ -46,11 +49,11 @@ class Given:
     def get(self, option: str, default: Any = None) -> Any:
         return self.options.get(option, default)
 
-    def loss_of(self, network: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, network: nn.Module, rows: Rows) -> torch.Tensor:
         inputs, targets = self.batch(rows)
         return self.loss(self.call(network, inputs), targets)
 
-    def items(self, rows: torch.Tensor) -> int:
+    def items(self, rows: Rows) -> int:
         return self.counted(self.batch(rows)[1])
 
 
@@ -154,21 +157,22 @@ def optimizer_of(given: Given, network: nn.Module) -> torch.optim.Optimizer:
     of_norms = {id(p) for m in norms for p in m.parameters(recurse=False)}
 
     def kept(name: str, p: nn.Parameter) -> bool:
-        bias = "bias" in name.split(".")[-1] and "biases" in given["no_decay_on"]
+        bias = "bias" in name.rpartition(".")[2] and "biases" in given["no_decay_on"]
         return bias or (id(p) in of_norms and "norms" in given["no_decay_on"])
 
     decay, apart = ([p for n, p in trained.items() if kept(n, p) == answer] for answer in (False, True))
     return kind([{"params": decay}, {"params": apart, "weight_decay": 0.0}], lr=given["lr"], **options)
 
 
-def backward(given: Given, network: nn.Module, rows: torch.Tensor) -> float:
+def backward(given: Given, network: nn.Module, rows: Rows) -> float:
     """The mean loss of a step's examples, and its gradient; in pieces of `batch_size` where they accumulate."""
     if given.get("accumulate", 1) == 1:
         loss = given.loss_of(network, rows)
         loss.backward()
         return loss.item()
     total, sum_of_losses = given.items(rows), 0.0
-    for piece in rows.split(given["batch_size"]):
+    for first in range(0, len(rows), given["batch_size"]):
+        piece = rows[first : first + given["batch_size"]]
         items = given.items(piece)
         if items or not total:
             loss = given.loss_of(network, piece) * (items / (total or 1))
@@ -186,7 +190,7 @@ def trained(
     number: int,
     round: int,
     partition: int,
-    rows: torch.Tensor,
+    rows: Rows,
     kept: dict[int, Any],
     penalty: Penalty | None = None,
     move: Named | None = None,
@@ -209,7 +213,7 @@ def trained(
     torch.manual_seed(seed)
     for step, (places, rate) in enumerate(zip(given.batches(len(rows), size, steps, seed), walked, strict=True)):
         optimizer.zero_grad()
-        losses.append(backward(given, network, rows[places]))
+        losses.append(backward(given, network, [rows[place] for place in places]))
         if penalty is not None:
             penalty(named).backward()
         if given.get("clip_norm"):
@@ -235,7 +239,7 @@ def squared(weight: float, center: Named) -> Penalty:
     return lambda named: weight / 2 * sum(((p - center[name]) ** 2).sum() for name, p in named.items())
 
 
-def mean_loss(given: Given, state: State, rows: torch.Tensor) -> float:
+def mean_loss(given: Given, state: State, rows: Rows) -> float:
     """The mean loss of all of a partition's examples, in evaluation mode."""
     with torch.no_grad():
         return given.loss_of(network_of(given, state.params, state.buffers).eval(), rows).item()
@@ -245,7 +249,7 @@ def mean_loss(given: Given, state: State, rows: torch.Tensor) -> float:
 
 
 def local_update(
-    given: Given, state: State, number: int, round: int, partition: int, rows: torch.Tensor, kept: dict[str, Any]
+    given: Given, state: State, number: int, round: int, partition: int, rows: Rows, kept: dict[str, Any]
 ) -> Update:
     name, memory = given.algorithm, state.memory
     own = kept.setdefault(name, {})
@@ -288,12 +292,12 @@ def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
 
 
-def gradient(given: Given, state: State, number: int, partition: int, rows: torch.Tensor) -> Update:
+def gradient(given: Given, state: State, number: int, partition: int, rows: Rows) -> Update:
     """The gradient of the mean loss over a partition, or over a batch of it."""
     seed, size = given.seed(number, partition), given["batch_size"]
     network = network_of(given, state.params, state.buffers)
     torch.manual_seed(seed)
-    batch = rows[given.batches(len(rows), size, 1, seed)[0]]
+    batch = [rows[place] for place in given.batches(len(rows), size, 1, seed)[0]]
     loss = given.loss_of(network, batch)
     loss.backward()
     direction = {name: gradient_of(p) for name, p in network.named_parameters() if p.requires_grad}
