@@ -150,7 +150,7 @@ ASYNCHRONOUS = ("async_sgd", "downpour", "easgd", "fed_buff")
 def draw(number: int, attempt: int = 0) -> dict[str, Any]:
     """The configuration of a number, whose algorithms take turns; `attempt` counts those that were refused.
 
-    It has the fields of a `TrainConfig` but for data and model, which follow from ``network`` with its ``options``,
+    It has the fields of a `TrainConfig`, but for data and model, which follow from ``network``, its ``options``,
     ``targets``, ``examples`` and ``held`` (how examples are held out).
     """
     names = sorted(ALGORITHMS)
