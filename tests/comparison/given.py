@@ -42,8 +42,8 @@ def examples(inputs: str, targets: str, count: int, seed: int) -> tuple[Any, Any
     if inputs == "ragged":
         lengths = (1 + whole(TIME)).tolist()
         rows, labels = 1 + whole(TOKENS - 1, TIME), _partly_ignored(whole(TOKENS, TIME), draw)
-        return [row[:n] for row, n in zip(rows, lengths, strict=True)], [
-            label[:n] for label, n in zip(labels, lengths, strict=True)
+        return [row[:n].clone() for row, n in zip(rows, lengths, strict=True)], [
+            label[:n].clone() for label, n in zip(labels, lengths, strict=True)
         ]
     return made[inputs](), made[targets]()
 

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn import functional
 
-FEATURES, TOKENS, IGNORED = 5, 11, -100
+FEATURES, TOKENS, IGNORED = 5, 6, -100
 
 
 class Rowed(nn.Module):
     """Features (example, feature) -> outputs (example, output)."""
 
-    def __init__(self, outputs: int, *shape: int) -> None:
+    def __init__(self, outputs: int, shape: Sequence[int] = ()) -> None:
         super().__init__()
-        self.layer, self.shape = nn.Linear(FEATURES, outputs), shape
+        self.layer, self.shape = nn.Linear(FEATURES, outputs), tuple(shape)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.layer(inputs).unflatten(1, self.shape) if self.shape else self.layer(inputs)
 
 
 class Placed(nn.Module):
-    """Tokens (example, place) -> logits (example, place, class); (example, class, place) if classes are `first`."""
+    """Tokens (example, place) -> logits (example, place, class), if `first` (example, class, place)."""
 
-    def __init__(self, classes: int, first: bool = False) -> None:
+    def __init__(self, classes: int, first: bool = False, tokens: int = TOKENS) -> None:
         super().__init__()
-        self.tokens, self.head, self.first = nn.Embedding(TOKENS, 6), nn.Linear(6, classes), first
+        self.tokens, self.head, self.first = nn.Embedding(tokens, 6), nn.Linear(6, classes), first
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits = self.head(torch.tanh(3 * self.tokens(tokens)))

@@ -5,8 +5,9 @@ It depends neither on partitions, batches and executors, nor on which axes happe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,14 +15,13 @@ import pytest
 import torch
 from distributed import Client
 from torch import nn
-from torch.nn import functional
 
 from storage.errors import ModelError
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.executors.ranks import RanksExecutor
-from tests.comparison.given import Rows, padded
+from tests.comparison.given import Rows, huber, padded
 from tests.comparison.judged import (
     FEATURES,
     IGNORED,
@@ -42,48 +42,48 @@ pytestmark = pytest.mark.slow
 HELD_OUT, TRAIN = 256, 40
 
 
-# By hand: a function of all outputs and targets.
+# By hand: functions of all outputs and targets at once, which give (), the loss with its gradient.
 
 
-def ce(outputs: torch.Tensor, targets: torch.Tensor, axis: int = 1) -> float:
+def ce(outputs: torch.Tensor, targets: torch.Tensor, axis: int = 1) -> torch.Tensor:
     """The mean over all labels that are not left out."""
     logs = outputs.movedim(axis, -1).flatten(0, -2).log_softmax(-1)
     labels = targets.flatten()
     kept = labels != IGNORED
-    return -logs[kept].gather(1, labels[kept, None]).mean().item()
+    return -logs[kept].gather(1, labels[kept, None]).mean()
 
 
-def right(outputs: torch.Tensor, targets: torch.Tensor, axis: int = 1) -> float:
-    return (outputs.argmax(axis) == targets)[targets != IGNORED].double().mean().item()
+def right(outputs: torch.Tensor, targets: torch.Tensor, axis: int = 1) -> torch.Tensor:
+    return (outputs.argmax(axis) == targets)[targets != IGNORED].double().mean()
 
 
-def among_five(outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    return ((outputs > outputs.gather(1, targets[:, None])).sum(1) < 5).double().mean().item()
+def among_five(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return ((outputs > outputs.gather(1, targets[:, None])).sum(1) < 5).double().mean()
 
 
-def perplexity(outputs: torch.Tensor, targets: torch.Tensor, axis: int = 1) -> float:
-    return torch.tensor(ce(outputs, targets, axis)).exp().item()
+def positive(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The share of labels 0 and 1 that the sign of a single logit tells."""
+    return ((outputs[:, 0] > 0) == targets).double().mean()
 
 
-def shifted(hand: Callable[..., float]) -> Callable[..., float]:
+def shifted(hand: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Of each place's logits and the next place's label."""
     return lambda outputs, targets: hand(outputs[:, :-1], targets[:, 1:], 2)
 
 
-def squared(outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    return (outputs - targets.view_as(outputs)).square().mean().item()
+def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs - targets.view_as(outputs)).square().mean()
 
 
-def absolute(outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    return (outputs - targets.view_as(outputs)).abs().mean().item()
+def absolute(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs - targets.view_as(outputs)).abs().mean()
 
 
-LAST = {
-    "loss": partial(ce, axis=2),
-    "token_accuracy": partial(right, axis=2),
-    "perplexity": partial(perplexity, axis=2),
-}
-FIRST = {"loss": ce, "token_accuracy": right, "perplexity": perplexity}
+LAST = {"loss": partial(ce, axis=2), "token_accuracy": partial(right, axis=2)}
+FIRST = {"loss": ce, "token_accuracy": right}
+SHIFTED = {"loss": shifted(ce), "token_accuracy": shifted(right)}
+ACCURACY = {"loss": ce, "accuracy": right, "top5": among_five}
+DISTANCES = {"loss": squared, "mae": absolute}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Case:
 
     model: type[nn.Module]
     options: Mapping[str, Any]
-    hand: Mapping[str, Callable[..., float]]
+    hand: Mapping[str, Callable[..., torch.Tensor]]
     targets: str = "labels"
     shape: tuple[int, ...] = ()
     classes: int = 7
@@ -114,7 +114,9 @@ class Case:
         inputs = {
             "features": lambda: numbers(count, FEATURES),
             "pictures": lambda: numbers(count, 1, *self.shape),
-            "tokens": lambda: torch.randint(TOKENS, (count, *self.shape), generator=draw),
+            "tokens": lambda: torch.randint(
+                self.options.get("tokens", TOKENS), (count, *self.shape), generator=draw
+            ),
         }[self.inputs]()
         if self.targets == "numbers":
             return inputs, numbers(count, *self.shape)
@@ -128,7 +130,7 @@ class Case:
             return inputs, labels
         lengths = torch.randint(2, self.shape[0] + 1, (count,), generator=draw).tolist()
         cut = zip(inputs, labels, lengths, strict=True)
-        rows = [(row[:n], label[-n:]) for row, label, n in cut]
+        rows = [(row[:n].clone(), label[-n:].clone()) for row, label, n in cut]  # not what lies behind
         return [row for row, _ in rows], [label for _, label in rows]
 
     def parts(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
@@ -147,8 +149,15 @@ class Case:
         collate = {"collate": padded} if self.targets == "ragged" else {}
         return {**common, **collate, "loss": self.loss, "scores": scores}
 
-    def batch(self, examples: tuple[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        return padded(list(zip(*examples, strict=True))) if self.targets == "ragged" else examples
+    def given(
+        self, of: nn.Module | Mapping[str, torch.Tensor], held_out: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a network, or one with these tensors, gives for all examples at once, and their targets."""
+        network, examples = of if isinstance(of, nn.Module) else self.network(of), self.parts()[held_out]
+        ragged = self.targets == "ragged"
+        inputs, targets = padded(list(zip(*examples, strict=True))) if ragged else examples
+        outputs = network(inputs)
+        return outputs["logits"] if isinstance(outputs, dict) else outputs, targets
 
     def network(self, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
         network = self.model(**self.options).double()
@@ -166,61 +175,36 @@ def picture(side: tuple[int, int], hand: Mapping[str, Any], **more: Any) -> Case
 
 
 RAGGED = {"targets": "ragged"}
-MODEL: dict[str, Any] = {"loss": "model", "classes": TOKENS}
-SHIFTED = {"loss": shifted(ce), "token_accuracy": shifted(right), "perplexity": shifted(perplexity)}
-SHIFTS, STAYS = ({"options": {"shift": shift}, **MODEL} for shift in (True, False))
-ACCURACY = {"accuracy": right, "top5": among_five}
+STAYS, SHIFTS = ({"loss": "model", "options": {"shift": shift}} for shift in (False, True))
+CLASSES_FIRST = {"options": {"first": True}}
+TABLE = {"outputs": 6, "shape": (2, 3)}
+OF_PLACES = {"loss": weighted_places}
+OF_SEQUENCES = {"loss": lambda *both: each_sequence(*both).mean(), "token_accuracy": partial(right, axis=2)}
 
 CASES = {
-    "labels": Case(Rowed, {"outputs": 7}, {"loss": ce, **ACCURACY}),
-    "as many classes as features": Case(Rowed, {"outputs": FEATURES}, {"loss": ce, "accuracy": right}, classes=5),
-    "a loss for each": Case(Rowed, {"outputs": 7}, {"loss": ce, **ACCURACY}, loss=each),
-    "a weighted loss": Case(Rowed, {"outputs": 7}, {"loss": lambda *both: weighted(*both).item()}, loss=weighted),
+    "labels": Case(Rowed, {"outputs": 7}, ACCURACY),
+    "as many classes as features": Case(Rowed, {"outputs": 5}, {"loss": ce, "accuracy": right}, classes=5),
+    "a loss for each": Case(Rowed, {"outputs": 7}, ACCURACY, loss=each),
+    "a weighted loss": Case(Rowed, {"outputs": 7}, {"loss": weighted, "accuracy": right}, loss=weighted),
     "one logit": Case(
-        Rowed,
-        {"outputs": 1},
-        {
-            "loss": lambda *both: binary(*both).item(),
-            "accuracy": lambda outputs, targets: ((outputs[:, 0] > 0) == targets).double().mean().item(),
-        },
-        classes=2,
-        loss=binary,
-        ambiguous=True,
+        Rowed, {"outputs": 1}, {"loss": binary, "accuracy": positive}, classes=2, loss=binary, ambiguous=True
     ),
-    "a number": Case(Rowed, {"outputs": 1}, {"loss": squared, "mae": absolute}, "numbers", loss="mse"),
-    "numbers": Case(Rowed, {"outputs": 3}, {"loss": squared, "mae": absolute}, "numbers", (3,), loss="mse"),
-    "a table of numbers": Case(
-        Rowed, {"outputs": 6, "shape": (2, 3)}, {"loss": squared, "mae": absolute}, "numbers", (2, 3), loss="mse"
-    ),
+    "a number": Case(Rowed, {"outputs": 1}, DISTANCES, "numbers", loss="mse"),
+    "numbers": Case(Rowed, {"outputs": 3}, DISTANCES, "numbers", (3,), loss="mse"),
+    "a table of numbers": Case(Rowed, TABLE, DISTANCES, "numbers", (2, 3), loss="mse"),
     "places": sequence(Placed, 4, LAST),
-    "places, classes first": sequence(Placed, 4, FIRST, options={"first": True}),
+    "places, classes first": sequence(Placed, 4, FIRST, **CLASSES_FIRST),
     "as many places as classes": sequence(Placed, 7, LAST, ambiguous=True),
-    "as many places as classes, which are first": sequence(
-        Placed, 7, FIRST, options={"first": True}, ambiguous=True
-    ),
+    "as many places as classes, which are first": sequence(Placed, 7, FIRST, **CLASSES_FIRST, ambiguous=True),
     "one place": sequence(Placed, 1, LAST),
+    "more tokens than classes": sequence(Placed, 4, LAST, options={"tokens": 11}),
     "ragged": sequence(Placed, 5, LAST, **RAGGED),
     "ragged, sometimes as many places as classes": sequence(Placed, 9, LAST, **RAGGED),
-    "ragged, sometimes as many, classes first": sequence(Placed, 9, FIRST, options={"first": True}, **RAGGED),
+    "ragged, sometimes as many, classes first": sequence(Placed, 9, FIRST, **CLASSES_FIRST, **RAGGED),
     "ragged, at most as many": sequence(Placed, 7, LAST, **RAGGED, ambiguous=True),
-    "ragged, a loss for each": sequence(
-        Placed,
-        5,
-        {"loss": lambda *both: each_sequence(*both).mean().item(), "token_accuracy": LAST["token_accuracy"]},
-        **RAGGED,
-        loss=each_sequence,
-    ),
-    "ragged, a weighted loss": sequence(
-        Placed,
-        5,
-        {"loss": lambda *both: weighted_places(*both).item()},
-        **RAGGED,
-        loss=weighted_places,
-        ambiguous=True,
-    ),
-    "places, a weighted loss": sequence(
-        Placed, 4, {"loss": lambda *both: weighted_places(*both).item()}, loss=weighted_places
-    ),
+    "ragged, a loss for each": sequence(Placed, 5, OF_SEQUENCES, **RAGGED, loss=each_sequence),
+    "ragged, a weighted loss": sequence(Placed, 5, OF_PLACES, **RAGGED, loss=weighted_places, ambiguous=True),
+    "places, a weighted loss": sequence(Placed, 4, OF_PLACES, loss=weighted_places),
     "pictures": picture((3, 4), FIRST),
     "pictures, classes last": picture((3, 4), {"loss": partial(ce, axis=3)}, options={"last": True}),
     "pictures as high as there are classes": picture((7, 4), FIRST),
@@ -228,16 +212,14 @@ CASES = {
     "pictures of sides as classes": picture((7, 7), FIRST, ambiguous=True),
     "a loss of its own": sequence(Labelled, 5, LAST, **STAYS),
     "a loss of its own that shifts": sequence(Labelled, 5, SHIFTED, **SHIFTS),
-    "a loss of its own, as many places as classes": sequence(Labelled, TOKENS, LAST, **STAYS),
+    "a loss of its own, as many places as classes": sequence(Labelled, 7, LAST, **STAYS),
     "a loss of its own, ragged": sequence(Labelled, 6, LAST, **STAYS, **RAGGED),
     "a loss of its own that shifts, ragged": sequence(Labelled, 6, SHIFTED, **SHIFTS, **RAGGED),
 }
 
 WRONG = {
-    "mse of (2, 3) and (3, 2)": Case(Rowed, {"outputs": 6, "shape": (2, 3)}, {}, "numbers", (3, 2), loss="mse"),
-    "mae of (2, 3) and (3, 2)": Case(
-        Rowed, {"outputs": 6, "shape": (2, 3)}, {"mae": absolute}, "numbers", (3, 2), loss="mse"
-    ),
+    "mse of (2, 3) and (3, 2)": Case(Rowed, TABLE, {}, "numbers", (3, 2), loss="mse"),
+    "mae of (2, 3) and (3, 2)": Case(Rowed, TABLE, {"mae": absolute}, "numbers", (3, 2), loss=huber),
 }
 """Outputs and targets that do not belong together."""
 
@@ -253,38 +235,46 @@ def test_each_number_is_that_of_all_held_out_examples_at_once(train, client, mon
     case, found = CASES[name], {}
     on_workers = [(GraphExecutor(client), 2), (GraphExecutor(client), 5), (RanksExecutor(client), 2)]
     for executor, partitions in [*((InlineExecutor(), n) for n in (1, 2, 5)), *on_workers]:
-        how = f"{type(executor).__name__} {partitions}"
-        if (run := scored(train, case, executor, partitions=partitions)) is None:
+        if (run := scored(train, case, executor, partitions)) is None:
             return
-        found[how] = run.round(1).score.row()
-    with monkeypatch.context() as patch:
-        patch.setattr("tasks.networks.fit.MOST_SCORED", 79)  # a few examples at a time
-        found["pieces"] = scored(train, case, InlineExecutor(), partitions=2, name="pieces").round(1).score.row()
-    inputs, targets = case.batch(case.parts()[1])
-    given = case.network(run.round(1).tensors)(inputs)
-    outputs = (given["logits"] if isinstance(given, dict) else given).detach()
-    wanted = {number: hand(outputs, targets) for number, hand in case.hand.items()}
+        found[run.name] = run.round(1).score.row()
+    monkeypatch.setattr("tasks.networks.fit.MOST_SCORED", 79)  # a few examples at a time
+    found["pieces"] = scored(train, case, InlineExecutor(), 2, "pieces").round(1).score.row()
+    outputs, targets = case.given(run.round(1).tensors, held_out=True)
+    wanted = {number: hand(outputs, targets).item() for number, hand in case.hand.items()}
     for how, row in found.items():
-        numbers = {number: row.get(number) for number in wanted}
-        assert numbers == pytest.approx(wanted, rel=1e-9), how
+        assert {number: row.get(number) for number in wanted} == pytest.approx(wanted, rel=1e-9), how
         assert row["examples"] == len(targets), how
 
 
-def scored(train, case: Case, executor: Any, **fields: Any):
-    """A round that moves nothing; None if an ambiguous case is refused."""
-    fields = {"name": f"{type(executor).__name__}{fields['partitions']}", **fields}
+def scored(train, case: Case, executor: Any, partitions: int, name: str = ""):
+    """A run of a round that moves nothing; None if an ambiguous case is refused."""
+    name = name or f"{type(executor).__name__}-{partitions}"
+    common = {"partitions": partitions, "name": name, "rounds": 1, "algorithm": "sync_sgd", "lr": 1e-30}
     try:
-        return train(executor, **case.fields(), **fields, rounds=1, algorithm="sync_sgd", lr=1e-30)
+        return train(executor, **case.fields(), **common)
     except ModelError:
         if case.ambiguous:
             return None
         raise
 
 
+@pytest.mark.parametrize(
+    "name", ["places", "ragged", "a loss of its own", "a loss of its own that shifts, ragged"]
+)
+def test_perplexity_is_the_exponential_of_the_mean_loss_of_a_label(train, name: str) -> None:
+    loss = CASES[name].hand["loss"]
+    case = replace(CASES[name], hand={"loss": loss, "perplexity": loss})
+    for partitions in (1, 5):
+        run = scored(train, case, InlineExecutor(), partitions)
+        wanted = loss(*case.given(run.round(1).tensors, held_out=True)).item()
+        assert run.round(1).score.values["perplexity"] == pytest.approx(math.exp(wanted), rel=1e-9)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_outputs_and_targets_of_other_shapes_are_refused(train, name: str) -> None:
     with pytest.raises(ModelError):
-        scored(train, WRONG[name], InlineExecutor(), partitions=1)
+        scored(train, WRONG[name], InlineExecutor(), 1)
 
 
 COUNTED = [name for name, case in CASES.items() if case.loss in ("cross_entropy", "model", "mse")]
@@ -293,31 +283,19 @@ COUNTED = [name for name, case in CASES.items() if case.loss in ("cross_entropy"
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_a_gradient_over_partitions_or_pieces_is_that_of_all_examples(train, name: str) -> None:
-    case = CASES[name]
+    case, found = CASES[name], {}
     fields = {key: value for key, value in case.fields().items() if key != "scores"} | {"rounds": 1, "lr": 0.5}
     pieces = {"algorithm": "fed_avg", "local_steps": 1, "batch_size": 3, "accumulate": TRAIN, "partitions": 1}
-    hows = [{"algorithm": "sync_sgd", "partitions": n} for n in (1, 2, 5)] + [pieces]
-    for number, how in enumerate(hows):
+    for number, how in enumerate([*({"algorithm": "sync_sgd", "partitions": n} for n in (1, 2, 5)), pieces]):
         try:
             run = train(**fields, **how, name=f"how{number}")
         except ModelError:
             assert case.ambiguous
             return
-        network = case.network(run.round(0).tensors)
-        inputs, targets = case.batch(case.parts()[0])
-        if case.loss == "model":
-            loss = network(inputs, labels=targets)["loss"]
-        elif case.loss == "mse":
-            loss = functional.mse_loss(network(inputs), targets.view_as(network(inputs)))
-        else:
-            outputs, axis = (
-                network(inputs),
-                case.hand["loss"].keywords["axis"] if isinstance(case.hand["loss"], partial) else 1,
-            )
-            loss = functional.cross_entropy(outputs.movedim(axis, 1), targets)
-        loss.backward()
-        for key, parameter in network.named_parameters():
-            wanted = (parameter - 0.5 * parameter.grad).detach()
-            torch.testing.assert_close(
-                run.round(1).tensors[key], wanted, rtol=1e-9, atol=1e-11, msg=f"{how}, {key}"
-            )
+        found[str(how)] = run.round(1).params
+    network = case.network(run.round(0).tensors)
+    case.hand["loss"](*case.given(network, held_out=False)).backward()
+    wanted = {key: (p - 0.5 * p.grad).detach() for key, p in network.named_parameters()}
+    for how, params in found.items():
+        for key, tensor in params.items():
+            torch.testing.assert_close(tensor, wanted[key], rtol=1e-9, atol=1e-11, msg=f"{how}: {key}")
