@@ -42,8 +42,8 @@ def examples(inputs: str, targets: str, count: int, seed: int) -> tuple[Any, Any
     if inputs == "ragged":
         lengths = (1 + whole(TIME)).tolist()
         rows, labels = 1 + whole(TOKENS - 1, TIME), _partly_ignored(whole(TOKENS, TIME), draw)
-        return [row[:n].clone() for row, n in zip(rows, lengths, strict=True)], [
-            label[:n].clone() for label, n in zip(labels, lengths, strict=True)
+        return [row[:n] for row, n in zip(rows, lengths, strict=True)], [
+            label[:n] for label, n in zip(labels, lengths, strict=True)
         ]
     return made[inputs](), made[targets]()
 
@@ -56,16 +56,18 @@ def _partly_ignored(labels: torch.Tensor, draw: torch.Generator) -> torch.Tensor
 
 
 class Rows(Dataset):
-    """Examples of different lengths, which are read one by one."""
+    """Sequences of different lengths, which are read one by one; they are kept one after the other."""
 
     def __init__(self, inputs: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
-        self.pairs = list(zip(inputs, targets, strict=True))
+        self.inputs, self.targets = torch.cat(inputs), torch.cat(targets)
+        self.ends = torch.tensor([0, *map(len, inputs)]).cumsum(0).tolist()
 
     def __len__(self) -> int:
-        return len(self.pairs)
+        return len(self.ends) - 1
 
     def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.pairs[row]
+        place = slice(self.ends[row], self.ends[row + 1])
+        return self.inputs[place], self.targets[place]
 
 
 def padded(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:

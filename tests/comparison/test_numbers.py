@@ -128,9 +128,10 @@ class Case:
             labels = labels.masked_fill(left_out, IGNORED)
         if self.targets != "ragged":
             return inputs, labels
-        lengths = torch.randint(2, self.shape[0] + 1, (count,), generator=draw).tolist()
-        cut = zip(inputs, labels, lengths, strict=True)
-        rows = [(row[:n].clone(), label[-n:].clone()) for row, label, n in cut]  # not what lies behind
+        lengths = torch.randint(2, self.shape[0] + 1, (count,), generator=draw)
+        lengths[128:256].clamp_(max=self.classes)  # a batch that may have as many places as there are classes
+        cut = zip(inputs, labels, lengths.tolist(), strict=True)
+        rows = [(row[:n], label[-n:]) for row, label, n in cut]
         return [row for row, _ in rows], [label for _, label in rows]
 
     def parts(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
