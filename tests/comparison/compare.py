@@ -151,8 +151,9 @@ def found_in(run: Run, round: int) -> Numbers:
         values = {f"score {name}": value for name, value in stored.score.row().items() if name != "examples"}
         for partition, update in stored.commit.updates.items():
             kept = {
-                name: value for name, value in update.metrics.items() if name.startswith(("train_loss", "own_"))
+                name: update.metrics[name] for name in update.metrics if name.startswith(("train_loss", "own_"))
             }
+            kept.pop("own_examples", None)  # a count, as that of the score
             values |= {f"{name} {partition}": value for name, value in kept.items()}
         numbers |= {name: number(value) for name, value in values.items() if math.isfinite(value)}
     return numbers
