@@ -201,7 +201,7 @@ def differing(some: Numbers, others: Numbers) -> list[str]:
     """The names of numbers that differ by more than rounding at the scale of their kind; an absent one is 0."""
     scales: dict[str, float] = {}
     for name, tensor in some.items():
-        kind, finite = name.partition(" ")[0], tensor.nan_to_num(0.0, 0.0, 0.0)
+        kind, finite = name.partition(" ")[0], tensor.double().nan_to_num(0.0, 0.0, 0.0)
         scales[kind] = max(scales.get(kind, 0.0), finite.abs().max().item() if finite.numel() else 0.0)
 
     def alike(name: str) -> bool:
