@@ -73,7 +73,7 @@ class UpdateRecord:
 class Score:
     """The mean loss on the held-out examples, and further scores by name, such as ``accuracy``.
 
-    `examples` counts the examples that were scored. Of these `left_out` have a loss or a score that is no finite
+    `examples` counts the examples that were scored. Besides, `left_out` have a loss or a score that is no finite
     number, which is in no mean. `loss` is NaN where none is finite.
     """
 

@@ -21,7 +21,8 @@ class Description:
     (time,). `class_names` are the labels' names before they were coded as numbers, and `input_names` those of the
     columns of a table. If every partition has the same held-out examples, `shared` is their digest and they are
     counted once; else it is empty. `files` has what shows that each file is the same which is read where it is
-    used, by its name. `distinct` is how many labels occur, of several partitions at most, or 0 if each example has
+    used, by its name. Of `classes` the `target_classes` are labels, where sequences of tokens have tokens beside
+    them. `distinct` is how many labels occur, of several partitions at most, or 0 if each example has
     several or a data set tells its classes.
     """
 
@@ -37,6 +38,7 @@ class Description:
     shared: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     distinct: int = 0
+    target_classes: int = 0
 
     @classmethod
     def of(
@@ -54,16 +56,19 @@ class Description:
         known, held = targets_of(dataset.train), dataset.held_out
         targets = sample.targets if known is None else known
         labels = isinstance(targets, torch.Tensor) and are_labels(targets)
-        every = [tensor for part in dataset.parts for tensor in _label_tensors(part)]
+        every = [given for part in dataset.parts if (given := targets_of(part)) is not None] if labels else []
         shown = [part.classes for part in dataset.parts if isinstance(part, Reader)] if labels else []
-        alone = labels and every and not (_shape(sample.targets) or dataset.classes or any(shown))
+        told = max([dataset.classes, *shown])
+        target_classes = max([told, *(int(given.max()) + 1 for given in every)]) if labels else 0
+        alone = every and not (_shape(sample.targets) or told)
         return cls(
             examples=examples,
             held_out=held_out,
             inputs=_shape(sample.inputs),
             targets=_shape(sample.targets),
             labels=labels,
-            classes=max(dataset.classes, *shown, *(int(t.max()) + 1 for t in every), 0) if labels else 0,
+            classes=max([target_classes, *map(_tokens, dataset.parts)]) if labels else 0,
+            target_classes=target_classes,
             digest=digest,
             class_names=dataset.class_names,
             input_names=dataset.input_names,
@@ -86,14 +91,13 @@ def check_numbered(classes: int, distinct: int) -> None:
         )
 
 
-def _label_tensors(part: Examples | Reader) -> list[torch.Tensor]:
-    """The tensors that show which classes there are: the targets, and for sequences of tokens also the inputs."""
+def _tokens(part: Examples | Reader) -> int:
+    """How many tokens there may be in inputs that are sequences like the targets; 0 if they are none."""
     targets = targets_of(part)
-    if targets is None:
-        return []
-    if isinstance(part, Examples) and targets.ndim > 1 and _shape(part.inputs) == _shape(targets):
-        return [targets, part.inputs] if part.inputs.dtype == torch.int64 else [targets]
-    return [targets]
+    if not isinstance(part, Examples) or targets is None or targets.ndim < 2:
+        return 0
+    alike = _shape(part.inputs) == _shape(targets) and part.inputs.dtype == torch.int64
+    return int(part.inputs.max()) + 1 if alike else 0
 
 
 def _shape(tensors: Tensors) -> tuple[int, ...]:
@@ -116,6 +120,7 @@ def combine(descriptions: Sequence[Description]) -> Description:
         examples=sum(d.examples for d in descriptions),
         held_out=first.held_out if shared else sum(d.held_out for d in descriptions),
         classes=max(d.classes for d in descriptions),
+        target_classes=max(d.target_classes for d in descriptions),
         distinct=sum(d.distinct for d in descriptions) if all(d.distinct for d in descriptions) else 0,
         class_names=_names([d.class_names for d in descriptions], "class"),
         input_names=_names([d.input_names for d in descriptions], "column"),

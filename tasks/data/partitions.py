@@ -192,7 +192,7 @@ class Partitions:
 
     def _brings_own(self, partition: int) -> bool:
         """Whether a partition brings held-out examples of its own."""
-        apart = self.source.partitioned and not self.shared
+        apart = self.source.partitioned and not (self.shared and self.split.partitions > 1)
         return apart and self._dataset(partition).dataset.held_out is not None
 
     def _rows(self, partition: int, number: int) -> tuple[list[Rows], Rows]:

@@ -123,7 +123,7 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
     states = [gallery.read(place) for place in blend.places]
     if blend.how == "ensemble":
         logits = gallery.objective.loss == "cross_entropy"
-        axis = gallery.objective.reading.axis or -1
+        axis = gallery.objective.rule.axis or -1
         return Ensemble([gallery.network(state) for state in states], logits, axis).eval()
     mean, first = average(states, blend.coefficients, dict(blend.layers)), gallery.units.aliases
     network = gallery.network({name: mean[first.get(name, name)] for name in mean})

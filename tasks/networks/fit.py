@@ -18,12 +18,12 @@ from tasks.data.description import Description
 from tasks.data.examples import Examples, Tensors, single
 from tasks.data.partitions import Partitions
 from tasks.data.splits.split import SCORE_BATCH
-from tasks.networks.copies import check_apart, evaluating, settled
+from tasks.networks.copies import check_apart, in_evaluation, tried_network
+from tasks.networks.labels import find_rule
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
 from tasks.networks.outputs import OWN_LOSS, call, output_of, takes_labels, tensor_in
-from tasks.networks.reading import find_reading
-from tasks.networks.scores import AS_SHAPED, Reading, default_scores, score_items
+from tasks.networks.scores import AS_SHAPED, LabelRule, default_scores, score_items
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
 
@@ -55,23 +55,23 @@ def check_fit(
     examples, more = partitions.sample(partition), functools.partial(partitions.sample, partition, spread=True)
     where = f"model {objective.model.name} on inputs of {_shapes(examples.inputs)}"
     with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
-        with evaluating(network), torch.no_grad(), pinned(0, threads=1, fill=True):
+        with in_evaluation(network), torch.no_grad(), pinned(0, threads=1, fill=True):
             outputs = objective.outputs(network, examples.inputs, examples.targets)
-            reading = find_reading(objective, network, outputs, examples, description.classes)
-            objective = replace(objective, reading=reading)
+            rule = find_rule(objective, network, outputs, examples, description.target_classes)
+            objective = replace(objective, rule=rule)
             if misfit := _misfit(objective, outputs, examples.targets):
                 raise ModelError(where + misfit)
             padded = partitions.loading.collate is not None
-            trial = Trial(network, outputs, examples.targets, more, description.held_out, padded, reading)
+            trial = Trial(network, outputs, examples.targets, more, description.held_out, padded, rule)
             if objective.scores is None:
-                fitting = tuple(filter(trial.fits, default_scores(objective.loss, description, reading)))
+                fitting = tuple(filter(trial.fits, default_scores(objective.loss, description, rule)))
                 objective = replace(objective, scores=fitting)
             _check_names(objective)
             whole = tuple(name for name, judge in objective.judges.items() if trial.is_whole(name, judge))
         objective = replace(objective, whole=whole, score_batch=_score_batch(outputs, len(examples)))
         del trial, outputs  # they may be large
         with pinned(0, threads=1, fill=True):
-            return settled(objective, network, examples)
+            return tried_network(objective, network, examples)
 
 
 def _score_batch(outputs: Any, examples: int) -> int:
@@ -98,7 +98,7 @@ def _shapes(inputs: Tensors) -> str:
 
 def _misfit(objective: Objective, outputs: Any, targets: Tensors) -> str | None:
     """Why outputs do not fit targets (examples, *), as the end of a sentence that begins with the model's name."""
-    axis, classes = objective.reading.axis, objective.reading.classes
+    axis, classes = objective.rule.axis, objective.rule.classes
     if objective.loss == "cross_entropy" and classes:
         outputs = output_of(outputs)
         if axis is None:
@@ -127,12 +127,12 @@ class Trial:
     more: Callable[[int], Examples]
     held_out: int
     padded: bool = False
-    reading: Reading = AS_SHAPED
+    rule: LabelRule = AS_SHAPED
 
     def fits(self, score: str) -> bool:
         """Whether a built-in score fits the outputs."""
         try:
-            score_items(score, self.outputs, self.targets, self.reading)
+            score_items(score, self.outputs, self.targets, self.rule)
         except ModelError:
             return False
         return True
@@ -143,7 +143,7 @@ class Trial:
         Raises `ModelError` if it does not fit the outputs, or would have to gather too many bytes of them.
         """
         if isinstance(judge, str):
-            score_items(judge, self.outputs, self.targets, self.reading)
+            score_items(judge, self.outputs, self.targets, self.rule)
             return False
         with failing_as(lambda error: ModelError(f"score {judge.reference} fails with {one_line(error)}")):
             if metric_of(judge):
@@ -168,7 +168,7 @@ class Trial:
     def _items(self, judge: Code) -> torch.Tensor:
         # A function of all outputs may need more than two, such as one for each class.
         with suppress(Exception) if self._are_single else nullcontext():
-            return score_items(judge, self.outputs, self.targets, self.reading)
+            return score_items(judge, self.outputs, self.targets, self.rule)
         return score_items(judge, *self._many)
 
     @property

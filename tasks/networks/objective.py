@@ -36,7 +36,7 @@ from tasks.matching.unofficial import hooked
 from tasks.networks.compiling import compile_network
 from tasks.networks.outputs import OWN_LOSS, call, loss_in, output_of
 from tasks.networks.reference import MODELS, Shape
-from tasks.networks.scores import AS_SHAPED, LOSSES, Loss, Reading
+from tasks.networks.scores import AS_SHAPED, LABELLED, LOSSES, LabelRule, Loss
 from tasks.networks.sizes import measured
 from tasks.numerics.devices import moved
 from tasks.numerics.pinning import derive_seed, pinned
@@ -149,7 +149,7 @@ class Objective:
         model: How the network is built.
         loss: The name or the code of the loss.
         scores: Names or code of the scores; None means the default ones, which `check_fit` decides.
-        reading: How outputs are read for labels; `check_fit` sets it.
+        rule: How outputs are read for labels; `check_fit` sets it.
         whole: Names of scores, or of the loss, that need all held-out outputs at once; `check_fit` sets it.
         score_batch: How many examples are scored at once; `check_fit` sets it.
         anew: Whether each network is made by the user's function, as copies of one would not follow what closures,
@@ -168,7 +168,7 @@ class Objective:
     model: ModelSpec
     loss: str | Code
     scores: tuple[str | Code, ...] | None = None
-    reading: Reading = AS_SHAPED
+    rule: LabelRule = AS_SHAPED
     whole: tuple[str, ...] = ()
     score_batch: int = SCORE_BATCH
     anew: bool = False
@@ -245,7 +245,7 @@ class Objective:
         """Over how many items of targets (examples, *) the loss is a mean: labels not `IGNORED`, or examples."""
         if self.loss == "cross_entropy" and not targets.is_floating_point():
             return int((targets != IGNORED).sum())
-        return self.reading.counted(targets)
+        return self.rule.counted(targets)
 
     def casting(self, device: str) -> AbstractContextManager[Any]:
         """A context in which torch computes in the wanted precision on a kind of device, such as ``cpu``."""
@@ -264,7 +264,8 @@ class Objective:
         if self.loss == OWN_LOSS:
             return loss_in(outputs)
         if isinstance(self.loss, str):
-            return LOSSES[self.loss](output_of(outputs), targets, self.reading)
+            given = output_of(outputs), targets
+            return LOSSES[self.loss](*(self.rule(*given) if self.loss in LABELLED else given))
         loss = _own(self.loss)(outputs, targets)
         each = isinstance(loss, torch.Tensor) and tuple(loss.shape) == (len(first_tensor(targets)),)
         return loss.mean() if each else loss

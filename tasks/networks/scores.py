@@ -24,13 +24,13 @@ UNKNOWN = 0
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How the outputs of a network are read for its labels, found out once for all batches by `find_reading`.
+class LabelRule:
+    """How outputs are read for labels, found out once for all batches of a network by `find_rule`.
 
     `axis` is that of classes, 1 or -1; None: as their shape says. Where there is one output for each label, above
     `threshold` it stands for label 1. If `shifted`, the output of a place is for the label of the next one. If
-    `by_label`, the loss is a mean over labels that are not `IGNORED`, else over examples. There are labels of so
-    many `classes`.
+    `by_label`, a loss of one's own is a mean over labels that are not `IGNORED`, else over examples. There are
+    `classes`, or 0 if targets are no labels.
     """
 
     axis: int | None = None
@@ -39,38 +39,50 @@ class Reading:
     by_label: bool = False
     classes: int = 0
 
-    def class_axis(self, outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
-        """The class axis of outputs for targets (examples, *); raises `ModelError` if it is not known."""
+    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs and targets (examples, *) as those in `LABELLED` read them; raises `ModelError`."""
         if self.axis == UNKNOWN:
             raise ModelError(
                 f"outputs of shape {tuple(outputs.shape)} have as many classes as places, and either axis may be "
                 "that of classes; give a loss and scores of your own, or inputs of another length"
             )
-        return class_axis(outputs, targets) if self.axis is None else self.axis
+        if targets.is_floating_point():
+            last = self.axis == -1
+            return (outputs.flatten(0, -2), targets.flatten(0, -2)) if last else (outputs, targets)
+        if self.threshold is not None:
+            outputs = outputs.reshape(len(targets), 1)
+            outputs = torch.cat([torch.full_like(outputs, self.threshold), outputs], 1)
+        if self.axis == 1 and class_axis(outputs, targets) == -1:
+            outputs = outputs.movedim(1, -1)
+        axis = class_axis(outputs, targets)
+        if axis is not None and outputs.shape[axis] < self.classes:
+            raise ModelError(f"outputs of shape {tuple(outputs.shape)} are too few for {self.classes} classes")
+        return outputs[:, :-1] if self.shifted else outputs, self.labels(targets)
 
-    def aligned(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs and targets (examples, places, *) of which those of one place belong together."""
-        return (outputs[:, :-1], targets[:, 1:]) if self.shifted else (outputs, targets)
+    def labels(self, targets: torch.Tensor) -> torch.Tensor:
+        """The labels (examples, *) that outputs are for."""
+        return targets[:, 1:] if self.shifted else targets
 
     def counted(self, targets: Tensors) -> int:
-        """Over how many items of targets (examples, *) the loss is a mean."""
+        """Over how many items of targets (examples, *) a loss of one's own is a mean."""
         if not self.by_label:
             return len(first_tensor(targets))
-        return int((self.aligned(targets, targets)[1] != IGNORED).sum())
+        return int((self.labels(targets) != IGNORED).sum())
 
 
-AS_SHAPED = Reading()
+AS_SHAPED = LabelRule()
 
-Loss = Callable[..., torch.Tensor]
-"""A function of outputs and targets, both (examples, *); a built-in one takes a `Reading`, too.
+LABELLED = ("cross_entropy", "accuracy", "top5", "token_accuracy", "perplexity")
+"""The built-in loss and scores that compare outputs with labels."""
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""A function of outputs and targets, both (examples, *).
 
 It gives one number, or one for each example, (examples,).
 """
 
 
-def mean_squared_error(
-    outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED, reduction: str = "mean"
-) -> torch.Tensor:
+def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
     """Mean over examples and outputs (examples, *); the shapes are those that `fits_targets` tells."""
     if not fits_targets(outputs, targets):
         raise ModelError(f"outputs of shape {tuple(outputs.shape)} for targets of {tuple(targets.shape)}")
@@ -84,30 +96,26 @@ def fits_targets(outputs: torch.Tensor, targets: torch.Tensor) -> bool:
     return len(outputs) == len(targets) and outputs.numel() == targets.numel() and alike
 
 
-def cross_entropy(
-    outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED, reduction: str = "mean"
-) -> torch.Tensor:
-    """Mean over examples and places of the cross entropy of logits with integer labels, or with probabilities.
+def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    """Mean over examples and places of the cross entropy of logits with integer labels.
 
     Logits (examples, classes) for labels (examples,), or (examples, time, classes) for (examples, time); logits
     (examples, classes, *) for labels (examples, *) are read as torch does.
     """
-    axis = reading.class_axis(outputs, targets)
-    if axis == -1 and outputs.ndim > 2:
-        targets = targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
-        outputs = outputs.flatten(0, -2)
+    if class_axis(outputs, targets) == -1 and targets.ndim > 1:
+        outputs, targets = outputs.flatten(0, -2), targets.flatten()
     return functional.cross_entropy(outputs, targets, reduction=reduction)
 
 
-def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
+def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The cross entropy of each label, (items,), without labels -100, which torch ignores, too."""
-    items = cross_entropy(outputs, targets, reading, "none").flatten()
+    items = cross_entropy(outputs, targets, "none").flatten()
     return items if targets.is_floating_point() else items[targets.flatten() != IGNORED]
 
 
-def squared_errors(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
+def squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The squared error of each output, (items,)."""
-    return mean_squared_error(outputs, targets, reading, "none").flatten()
+    return mean_squared_error(outputs, targets, "none").flatten()
 
 
 def class_axis(outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
@@ -129,21 +137,17 @@ LOSS_NAMES = (*LOSSES, OWN_LOSS)
 ITEMS: Mapping[str, Loss] = {"cross_entropy": cross_entropies, "mse": squared_errors}
 """The built-in losses without the mean: a number for each label or output."""
 
-ScoreFunction = Callable[[torch.Tensor, torch.Tensor, Reading], torch.Tensor]
+ScoreFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """A function of outputs and targets, both (examples, *); it gives a number or bool for each item, (items,)."""
 
 
-def accuracy(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
-    """Whether the greatest logit (examples, classes) is that of the label (examples,): bool (examples,).
-
-    Of a single output for each example, whether it is on the label's side of the threshold.
-    """
-    outputs = outputs[:, None] if outputs.ndim == 1 else outputs
+def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Whether the greatest logit (examples, classes) is that of the label (examples,): bool (examples,)."""
     _check_logits("accuracy", outputs, targets)
-    return _predicted("accuracy", outputs, targets, reading, 1) == targets
+    return outputs.argmax(1) == targets
 
 
-def top5(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
+def top5(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Whether the label (examples,) is among the five greatest logits (examples, classes): bool (examples,)."""
     _check_logits("top5", outputs, targets)
     if outputs.shape[1] <= 5:
@@ -151,31 +155,30 @@ def top5(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHA
     return (outputs.topk(5, dim=1).indices == targets[:, None]).any(1)
 
 
-def token_accuracy(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
+def token_accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Whether the greatest logit is the label's at each place of sequences: bool (examples * time,).
 
     Logits (examples, time, classes) or (examples, classes, time) and labels (examples, time), as the loss reads.
     Places of the label -100 are left out.
     """
-    axis = reading.class_axis(outputs, targets)
+    axis = class_axis(outputs, targets)
     if axis is None or targets.ndim < 2 or not are_labels(targets):
         raise _unfit("token_accuracy", "(examples, time, classes)", "labels (examples, time)", outputs, targets)
-    outputs, targets = reading.aligned(outputs, targets)
-    return (_predicted("token_accuracy", outputs, targets, reading, axis) == targets)[targets != IGNORED]
+    return (outputs.argmax(axis) == targets)[targets != IGNORED]
 
 
-def mae(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
+def mae(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The distance of each output (examples, *) from its target (examples, *): floats, one for each output."""
     if not fits_targets(outputs, targets):
         raise _unfit("mae", "(examples, *)", "targets of this shape", outputs, targets)
     return (outputs - targets.reshape(outputs.shape)).abs().flatten()
 
 
-def surprises(outputs: torch.Tensor, targets: torch.Tensor, reading: Reading = AS_SHAPED) -> torch.Tensor:
+def label_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The cross entropy of each label, (items,), of whose mean the perplexity is the exponential."""
-    if not are_labels(targets):
+    if class_axis(outputs, targets) is None or not are_labels(targets):
         raise _unfit("perplexity", "(examples, *, classes)", "labels (examples, *)", outputs, targets)
-    return cross_entropies(*reading.aligned(outputs, targets), reading)
+    return cross_entropies(outputs, targets)
 
 
 SCORES: Mapping[str, ScoreFunction] = {
@@ -183,23 +186,23 @@ SCORES: Mapping[str, ScoreFunction] = {
     "top5": top5,
     "token_accuracy": token_accuracy,
     "mae": mae,
-    "perplexity": surprises,
+    "perplexity": label_entropies,
 }
 
 
-def default_scores(loss: str | Code, description: Description, reading: Reading = AS_SHAPED) -> tuple[str, ...]:
-    """The default scores for a loss and for examples of this description, of a network that is read so.
+def default_scores(loss: str | Code, description: Description, rule: LabelRule = AS_SHAPED) -> tuple[str, ...]:
+    """The default scores for a loss and for examples of this description, of a network that is read by a rule.
 
     A user's own loss is assumed to take logits if the targets are labels.
     """
     if loss == "mse":
         return ("mae",)
-    if not description.labels or (loss == OWN_LOSS and description.targets and not reading.by_label):
+    if not description.labels or (loss == OWN_LOSS and description.targets and not rule.by_label):
         return ()  # which output of a sequence is for which label is not known
     return ("token_accuracy",) if description.targets else ("accuracy",)
 
 
-def score_items(score: str | Code, outputs: Any, targets: Tensors, reading: Reading = AS_SHAPED) -> torch.Tensor:
+def score_items(score: str | Code, outputs: Any, targets: Tensors, rule: LabelRule = AS_SHAPED) -> torch.Tensor:
     """The value of a score or a loss of what a network gives: a number or bool for each item, (items,).
 
     A user's function gives one for each example, or a single one, (). Raises `ModelError` for any other value.
@@ -207,7 +210,8 @@ def score_items(score: str | Code, outputs: Any, targets: Tensors, reading: Read
     if score == OWN_LOSS:
         return loss_in(outputs)
     if isinstance(score, str):
-        return {**SCORES, **ITEMS}[score](output_of(outputs), targets, reading)
+        outputs = output_of(outputs)
+        return {**SCORES, **ITEMS}[score](*(rule(outputs, targets) if score in LABELLED else (outputs, targets)))
     examples = len(first_tensor(targets))
     value = score.load()(outputs, targets)
     value = torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
@@ -220,42 +224,23 @@ def score_items(score: str | Code, outputs: Any, targets: Tensors, reading: Read
     return items if tuple(items.shape) == (examples,) else items.reshape(())
 
 
-def examples_of(score: str | Code, items: torch.Tensor, targets: Tensors, reading: Reading) -> torch.Tensor:
+def items_examples(score: str | Code, items: torch.Tensor, targets: Tensors, rule: LabelRule) -> torch.Tensor:
     """The number of the example of each item of a score or a loss, int64 (items,), for targets (examples, *)."""
-    if score in BY_LABEL and not targets.is_floating_point():
-        labels = targets if score == "cross_entropy" else reading.aligned(targets, targets)[1]
-        return (labels != IGNORED).nonzero()[:, 0]
+    if score in LABELLED and not targets.is_floating_point():
+        return (rule.labels(targets) != IGNORED).nonzero()[:, 0]
     examples = len(first_tensor(targets))
     return torch.arange(examples, device=items.device).repeat_interleave(len(items) // examples)
 
 
-BY_LABEL = ("cross_entropy", "token_accuracy", "perplexity")
-"""The losses and scores that have an item for each label that is not `IGNORED`."""
-
-
-def _predicted(
-    name: str, outputs: torch.Tensor, targets: torch.Tensor, reading: Reading, axis: int
-) -> torch.Tensor:
-    """The label that outputs stand for, of the shape of the targets; raises `ModelError` if that is not known."""
-    if outputs.numel() != targets.numel():
-        if outputs.shape[axis] < reading.classes:
-            raise ModelError(f"score {name} needs an output for each of {reading.classes} classes")
-        return outputs.argmax(axis)
-    if reading.threshold is None:
-        raise ModelError(
-            f"score {name}: there is one output for each label, and the loss does not tell from where on it is "
-            "label 1; give an output for each class, or a score of your own"
-        )
-    return (outputs.reshape(targets.shape) > reading.threshold).to(targets.dtype)
-
-
 def _check_logits(name: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:
-    if outputs.ndim != 2 or not are_scalar_labels(targets) or len(outputs) != len(targets):
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or not are_scalar_labels(targets) or len(outputs) != len(targets):
         raise _unfit(name, "(examples, classes)", "labels (examples,)", outputs, targets)
 
 
 def _unfit(name: str, outputs: str, targets: str, given: torch.Tensor, beside: torch.Tensor) -> ModelError:
     fitting = "; token_accuracy scores sequences" if name == "accuracy" and beside.ndim > 1 else ""
+    if given.numel() == beside.numel() and not beside.is_floating_point():
+        fitting = "; of one output for a label the loss does not tell where label 1 begins"
     return ModelError(
         f"score {name} needs outputs {outputs} and {targets}, not {tuple(given.shape)} and "
         f"{tuple(beside.shape)} of {str(beside.dtype).removeprefix('torch.')}{fitting}"

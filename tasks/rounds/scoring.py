@@ -21,7 +21,7 @@ from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import Kept, merged, metric_of, updated
 from tasks.networks.objective import Objective
 from tasks.networks.outputs import output_of, tensor_in
-from tasks.networks.scores import examples_of, score_items
+from tasks.networks.scores import items_examples, score_items
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
 
@@ -72,7 +72,7 @@ def _tally(objective: Objective, network: torch.nn.Module, batch: Examples) -> T
         if isinstance(judge, Code) and metric_of(judge):
             metrics[name] = updated(judge, output_of(outputs).cpu(), targets.cpu())
         elif name not in objective.whole:
-            items = score_items(judge, outputs, targets, objective.reading)
+            items = score_items(judge, outputs, targets, objective.rule)
             if items.ndim or (len(batch) == 1 and name != "loss"):
                 sums[name] = _sum_of_sound(objective, judge, items.reshape(-1), targets, unsound)
             elif name == "loss":
@@ -90,7 +90,7 @@ def _sum_of_sound(
     """The sum and the number of the finite ones of items, (items,); `unsound` gets the examples of the others."""
     sound = items.isfinite()
     if not sound.all():
-        unsound.update(examples_of(judge, items, targets, objective.reading)[~sound].tolist())
+        unsound.update(items_examples(judge, items, targets, objective.rule)[~sound].tolist())
         items = items[sound]
     wide = items.to(torch.float64 if items.is_floating_point() else torch.int64)  # the sum of integers is exact
     return wide.sum().item(), len(items)
@@ -137,7 +137,7 @@ def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score
     if not known:
         return None
     examples, left_out = (sum(getattr(each, name) for each in tallies) for name in ("examples", "left_out"))
-    return Score(known.pop("loss", math.nan), known, examples, left_out)
+    return Score(known.pop("loss", math.nan), known, examples - left_out, left_out)
 
 
 WORST = 0.1

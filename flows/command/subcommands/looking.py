@@ -176,10 +176,9 @@ def _remarks(run: StoredRun) -> list[str]:
         remarks.append(f"found damaged and done again: round {listed(run.damaged)}")
     if run.absent.rounds:
         remarks.append(_kept(run))
-    if (score := run.round(-1).score) and score.left_out:
-        remarks.append(
-            f"{score.left_out} of {score.examples} held-out examples have a loss or score that is no number"
-        )
+    score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
+    if left_out := score.left_out if score else held_out * (run.status == "complete"):
+        remarks.append(f"{left_out} of {held_out} held-out examples were not scored: a loss there is no number")
     return remarks
 
 

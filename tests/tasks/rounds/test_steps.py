@@ -57,7 +57,7 @@ def test_an_example_without_a_finite_loss_is_left_out_of_the_loss_alone() -> Non
     """Three examples, of which the second has an infinite loss and is read right, and four sound ones."""
     tallies = [Tally(3, {"loss": (1.5, 2), "accuracy": (2, 3)}, left_out=1)]
     tallies += [Tally(4, {"loss": (3.0, 4), "accuracy": (2, 4)}), Tally(2, left_out=2)]
-    assert score(JUDGED, tallies, 1) == Score(0.75, {"accuracy": 4 / 7}, 9, 3)
+    assert score(JUDGED, tallies, 1) == Score(0.75, {"accuracy": 4 / 7}, 6, 3)
     assert score(JUDGED, tallies[2:], 1) is None
     assert score(JUDGED, [], 1) is None
 
@@ -74,7 +74,7 @@ def test_only_examples_whose_numbers_are_infinite_are_left_out() -> None:
     sure, even = math.log(1 + math.exp(-1)), math.log(2)
     assert scored.loss == pytest.approx((128 * sure + 70 * even) / 198)
     assert scored.values == {"accuracy": pytest.approx(198 / 199)}
-    assert (scored.examples, scored.left_out) == (200, 2)
+    assert (scored.examples, scored.left_out) == (198, 2)
 
 
 def test_numbers_that_are_no_classes_have_no_accuracy() -> None:

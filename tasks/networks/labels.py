@@ -13,25 +13,25 @@ from torch import nn
 from tasks.data.examples import IGNORED, Examples
 from tasks.networks.objective import Objective
 from tasks.networks.outputs import call, output_of, tensor_in
-from tasks.networks.scores import LOSSES, UNKNOWN, Reading
+from tasks.networks.scores import LOSSES, UNKNOWN, LabelRule
 from tasks.numerics.devices import moved
 
 
-def find_reading(
+def find_rule(
     objective: Objective, network: nn.Module, outputs: object, examples: Examples, classes: int
-) -> Reading:
+) -> LabelRule:
     """How a network's outputs for examples are read for labels, of so many `classes`; 0 if there are none."""
-    output, targets, reading = tensor_in(outputs), examples.targets, Reading(classes=classes)
+    output, targets, rule = tensor_in(outputs), examples.targets, LabelRule(classes=classes)
     if output is None or not isinstance(targets, torch.Tensor):
-        return reading
+        return rule
     if not classes:
         soft = objective.loss == "cross_entropy" and targets.ndim > 2 and output.shape == targets.shape
-        return replace(reading, axis=_axis_of_shares(targets)) if soft else reading
-    reading = replace(reading, axis=_class_axis(network, output, examples))
+        return replace(rule, axis=_axis_of_shares(targets)) if soft else rule
+    rule = replace(rule, axis=_class_axis(network, output, examples))
     if targets.ndim > 1:
-        return _of_mean(objective, network, examples, reading) if objective.loss not in LOSSES else reading
+        return _of_mean(objective, network, examples, rule) if objective.loss not in LOSSES else rule
     single = classes <= 2 and output.numel() == targets.numel()
-    return replace(reading, threshold=_threshold(objective, output, targets)) if single else reading
+    return replace(rule, threshold=_threshold(objective, output, targets)) if single else rule
 
 
 def _class_axis(network: nn.Module, output: torch.Tensor, examples: Examples) -> int | None:
@@ -81,8 +81,8 @@ def _threshold(objective: Objective, output: torch.Tensor, targets: torch.Tensor
     return None
 
 
-def _of_mean(objective: Objective, network: nn.Module, examples: Examples, reading: Reading) -> Reading:
-    """The reading with `shifted` and `by_label` as the loss of all examples and of each show them."""
+def _of_mean(objective: Objective, network: nn.Module, examples: Examples, rule: LabelRule) -> LabelRule:
+    """The rule with `shifted` and `by_label` as the loss of all examples and of each show them."""
     targets = examples.targets
     labels = targets.where(targets != IGNORED, targets.clamp(min=0))
 
@@ -96,11 +96,11 @@ def _of_mean(objective: Objective, network: nn.Module, examples: Examples, readi
     with suppress(Exception):  # a loss of one's own may not know of labels that are ignored
         every = loss(labels)
         shifted = labels.shape[1] > 1 and without(0) == every != without(labels.shape[1] - 1)
-        reading = replace(reading, shifted=shifted, by_label=True)
+        rule = replace(rule, shifted=shifted, by_label=True)
         fewer = labels.clone()
         fewer.flatten(1)[0, labels[0].numel() // 2 :] = IGNORED
         rows = [slice(row, row + 1) for row in range(len(labels))]
-        total = math.fsum(reading.counted(fewer[row]) * loss(fewer, row) for row in rows)
-        same = math.isclose(total, loss(fewer) * reading.counted(fewer), rel_tol=1e-4)
-        return replace(reading, by_label=same)
-    return replace(reading, by_label=False)
+        total = math.fsum(rule.counted(fewer[row]) * loss(fewer, row) for row in rows)
+        same = math.isclose(total, loss(fewer) * rule.counted(fewer), rel_tol=1e-4)
+        return replace(rule, by_label=same)
+    return replace(rule, by_label=False)
