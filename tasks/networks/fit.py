@@ -57,7 +57,7 @@ def check_fit(
     with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
         with in_evaluation(network), torch.no_grad(), pinned(0, threads=1, fill=True):
             outputs = objective.outputs(network, examples.inputs, examples.targets)
-            rule = find_rule(objective, network, outputs, examples, description.target_classes)
+            rule = find_rule(objective, network, outputs, examples, description)
             objective = replace(objective, rule=rule)
             if misfit := _misfit(objective, outputs, examples.targets):
                 raise ModelError(where + misfit)
@@ -152,6 +152,11 @@ class Trial:
             if self._items(judge).ndim:
                 return False
         if name == "loss" and (self.padded or not self._are_single):
+            if self.padded and self.rule.by_label is None:
+                raise ModelError(
+                    "the loss is a mean over neither examples nor labels, as one with weights of classes, and of "
+                    "padded batches it has no mean; give a number for each example"
+                )
             return False  # its mean over batches is reported
         if not self._are_single:
             raise ModelError(

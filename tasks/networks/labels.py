@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import torch
 from torch import nn
 
+from tasks.data.description import Description
 from tasks.data.examples import IGNORED, Examples
 from tasks.networks.objective import Objective
 from tasks.networks.outputs import call, output_of, tensor_in
@@ -18,19 +20,19 @@ from tasks.numerics.devices import moved
 
 
 def find_rule(
-    objective: Objective, network: nn.Module, outputs: object, examples: Examples, classes: int
+    objective: Objective, network: nn.Module, outputs: object, examples: Examples, description: Description
 ) -> LabelRule:
-    """How a network's outputs for examples are read for labels, of so many `classes`; 0 if there are none."""
-    output, targets, rule = tensor_in(outputs), examples.targets, LabelRule(classes=classes)
+    """How a network's outputs for examples of this description are read for labels."""
+    output, targets, rule = tensor_in(outputs), examples.targets, LabelRule(classes=description.target_classes)
     if output is None or not isinstance(targets, torch.Tensor):
         return rule
-    if not classes:
+    if not description.labels:
         soft = objective.loss == "cross_entropy" and targets.ndim > 2 and output.shape == targets.shape
         return replace(rule, axis=_axis_of_shares(targets)) if soft else rule
     rule = replace(rule, axis=_class_axis(network, output, examples))
     if targets.ndim > 1:
         return _of_mean(objective, network, examples, rule) if objective.loss not in LOSSES else rule
-    single = classes <= 2 and output.numel() == targets.numel()
+    single = max(rule.classes - 1, int(targets.max())) <= 1 and output.numel() == targets.numel()
     return replace(rule, threshold=_threshold(objective, output, targets)) if single else rule
 
 
@@ -96,11 +98,17 @@ def _of_mean(objective: Objective, network: nn.Module, examples: Examples, rule:
     with suppress(Exception):  # a loss of one's own may not know of labels that are ignored
         every = loss(labels)
         shifted = labels.shape[1] > 1 and without(0) == every != without(labels.shape[1] - 1)
-        rule = replace(rule, shifted=shifted, by_label=True)
-        fewer = labels.clone()
-        fewer.flatten(1)[0, labels[0].numel() // 2 :] = IGNORED
-        rows = [slice(row, row + 1) for row in range(len(labels))]
-        total = math.fsum(rule.counted(fewer[row]) * loss(fewer, row) for row in rows)
-        same = math.isclose(total, loss(fewer) * rule.counted(fewer), rel_tol=1e-4)
-        return replace(rule, by_label=same)
+        rules = [replace(rule, shifted=shifted, by_label=by_label) for by_label in (True, False)]
+        for left in (labels[0].numel() // 2, 1 + shifted):  # so many labels of the first example are left
+            fewer = labels.clone()
+            fewer.flatten(1)[0, left:] = IGNORED
+            whole, each = loss(fewer), [loss(fewer, slice(row, row + 1)) for row in range(len(labels))]
+            rules = [tried for tried in rules if _adds_up(tried, fewer, whole, each)]
+        return rules[0] if rules else replace(rule, shifted=shifted, by_label=None)
     return replace(rule, by_label=False)
+
+
+def _adds_up(rule: LabelRule, labels: torch.Tensor, whole: float, each: Sequence[float]) -> bool:
+    """Whether the loss of all labels (examples, *) is the mean of that of each example as the rule counts them."""
+    total = math.fsum(rule.counted(one[None]) * loss for one, loss in zip(labels, each, strict=True))
+    return math.isclose(total, whole * rule.counted(labels), rel_tol=1e-4)

@@ -29,14 +29,14 @@ class LabelRule:
 
     `axis` is that of classes, 1 or -1; None: as their shape says. Where there is one output for each label, above
     `threshold` it stands for label 1. If `shifted`, the output of a place is for the label of the next one. If
-    `by_label`, a loss of one's own is a mean over labels that are not `IGNORED`, else over examples. There are
-    `classes`, or 0 if targets are no labels.
+    `by_label`, a loss of one's own is a mean over labels that are not `IGNORED`, else over examples; None: over
+    neither. There are `classes`, or 0 if targets are no labels or it is not known.
     """
 
     axis: int | None = None
     threshold: float | None = None
     shifted: bool = False
-    by_label: bool = False
+    by_label: bool | None = False
     classes: int = 0
 
     def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
