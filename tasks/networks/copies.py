@@ -220,11 +220,14 @@ def unlike_numbers(some: Numbers, others: Numbers) -> list[str]:
 
 def _backward(outputs: Sequence[torch.Tensor]) -> None:
     """Backprop of the sum of outputs (*shape) with random coefficients along their last axes."""
-    leaves = [output for output in outputs if output.requires_grad]
     generator = torch.Generator().manual_seed(1)
-    along = [torch.randn(leaf.shape[-1:], generator=generator).to(leaf).expand_as(leaf) for leaf in leaves]
-    if leaves:
-        torch.autograd.backward(leaves, along)
+    sums = []
+    for output in outputs:
+        if output.requires_grad and output.numel():
+            along = torch.randn(output.shape[-1:], generator=generator).to(output).reshape(-1)
+            sums.append((output.reshape(-1, len(along)) @ along).sum())
+    if sums:
+        sum(sums[1:], sums[0]).backward()  # of several tensors at once it would take a second to import
 
 
 def _rewritten(network: nn.Module, changed: Collection[str]) -> tuple[str, ...]:
