@@ -58,49 +58,49 @@ class Passes:
 
     def __call__(self, network: nn.Module) -> Observed:
         """Observe a network."""
+        for name, tensor in network_tensors(network).items():
+            if name in self.start:
+                tensor.data.copy_(self._value(name))
         attributes, numbers = [dict(vars(module)) for module in network.modules()], self._scored(network)
-        scored = tuple(name for name, tensor in self._changed(network).items() if not tensor.requires_grad)
+        trained = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
+        scored = tuple(self._restored(network).keys() - trained)
         numbers |= self._trained(network)
-        changed = {name: tensor.detach().clone() for name, tensor in self._changed(network).items()}
+        changed = self._restored(network)
         _count_on(network, attributes)
-        again = self._trained(network) | self._scored(network)
-        return Observed(numbers, changed, again, scored)
+        again = self._trained(network)
+        self._restored(network)
+        return Observed(numbers, changed, again | self._scored(network), scored)
 
-    def _changed(self, network: nn.Module) -> Numbers:
-        """The tensors of a network that are others than it began with."""
+    def _restored(self, network: nn.Module) -> Numbers:
+        """Let a network's tensors be as in the beginning, and return copies of those that were not."""
         now = network_tensors(network)
-        return {name: now[name] for name in self.start if not same_bits(now[name], self._value(name))}
+        changed = {name: now[name] for name in self.start if not same_bits(now[name], self._value(name))}
+        copies = {name: tensor.detach().clone() for name, tensor in changed.items()}
+        for name, tensor in changed.items():
+            tensor.data.copy_(self._value(name))
+        return copies
+
+    def _value(self, name: str) -> torch.Tensor:
+        """The value that a tensor begins with: if scattered, every second number from some place on is doubled."""
+        tensor = self.start[name]
+        if self.scattered and tensor.is_floating_point():
+            tensor = tensor.clone()
+            tensor.view(-1)[derive_seed(name) % max(1, tensor.numel()) :: 2] *= 2
+        return tensor
 
     def _scored(self, network: nn.Module) -> dict[str, torch.Tensor]:
         """The outputs of a pass in evaluation."""
-        self._put(network)
         with in_evaluation(network), torch.no_grad():
             return self._outputs(network, " in evaluation")
 
     def _trained(self, network: nn.Module) -> dict[str, torch.Tensor]:
-        """The outputs and gradients of a pass in training."""
-        self._put(network)
+        """The outputs of a pass in training, and the norms of its gradients."""
         parameters = dict(network.named_parameters())
         numbers = self._outputs(network)
         _backward([*numbers.values()])
-        numbers |= {f"gradient of {n}": p.grad for n, p in parameters.items() if p.grad is not None}
+        numbers |= {f"gradient of {n}": p.grad.norm() for n, p in parameters.items() if p.grad is not None}
         network.zero_grad()
         return {name: tensor.detach() for name, tensor in numbers.items()}
-
-    @torch.no_grad()
-    def _put(self, network: nn.Module) -> None:
-        for name, tensor in network_tensors(network).items():
-            if name in self.start:
-                tensor.copy_(self._value(name))
-
-    def _value(self, name: str) -> torch.Tensor:
-        """The value that a tensor begins with: if scattered, elements of it are doubled at random."""
-        tensor = self.start[name]
-        if not (self.scattered and tensor.is_floating_point()):
-            return tensor
-        generator = torch.Generator().manual_seed(derive_seed(name))
-        doubled = torch.randint(1, 3, tensor.shape, generator=generator, dtype=torch.int8) * tensor
-        return torch.where(torch.isfinite(doubled), doubled, tensor)
 
     def _outputs(self, network: nn.Module, mode: str = "") -> dict[str, torch.Tensor]:
         with pinned(0, threads=1, fill=True):
