@@ -23,7 +23,7 @@ from tasks.networks.labels import find_rule
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
 from tasks.networks.outputs import OWN_LOSS, call, output_of, takes_labels, tensor_in
-from tasks.networks.scores import AS_SHAPED, LabelRule, default_scores, score_items
+from tasks.networks.scores import AS_SHAPED, UNKNOWN, LabelRule, default_scores, score_items
 from tasks.numerics.pinning import pinned
 from tasks.user_code import Code
 
@@ -106,7 +106,7 @@ def _misfit(objective: Objective, outputs: Any, targets: Tensors) -> str | None:
             return (
                 f" gives outputs of shape {tuple(outputs.shape)}, but one for each class of each label is {wanted}"
             )
-        if outputs.shape[axis] < classes:
+        if axis != UNKNOWN and outputs.shape[axis] < classes:
             return f" gives {outputs.shape[axis]} outputs, but labels go up to {classes - 1}"
     loss = objective.value(outputs, targets)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:

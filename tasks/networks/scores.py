@@ -55,7 +55,7 @@ class LabelRule:
         if self.axis == 1 and class_axis(outputs, targets) == -1:
             outputs = outputs.movedim(1, -1)
         axis = class_axis(outputs, targets)
-        if axis is not None and outputs.shape[axis] < self.classes:
+        if axis is not None and 1 < outputs.shape[axis] < self.classes:
             raise ModelError(f"outputs of shape {tuple(outputs.shape)} are too few for {self.classes} classes")
         return outputs[:, :-1] if self.shifted else outputs, self.labels(targets)
 

@@ -1,0 +1,142 @@
+"""How outputs are read for labels, by networks and losses of which that is known, and their scores by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional
+
+from storage.errors import ModelError
+
+CODE = """
+import torch
+from types import SimpleNamespace
+from torch import nn
+from torch.nn import functional
+
+TOKENS = torch.randint(7, (260, 7), generator=torch.Generator().manual_seed(0))
+LENGTHS = torch.randint(2, 8, (260,), generator=torch.Generator().manual_seed(1)).sort().values
+LABELS = TOKENS.masked_fill(torch.arange(7) >= LENGTHS[:, None], -100)
+def places(): return (TOKENS[:30], LABELS[:30]), (TOKENS, LABELS)
+
+FEATURES = torch.randn(260, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+def sides(): return (FEATURES[:30], (FEATURES[:30, 0] > 0).long()), (FEATURES, (FEATURES[:, 0] > 0).long())
+
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.out = nn.Embedding(7, 5), nn.Linear(5, 7)
+    def forward(self, tokens): return self.out(self.tokens(tokens))
+class First(Last):
+    def forward(self, tokens): return super().forward(tokens).mT
+class Shifts(Last):
+    def forward(self, tokens, labels=None):
+        logits = super().forward(tokens)
+        read = None if labels is None else functional.cross_entropy(logits[:, :-1].mT, labels[:, 1:])
+        return SimpleNamespace(logits=logits, loss=read)
+class Stays(Last):
+    def forward(self, tokens, labels=None):
+        logits = super().forward(tokens)
+        loss = None if labels is None else functional.cross_entropy(logits.mT, labels)
+        return SimpleNamespace(logits=logits, loss=loss)
+class FixedLength(First):
+    def forward(self, tokens):
+        assert tokens.shape[1] == 7
+        return super().forward(tokens)
+
+def one(): return nn.Linear(4, 1)
+def likely(): return nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
+entropy, entropy_of_logits = functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits
+def logistic(outputs, targets): return entropy_of_logits(outputs[:, 0], targets.to(outputs))
+def bernoulli(outputs, targets): return entropy(outputs[:, 0], targets.to(outputs))
+def weighted(outputs, targets):
+    return entropy_of_logits(outputs[:, 0], targets.to(outputs), pos_weight=torch.tensor(3.0))
+"""
+RUN = {"rounds": 1, "partitions": 2, "local_steps": 2, "lr": 0.5, "dtype": "float64"}
+TOKENS = torch.randint(7, (260, 7), generator=torch.Generator().manual_seed(0))
+LENGTHS = torch.randint(2, 8, (260,), generator=torch.Generator().manual_seed(1)).sort().values
+LABELS = TOKENS.masked_fill(torch.arange(7) >= LENGTHS[:, None], -100)
+
+
+def by_hand(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Of logits (example, place, class): loss, accuracy and perplexity of all labels."""
+    loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).item()
+    right = (logits.argmax(-1) == labels)[labels != -100].double().mean().item()
+    return {"loss": loss, "token_accuracy": right, "perplexity": math.exp(loss)}
+
+
+@pytest.mark.parametrize(
+    ("model", "logits"),
+    [("Last", lambda out: out), ("First", lambda out: out.mT), ("Stays", lambda out: out.logits)],
+)
+def test_where_there_are_as_many_classes_as_places_each_number_is_that_by_hand(
+    own, train, model: str, logits: Callable
+) -> None:
+    file, scores = own(CODE), ("token_accuracy", "perplexity")
+    run = train(data=f"{file}:places", model=f"{file}:{model}", scores=scores, **RUN)
+    wanted = by_hand(logits(run.round(1).network(trust=True)(TOKENS)), LABELS)
+    assert {"loss": run.round(1).score.loss, **run.round(1).score.values} == pytest.approx(wanted, rel=1e-9)
+
+
+def test_a_network_that_shifts_labels_is_scored_by_the_next_ones(own, train) -> None:
+    """And its scores are chosen so where nobody chose any. Examples come by length, so that batches differ."""
+    file = own(CODE)
+    run = train(data=f"{file}:places", model=f"{file}:Shifts", **RUN)
+    wanted = by_hand(run.round(1).network(trust=True)(TOKENS).logits[:, :-1], LABELS[:, 1:])
+    score = run.round(1).score
+    assert (score.loss, score.values) == (
+        pytest.approx(wanted["loss"], rel=1e-9),
+        {"token_accuracy": pytest.approx(wanted["token_accuracy"], rel=1e-9)},
+    )
+
+
+def test_classes_that_may_lie_on_either_axis_are_refused(own, train) -> None:
+    file = own(CODE)
+    with pytest.raises(ModelError, match="have as many classes as places, and either axis may be that of classes"):
+        train(data=f"{file}:places", model=f"{file}:FixedLength", **RUN)
+
+
+@pytest.mark.parametrize(("model", "loss"), [("one", "logistic"), ("likely", "bernoulli"), ("one", "mse")])
+def test_one_output_is_label_1_from_where_both_labels_have_the_same_loss(
+    own, train, model: str, loss: str
+) -> None:
+    file = own(CODE)
+    given = loss if loss == "mse" else f"{file}:{loss}"
+    scores = ("accuracy",) if loss == "mse" else None
+    run = train(data=f"{file}:sides", model=f"{file}:{model}", loss=given, scores=scores, **RUN | {"lr": 0.05})
+    features = torch.randn(260, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    outputs = run.round(1).network(trust=True)(features)[:, 0]
+    right = (outputs > (0 if loss == "logistic" else 0.5)) == (features[:, 0] > 0)
+    assert run.round(1).score.values["accuracy"] == right.double().mean().item()
+
+
+def test_a_loss_that_does_not_tell_where_label_1_begins_has_no_accuracy(own, train) -> None:
+    file = own(CODE)
+    fields = {"data": f"{file}:sides", "model": f"{file}:one", "loss": f"{file}:weighted", **RUN}
+    assert train(**fields).round(1).score.values == {}
+    with pytest.raises(ModelError, match="of one output for a label the loss does not tell where label 1 begins"):
+        train(**fields, scores=("accuracy",), name="asked")
+
+
+def test_the_best_round_is_one_that_leaves_no_example_out(own, train) -> None:
+    """A loss of one example that is infinite in the first round alone; the others are lower there."""
+    source = """
+import torch
+def data():
+    inputs = torch.tensor([[1.0], [2.0]] * 10)
+    return (inputs, inputs[:, 0]), (inputs, inputs[:, 0])
+def model(): return torch.nn.Linear(1, 1)
+def loss(outputs, targets):
+    far = (outputs[:, 0] - targets).abs()
+    return torch.where(far > 0.5, torch.inf, 2 - far) if not outputs.requires_grad else far
+"""
+    file = own(source)
+    fields = {"data": f"{file}:data", "model": f"{file}:model", "loss": f"{file}:loss"}
+    run = train(**fields, rounds=6, partitions=1, local_steps=10, lr=0.05)
+    history = run.history().loc[1:]
+    assert history["left_out"].max() > 0
+    assert history["left_out"].loc[run.best().number] == history["left_out"].min()
+    assert run.round(6).commit.best_left_out == history["left_out"].min()
