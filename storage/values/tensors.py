@@ -44,7 +44,9 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same dtype, shape and bits. A NaN equals one with the same bits."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
-    first, second = (tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other))
+    # Integers of the same size are compared four times as fast as bytes.
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(one.element_size(), torch.uint8)
+    first, second = (tensor.detach().reshape(-1).contiguous().view(kind) for tensor in (one, other))
     return torch.equal(first, second)
 
 

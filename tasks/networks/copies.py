@@ -166,7 +166,9 @@ def tried_network(objective: Objective, network: nn.Module, examples: Examples) 
     moving = tuple(spec.name for spec in layout.frozen if spec.name in wanted.changed)
     spectral = any(True for _ in spectral_norms(network))
     rewritten = _rewritten(network, wanted.changed)
-    for tensor in network_tensors(network).values():  # frees its memory
+    for name, tensor in network_tensors(network).items():
+        if name in start:
+            tensor.data.copy_(start[name])  # the function may give others the same memory
         let_go(tensor)
     for tried in (objective, replace(objective, anew=True)):
         if not (unlike := _unlike(tried, passes, wanted)):

@@ -434,3 +434,18 @@ def test_what_does_not_fit_is_refused(inputs, options, says: str) -> None:
 
 def test_tokens_may_be_more_than_classes() -> None:
     assert Gpt((7,), 2, width=8, heads=2, vocabulary=11)(TOKENS).shape == (3, 7, 2)
+
+
+def test_checking_the_fit_changes_no_tensors_that_a_file_keeps(own) -> None:
+    """Weights of a file that are assigned to each network, and not copied."""
+    source = """
+import torch
+KNOWN = {"weight": torch.arange(12.0).reshape(3, 4) / 12, "bias": torch.ones(3)}
+def model():
+    network = torch.nn.Linear(4, 3)
+    network.load_state_dict(KNOWN, assign=True)
+    return network
+"""
+    known = objective(find_code(f"{own(source)}:model"))
+    fit(known)
+    assert known.initial().params["float32"].tolist() == [*(torch.arange(12.0) / 12).tolist(), 1.0, 1.0, 1.0]
