@@ -39,6 +39,11 @@ LENGTHS = {"fed_avg": (3, 5), "sync_sgd": (6, 1)}
 """How many rounds are made by an algorithm, and of how many steps each."""
 
 REFUSED = {
+    "cached_function": "is one network, whenever it is called",
+    "global_layer": "is one layer in all networks",
+    "global_network": "is one network, whenever it is called",
+    "running_maximum_always": "is changed by being scored",
+    "teacher_always": "is changed by being scored",
     "activation_initialised_by_attribute": "each round begins without the attribute, and initialises again",
     "counter_as_attribute": "each round begins to count at 0",
     "counter_in_a_closure": "a process goes on counting through trials, other runs and replays",
@@ -57,30 +62,8 @@ REFUSED = {
 """What they keep from one forward pass to the next, and no state holds, decides what they give."""
 
 EITHER = {
-    "alias_by_data": "follows its parameter if the memory is the same",
-    "bootstrap": "frozen parameters that change in forward",
-    "cached_function": "is one network, whenever it is called",
-    "context_variable": "has what was built last",
-    "deepcopy_overridden": "cannot be copied, but built anew",
-    "detached_view": "follows its parameter if the memory is the same",
-    "dropout_in_evaluation": "a part whose mode the function decides",
-    "global_layer": "is one layer in all networks",
-    "global_network": "is one network, whenever it is called",
-    "global_registry": "has what was built last",
-    "momentum_contrast": "frozen parameters that change in forward",
-    "norm_in_evaluation": "a part whose mode the function decides",
+    "momentum_contrast": "takes batches of eight alone, so that it cannot be tried on two examples",
     "parameter_of_data": "two parameters over one memory",
-    "pruned": "has a tensor that was computed, which torch does not copy",
-    "registered_class_attribute": "has what was built last",
-    "running_maximum_always": "is changed by being scored",
-    "scripted_function": "cannot be copied, but built anew",
-    "slices_of_a_parameter": "follow their parameter if the memory is the same",
-    "stored_generator": "cannot be copied, but built anew",
-    "teacher": "frozen parameters that change in forward",
-    "teacher_always": "is changed by being scored",
-    "traced": "its forward has no signature",
-    "view_of_numpy": "follows its parameter if the memory is the same",
-    "weight_norm_of_old": "has a tensor that was computed, which torch does not copy",
 }
 """They can be trained, and may as well be refused. All others of `odd/` are to be trained."""
 
