@@ -105,7 +105,8 @@ class Passes:
     def _outputs(self, network: nn.Module, mode: str = "") -> dict[str, torch.Tensor]:
         with pinned(0, threads=1, fill=True):
             outputs = tensors_in(self.objective.outputs(network, self.examples.inputs, self.examples.targets))
-        return {f"output {number}{mode}": output for number, output in enumerate(outputs)}
+        real = (torch.view_as_real(each.resolve_conj()) if each.is_complex() else each for each in outputs)
+        return {f"output {number}{mode}": output for number, output in enumerate(real)}
 
 
 def _count_on(network: nn.Module, before: Sequence[Mapping[str, Any]]) -> None:
@@ -149,8 +150,10 @@ def tried_network(objective: Objective, network: nn.Module, examples: Examples) 
     start = named_tensors(layout, state.params, state.buffers, state.frozen)
     try:
         passes, wanted = _observed(Passes(objective, examples, start), network)
-    except Exception:  # noqa: BLE001 - a map that fails so is refused by name, and another process may not
-        return objective
+    except Exception:
+        if _fails(objective, network, examples):  # a map that fails so is refused by name, and others may not
+            return objective
+        raise
     if new := sorted({*network.state_dict()} - {*objective.built.state_dict()}):
         raise ModelError(f"model {objective.model.name} makes {new[0]} in forward; make it in the function")
     if wanted.scored:
@@ -178,6 +181,14 @@ def tried_network(objective: Objective, network: nn.Module, examples: Examples) 
         f"model {objective.model.name}: maps would train another network than this function makes, with another "
         f"{', '.join(unlike[:3])}; hold layers and tensors as attributes, and draw from seeded generators"
     )
+
+
+def _fails(objective: Objective, network: nn.Module, examples: Examples) -> bool:
+    """Whether a network raises in training."""
+    with suppress(Exception), pinned(0, threads=1, fill=True):
+        objective.outputs(network, examples.inputs, examples.targets)
+        return False
+    return True
 
 
 def _observed(passes: Passes, network: nn.Module) -> tuple[Passes, Observed]:

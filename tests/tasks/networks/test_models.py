@@ -449,3 +449,16 @@ def model():
     known = objective(find_code(f"{own(source)}:model"))
     fit(known)
     assert known.initial().params["float32"].tolist() == [*(torch.arange(12.0) / 12).tolist(), 1.0, 1.0, 1.0]
+
+
+def test_a_network_whose_outputs_are_complex_fits_a_loss_of_its_own(own) -> None:
+    source = """
+import torch
+class Net(torch.nn.Linear):
+    def __init__(self): super().__init__(4, 3)
+    def forward(self, inputs): return torch.fft.fft(super().forward(inputs)).conj()
+def loss(outputs, targets): return outputs.abs().mean(1)
+"""
+    file = own(source)
+    network = ModelSpec(find_code(f"{file}:Net"), (4,), 3, "float32", 0)
+    assert not fit(Objective(network, find_code(f"{file}:loss"), scores=())).anew
