@@ -50,7 +50,7 @@ def _block_table(
     for name, column in metrics.items():
         metric = numbers.get(f"metrics/{name}")
         # What partitions tell of examples that they hold out weighs as many as these are.
-        of_own = numbers.get("metrics/own_examples", nobody) if name.startswith("own_") else weight
+        of_own = np.nan_to_num(numbers.get("metrics/own_examples", weight)) if name.startswith("own_") else weight
         columns[column] = nothing if metric is None else _weighted_mean(metric, of_own)
     counts = {"examples": weight.sum(axis=1), "accepted": (accepted == 1).sum(axis=1)}
     counts["refused"] = (accepted == 0).sum(axis=1)

@@ -373,6 +373,16 @@ def test_the_history_has_a_column_for_every_metric_and_score(tiny) -> None:
     assert history[["accepted", "refused"]].values.tolist() == [[0, 0], [2, 0], [1, 1]]
 
 
+def test_a_metric_of_a_map_may_be_called_as_scores_of_partitions_are(tiny) -> None:
+    """Weights 10 and 11: the mean is weighted by them where no partition says how many examples are its own."""
+    store = tiny.create()
+    commit = tiny.write(store, 1)
+    told = {0: {"own_gain": 1.0}, 1: {"own_gain": 3.0}}
+    records = {p: replace(commit.updates[p], metrics=metrics) for p, metrics in told.items()}
+    store.commit(replace(commit, updates=records))
+    assert StoredRun(store.path).history()["own_gain"][1] == pytest.approx((10 * 1 + 11 * 3) / 21)
+
+
 def test_a_metric_with_the_name_of_another_column_is_told_apart(tiny) -> None:
     store = tiny.create()
     commit = tiny.write(store, 1)
