@@ -153,9 +153,10 @@ class Commit:
     None where the round waited for all partitions. `score` is None where the round was not scored, `best` is the
     lowest loss so far, among scores that left out as few examples, and `since_best` counts the scores since then.
     `stop` is the reason to end the run after this round. Where the state was not `stored`, it can be recomputed
-    from the last stored one and the updates since. Where not `updates_stored`, only updates that set a carry were stored. `seconds` is the duration of the
-    round and `time` its end in seconds since the epoch. `executor` names what ran the round, empty for round 0 and
-    for rounds that a run was given. `process_group` is None unless ranks ran the round.
+    from the last stored one and the updates since. Where not `updates_stored`, only updates that set a carry were
+    stored. `seconds` is the duration of the round and `time` its end in seconds since the epoch. `executor` names
+    what ran the round, empty for round 0 and for rounds that a run was given. `process_group` is None unless ranks
+    ran the round.
     """
 
     __pydantic_config__ = EXACTLY
