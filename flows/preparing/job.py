@@ -20,7 +20,7 @@ from storage.errors import ExperimentDiffers, StoreError, UsageError
 from storage.places.addresses import full_address
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
-from storage.rounds.lease import hold_lease
+from storage.rounds.lease import Lease, fenced, hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.rounds.syncing import Syncing, synced
@@ -119,7 +119,7 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     begun.append(run_name(store.address))
     token = secrets.token_hex(4)
     with hold_lease(store.place, token, config.rounds) as lease:
-        store, done = _recovered(store, config.rounds, work)
+        store, done = _recovered(store, lease, work)
         given = config.model_dump(include={"rounds", "evaluate_every", "target_accuracy", "patience", "fsync"})
         where = full_address(store.address)
         attempt = Attempt(where, token, lease.epoch, **given, keep=keep)
@@ -258,12 +258,12 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
         )
 
 
-def _recovered(store: RoundStore, rounds: int, work: Work) -> tuple[RoundStore, int]:
-    """Recover the store, with room for so many rounds; returns it and the number of its last whole round.
+def _recovered(store: RoundStore, lease: Lease, work: Work) -> tuple[RoundStore, int]:
+    """Recover the store for the holder of its lease; returns it and the number of its last whole round.
 
     The assignments of the splits of all earlier rounds are written again.
     """
-    store = RoundStore(store.place, rounds=rounds)
+    store = RoundStore(fenced(store.place, lease.epoch), rounds=lease.rounds)
     done, _ = recover(store)
     if done and not work.partitions.source.partitioned:
         for number in range(work.split(1), work.split(done) + 1):

@@ -74,7 +74,10 @@ class Place(Protocol):
         """Delete the content of this key and all below ``prefix/``. An empty prefix deletes the whole place."""
 
     def sweep(self) -> None:
-        """Delete half-written contents of killed writers. Only the process that holds the lease may call this."""
+        """Delete half-written contents of former writers. Only the process that holds the lease may call this.
+
+        A change that a former writer of a `fenced` place had only prepared by then does not happen any more.
+        """
 
     def sync(self) -> None:
         """Make all contents of this place survive a power loss, file by file."""
@@ -85,11 +88,28 @@ class Place(Protocol):
     def make(self) -> None:
         """Create the place where it is missing; raises `PlaceError` where nothing can be written in it."""
 
+    def age(self, key: str) -> float | None:
+        """How many seconds ago a content was written; None where there is none.
+
+        It is by the clock of the disk or server, so all processes get the same answer, whatever their clocks say.
+        """
+
+    def fenced(self, check: Callable[[], None]) -> Place:
+        """This place for a writer whose turn may be over: `check` raises an error then.
+
+        It is called before each change, in such a way that a writer which is suspended between the two changes
+        nothing that a later writer wrote.
+        """
+
     def aside(self) -> AbstractContextManager[Place]:
         """A context with an empty temporary place, whose contents appear here all at once at its end.
 
         After an error in the context nothing appears. Raises `PlaceTaken` where something is here by then.
         """
+
+
+def unfenced() -> None:
+    """The check of a place that is not fenced: its turn is never over."""
 
 
 def parts_of(key: str, place: object) -> list[str]:

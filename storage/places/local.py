@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
-from storage.places.base import PARTIAL, Piece, parts_of, refusing
+from storage.places.base import PARTIAL, Piece, parts_of, refusing, unfenced
 from storage.places.descriptors import (
     FILE,
     FOLDER,
@@ -61,11 +61,14 @@ NOT_THERE = (FileNotFoundError, NotADirectoryError)
 class LocalPlace:
     """A folder on disk. A file is written under a temporary name and then renamed or linked to its own.
 
-    Where `fsync`, every file is synced when it is written, not only those that are to be `durable`.
+    Where `fsync`, every file is synced when it is written, not only those that are to be `durable`. `check` is
+    that of a fenced place. It is called between making a temporary name and renaming. A later writer claims the
+    run first and sweeps temporary names then: so either the check sees the claim, or the renaming finds no name.
     """
 
     path: Path
     fsync: bool = field(default=False, kw_only=True)
+    check: Callable[[], None] = field(default=unfenced, kw_only=True, compare=False, repr=False)
     at_once: ClassVar[int] = 1
 
     def __str__(self) -> str:
@@ -146,7 +149,7 @@ class LocalPlace:
             except FileExistsError:
                 return False
             except FileNotFoundError:
-                # The holder of the lease swept the temporary file together with those of killed writers.
+                # The holder of the lease swept the temporary file together with those of former writers.
                 return self.create(key, *pieces, durable=durable)
         return True
 
@@ -158,19 +161,36 @@ class LocalPlace:
                 shutil.rmtree(self.path)
             return
         with suppress(*NOT_THERE), self._around(prefix) as (folder, name):
-            if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+            if self.check is not unfenced:
+                self._delete_fenced(folder, name)
+            elif stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
                 shutil.rmtree(name, dir_fd=folder)
             else:
                 os.unlink(name, dir_fd=folder)
 
+    def _delete_fenced(self, folder: int, name: str) -> None:
+        """Delete what has this name in an open folder, by way of a temporary folder that a later writer sweeps."""
+        os.lstat(name, dir_fd=folder)
+        partial = f".{secrets.token_hex(8)}{PARTIAL}"
+        os.mkdir(partial, dir_fd=folder)
+        try:
+            self.check()
+            os.rename(name, f"{partial}/{partial}", src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True, dir_fd=folder)
+
     @_writing
     def sweep(self) -> None:
-        """Delete half-written files here and in all folders below."""
+        """Delete half-written files, and half-deleted ones, here and in all folders below."""
         with suppress(*NOT_THERE), self._folder([]) as top:
-            for _, _, names, folder in os.fwalk(dir_fd=top):
+            for _, folders, names, folder in os.fwalk(dir_fd=top):
                 for name in names:
                     if name.endswith(PARTIAL):
                         remove_file(name, folder)
+                # The folder of a tensor may end so, too, but does not begin with a dot.
+                for name in [name for name in folders if name.startswith(".") and name.endswith(PARTIAL)]:
+                    folders.remove(name)
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
     @_writing
     def sync(self) -> None:
@@ -190,6 +210,18 @@ class LocalPlace:
         """Sync the whole file system that the folder is on, and so what any process of this machine wrote."""
         with self._folder([]) as top:
             sync_file_system(top)
+
+    @_reading
+    def age(self, key: str) -> float | None:
+        """How many seconds ago a file was written, by the clock of its file system, read off a temporary file."""
+        with suppress(*NOT_THERE), self._written_beside(key, (), durable=False) as (folder, partial, name):
+            written, now = (os.lstat(each, dir_fd=folder).st_mtime for each in (name, partial))
+            return now - written
+        return None
+
+    def fenced(self, check: Callable[[], None]) -> LocalPlace:
+        """This folder for a writer whose turn may be over: `check` raises an error then."""
+        return replace(self, check=check)
 
     @contextmanager
     def aside(self) -> Iterator[LocalPlace]:
@@ -288,11 +320,16 @@ class LocalPlace:
         """
         # The temporary name does not contain the file's name, which may be as long as names can be.
         partial, durable = f".{secrets.token_hex(8)}{PARTIAL}", durable or self.fsync
-        with self._around(key, make=True, durable=durable) as (folder, name):
-            try:
-                write_and_close(os.open(partial, NEW, 0o666, dir_fd=folder), pieces, durable)
-                yield folder, partial, name
-                if durable:
-                    os.fsync(folder)
-            finally:
-                remove_file(partial, folder)
+        try:
+            with self._around(key, make=True, durable=durable) as (folder, name):
+                try:
+                    write_and_close(os.open(partial, NEW, 0o666, dir_fd=folder), pieces, durable)
+                    self.check()
+                    yield folder, partial, name
+                    if durable:
+                        os.fsync(folder)
+                finally:
+                    remove_file(partial, folder)
+        except FileNotFoundError:
+            self.check()  # a later writer swept the temporary file, or pruned its folder
+            raise

@@ -10,9 +10,9 @@ import functools
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from obstore.store import MemoryStore, S3Store
 
 from storage.errors import PlaceError, PlaceTaken, StoreDamaged, UsageError
 from storage.places.addresses import ADDRESS, scheme_of
-from storage.places.base import PARTIAL, Piece, parts_of, refusing, together
+from storage.places.base import PARTIAL, Piece, parts_of, refusing, together, unfenced
 
 MAKING = f"making{PARTIAL}"
 """The key of an object that marks a place as being made. The process that creates this object makes the place."""
@@ -105,9 +105,15 @@ def s3_place(address: str) -> ObjectPlace:
 
 @dataclass(frozen=True)
 class ObjectPlace:
-    """The objects of a bucket whose keys begin with the path of the address."""
+    """The objects of a bucket whose keys begin with the path of the address.
+
+    `check` is that of a fenced place. Such a place replaces an object only if the server still has
+    the version that was there before the check. A new object is created without it, and what an earlier writer
+    creates so is replaced by the later one. Deleting has no condition, so it is only as good as the check before.
+    """
 
     address: str
+    check: Callable[[], None] = field(default=unfenced, kw_only=True, compare=False, repr=False)
     at_once: ClassVar[int] = AT_ONCE
 
     def __str__(self) -> str:
@@ -175,20 +181,46 @@ class ObjectPlace:
     @_writing
     def stream(self, key: str, pieces: Iterable[Piece], durable: bool = False) -> None:
         """Create or replace an object. All pieces are joined in memory and sent in one request."""
-        obstore.put(*self._at(key), b"".join(pieces), use_multipart=False)
+        content = b"".join(pieces)
+        if self.check is unfenced:
+            obstore.put(*self._at(key), content, use_multipart=False)
+            return
+        while not self._created(key, content):
+            about = self._about(key)
+            self.check()
+            if about and self._replaced(key, content, about["e_tag"]):
+                self.check()
+                return
 
     @_writing
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
-        """Create an object that must not exist yet; False where it does. The server checks it (If-None-Match)."""
+        """Create an object that must not exist yet; False where it does. The server checks it (If-None-Match).
+
+        In a fenced place it counts only where `check` does not raise afterwards.
+        """
+        created = self._created(key, b"".join(pieces))
+        self.check()
+        return created
+
+    def _created(self, key: str, content: bytes) -> bool:
         try:
-            obstore.put(*self._at(key), b"".join(pieces), use_multipart=False, mode="create")
+            obstore.put(*self._at(key), content, use_multipart=False, mode="create")
         except AlreadyExistsError:
+            return False
+        return True
+
+    def _replaced(self, key: str, content: bytes, e_tag: str) -> bool:
+        """Replace this version of an object; False where the server has another one by now (If-Match)."""
+        try:
+            obstore.put(*self._at(key), content, use_multipart=False, mode={"e_tag": e_tag})
+        except PreconditionError:
             return False
         return True
 
     @_deleting
     def delete(self, prefix: str) -> None:
         """Delete an object and all objects under ``prefix/``."""
+        self.check()
         client, path = self._at(prefix)
         keys = [each["path"] for page in obstore.list(client, path) for each in page]
         with suppress(FileNotFoundError):
@@ -263,11 +295,18 @@ class ObjectPlace:
         busy = PlaceTaken(f"{self} is being made by another process, or one was killed; wait three minutes")
         if about is None or self._now() - about["last_modified"] < PATIENCE:
             raise busy
-        try:
-            obstore.put(*self._at(MAKING), token, use_multipart=False, mode={"e_tag": about["e_tag"]})
-        except PreconditionError:
-            raise busy from None
+        if not self._replaced(MAKING, token, about["e_tag"]):
+            raise busy
         return True
+
+    def age(self, key: str) -> float | None:
+        """How many seconds ago an object was written, by the server's clock; None where there is none."""
+        about = self._about(key)
+        return None if about is None else float((self._now() - about["last_modified"]).total_seconds())
+
+    def fenced(self, check: Callable[[], None]) -> ObjectPlace:
+        """These objects for a writer whose turn may be over: `check` raises an error then."""
+        return replace(self, check=check)
 
     def _now(self) -> datetime:
         """The time now by the server's clock, read off an object written for it."""

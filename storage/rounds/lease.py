@@ -3,6 +3,9 @@
 Each writer creates a claim of its own with a new number, its epoch; the claim with the highest epoch is the lease.
 Former claims stay, so that a slow writer cannot claim an epoch that is over. Each claim ends in a digest of its
 content, and one that was changed counts as no claim.
+
+Whether another writer is still at work cannot be known for sure: it may be suspended, and go on later. So a writer
+works on a `fenced` place, in which it changes nothing once there is a claim of a later epoch.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
 from typing import Annotated
 
 import psutil
 from pydantic import Field
 
-from storage.errors import PlaceError, RoundweaveError, RunBusy, StoreError
-from storage.parsing import Count, Round, numbered
+from storage.errors import PlaceError, RoundweaveError, RunBusy, StoreError, WriterFenced
+from storage.parsing import Count, Round, Time, numbered
 from storage.places.base import Place
 from storage.values.digests import sealed, unsealed
 
@@ -44,35 +49,62 @@ LEASES = "commits/leases"
 class Lease:
     """The claim of one writer.
 
-    `born`, the start of its process, and `expiry` are in seconds since the epoch. `token` identifies the writer in
-    commits. `failure` is the error that ended the writer; None where it succeeded, was killed or is at work.
-    `rounds` is how many rounds it wants the run to have.
+    `machine` is that of `this_machine`, `born` the start of the writer's process in seconds since the machine's.
+    `token` identifies the writer in commits. The claim was last `renewed` and is valid until `expiry`, both in
+    seconds since 1970 by the writer's clock; `expiry` is 0 where the writer has ended. `failure` is the error that
+    ended it; None where it succeeded, was killed or is at work. `rounds` is how many rounds it wants the run to
+    have.
     """
 
     host: str
+    machine: str
     pid: Annotated[int, Field(ge=0, lt=1 << 31)]
     born: float
     token: str
     epoch: Count
+    renewed: Time
     expiry: Annotated[float, Field(lt=FAR)]
     failure: str | None = None
     rounds: Round = 0
 
     @property
+    def ended(self) -> bool:
+        """Whether the writer is known to work no more: it said so, or its process on this machine is gone."""
+        return self.expiry == 0 or (self.machine == this_machine() and not _alive(self.pid, self.born))
+
+    @property
     def fresh(self) -> bool:
-        """Whether the writer may still be at work. For a writer on this host, its process is checked as well."""
-        if self.host == socket.gethostname() and not _alive(self.pid, self.born):
-            return False
-        return time.time() < self.expiry
+        """Whether the writer may still be at work, if its clock and this one agree."""
+        return not self.ended and time.time() < self.expiry
+
+
+@cache
+def this_machine() -> str:
+    """Identifies the set of processes among which a process number means one of them.
+
+    On Linux it is a boot of the machine with a PID namespace, since two containers may have one host name.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
 
 
 def _alive(pid: int, born: float) -> bool:
     try:
         process = psutil.Process(pid)
         # A zombie has ended, and only waits for its parent to collect its exit status.
-        return bool(abs(process.create_time() - born) < 1.0 and process.status() != psutil.STATUS_ZOMBIE)
-    except (psutil.NoSuchProcess, ValueError, OverflowError):
+        return abs(_born(process) - born) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return bool(psutil.pid_exists(pid))  # processes of other users may be hidden
+    except (ValueError, OverflowError):
         return False
+
+
+def _born(process: psutil.Process) -> float:
+    """The seconds from the machine's start to that of a process, which do not change when the clock is set."""
+    return float(process.create_time() - psutil.boot_time())
 
 
 def read_lease(place: Place) -> Lease | None:
@@ -89,13 +121,14 @@ def read_claim(place: Place, epoch: int) -> Lease | None:
         raise
     except (ValueError, StoreError):
         return None
-    return lease if lease and lease.epoch == epoch and (lease.host + lease.token).isprintable() else None
+    printable = lease is not None and (lease.host + lease.machine + lease.token).isprintable()
+    return lease if lease and lease.epoch == epoch and printable else None
 
 
 def check_at_rest(place: Place, remedy: str = "wait for it or stop it") -> None:
     """Raise `RunBusy` while a writer of the run at this place may be at work."""
     lease = read_lease(place)
-    if lease and lease.fresh:
+    if lease and not lease.ended and _is_valid(place, lease):
         raise RunBusy(f"{place} is being written by process {lease.pid} on {lease.host}; {remedy}")
 
 
@@ -125,12 +158,12 @@ def hold_lease(place: Place, token: str, rounds: int = 0, failure: str | None = 
 
 def _claim(place: Place, token: str, rounds: int) -> Lease:
     pid = os.getpid()
-    born = psutil.Process(pid).create_time()
+    born = _born(psutil.Process(pid))
     while True:
         epoch = _last_epoch(place) + 1
         check_at_rest(place, "wait for it, stop it, or give this run another name")
-        expiry = time.time() + SECONDS
-        lease = Lease(socket.gethostname(), pid, born, token, epoch, expiry, rounds=rounds)
+        now, host = time.time(), socket.gethostname()
+        lease = Lease(host, this_machine(), pid, born, token, epoch, now, now + SECONDS, rounds=rounds)
         if place.create(_key(epoch), sealed(lease), durable=True):
             return lease
 
@@ -138,7 +171,29 @@ def _claim(place: Place, token: str, rounds: int) -> Lease:
 def _renew(place: Place, lease: Lease, done: threading.Event) -> None:
     while not done.wait(SECONDS / 4):
         with suppress(PlaceError):  # a disk that cannot be written will fail the run's own writes
-            _write(place, replace(lease, expiry=time.time() + SECONDS))
+            now = time.time()
+            _write(place, replace(lease, renewed=now, expiry=now + SECONDS))
+
+
+def fenced(place: Place, epoch: int) -> Place:
+    """The place for the writer with this epoch: its changes raise `WriterFenced` once there is a later claim."""
+    return place.fenced(partial(_check_epoch, place, epoch))
+
+
+def _check_epoch(place: Place, epoch: int) -> None:
+    if (last := _last_epoch(place)) > epoch:
+        later = read_claim(place, last)
+        who = f"process {later.pid} on {later.host}" if later else "another process"
+        raise WriterFenced(f"{place} was taken over by {who}; this writer stops, and what it committed stays")
+
+
+def _is_valid(place: Place, lease: Lease) -> bool:
+    """Whether a claim has not expired, by the clock of the place, or by this one where only reading is allowed."""
+    try:
+        age = place.age(_key(lease.epoch))
+    except PlaceError:
+        return time.time() < lease.expiry
+    return age is None or age < lease.expiry - lease.renewed
 
 
 def _write(place: Place, lease: Lease) -> None:

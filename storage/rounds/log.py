@@ -170,21 +170,30 @@ class CommitLog:
 
         A round may be committed twice: a worker can die after its commit, so that its task runs again, or the last
         task of a killed run can commit while the run is being resumed. `before` is the result of `link_before`,
-        where it was read already. Raises `WriterFenced` where the existing record has other bits or comes from a
-        later writer.
+        where it was read already. A record that an earlier writer made once its turn was over is replaced. Raises
+        `WriterFenced` where the existing record has other bits or comes from a later writer.
         """
         text, before = commit.to_json(), before or self.link_before(commit.round)
         chain = self._chain(commit.round, before.chain, text)
         content = f'{text[:-1]}, "before": "{before.chain}", "chain": "{chain}"}}'
         if self.place.create(_key(commit.round), content.encode()):
             return commit
-        existing = self.read(commit.round)
-        if existing.epoch > commit.epoch or existing.identity() != commit.identity():
-            raise WriterFenced(
-                f"round {commit.round} of {self.place} was committed by another writer ({existing.token}); "
-                "this one stops"
-            )
-        return existing
+        link = self._link(commit.round)
+        existing = self.parsed(commit.round, link)
+        if existing.epoch > commit.epoch:
+            raise self._fenced(existing)
+        if existing.identity() == commit.identity() and link.before == before.chain:
+            return existing
+        if existing.epoch == commit.epoch:
+            raise self._fenced(existing)
+        self.place.write(_key(commit.round), content.encode())
+        return commit
+
+    def _fenced(self, existing: Commit) -> WriterFenced:
+        return WriterFenced(
+            f"round {existing.round} of {self.place} was committed by another writer ({existing.token}); "
+            "this one stops"
+        )
 
     def unfit(self, after: int) -> list[int]:
         """The rounds whose records are not to be used: those later than `after`, and those that are not whole."""

@@ -19,6 +19,7 @@ from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, UpdateRecord, check_names
+from storage.rounds.lease import fenced
 from storage.rounds.log import CommitLog, Link, quarantined_rounds
 from storage.rounds.numbers import Numbers
 from storage.rounds.splits import Splits
@@ -144,6 +145,6 @@ def _not_a_run(place: Place) -> NotARun:
 
 
 @functools.lru_cache(maxsize=8)
-def open_store(address: str, token: str, fsync: bool) -> RoundStore:
-    """The store at an address, opened once in this process for each writer; `token` is the writer's."""
-    return RoundStore(address, fsync)
+def open_store(address: str, token: str, epoch: int, fsync: bool) -> RoundStore:
+    """The store at an address, opened once in this process for each writer, with its `token` and `epoch`."""
+    return RoundStore(fenced(place_of(address, fsync), epoch))

@@ -12,6 +12,7 @@ from storage.places.addresses import full_address
 from storage.places.base import PARTIAL, Place
 from storage.rounds.lease import Lease, check_at_rest, read_lease
 from storage.rounds.store import RoundStore
+from storage.upkeep.verifying.records import HALF_WRITTEN
 from storage.upkeep.verifying.verify import verify
 
 Step = Callable[[int, int], None]
@@ -61,7 +62,7 @@ def _at_rest(store: RoundStore) -> tuple[str, Lease | None]:
 
 
 def _copy_contents(store: RoundStore, target: Place, step: Step) -> None:
-    sizes = {key: size for key, size in store.place.sizes().items() if not key.endswith(PARTIAL)}
+    sizes = {key: size for key, size in store.place.sizes().items() if not _is_partial(key)}
     done, total = 0, sum(sizes.values())
     with ThreadPoolExecutor(THREADS) as pool:
         for size in pool.map(partial(_copy_content, store, target), sizes):
@@ -82,6 +83,10 @@ def _copy_content(store: RoundStore, target: Place, key: str) -> int:
     if target.read(key) != content:
         raise StoreDamaged(f"{target}/{key} does not come back as it was written; is the place sound?")
     return len(content)
+
+
+def _is_partial(key: str) -> bool:
+    return key.endswith(PARTIAL) or HALF_WRITTEN.fullmatch(key) is not None
 
 
 def _is_chunk(key: str) -> bool:

@@ -17,7 +17,7 @@ from storage.hierarchy.schema import ArraySpec
 from storage.hierarchy.shards import array_of, index_bytes, keep_chunks
 from storage.places.base import Place
 from storage.rounds.commits import Commit
-from storage.rounds.lease import check_at_rest, hold_lease, read_lease
+from storage.rounds.lease import check_at_rest, fenced, hold_lease, read_lease
 from storage.rounds.pruned import Pruned, absent, base_of, there, write_pruned
 from storage.rounds.recovery import cut_short, newest_sound
 from storage.rounds.store import RoundStore
@@ -57,7 +57,8 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
         return _goes(store, keep, store.log.read(store.log.last()))
     former = read_lease(store.place)
     rounds, failure = (former.rounds, former.failure) if former else (0, None)
-    with hold_lease(store.place, secrets.token_hex(4), rounds, failure):  # so that nobody goes on with the run
+    with hold_lease(store.place, secrets.token_hex(4), rounds, failure) as lease:  # so that nobody goes on with it
+        store = RoundStore(fenced(store.place, lease.epoch))
         store.place.sweep()
         last = store.log.last()
         # It is verified, as after pruning it may be the only round to go on from.

@@ -107,7 +107,7 @@ class Attempt:
 
     def open(self) -> RoundStore:
         """The run's store, which a process opens only once."""
-        return open_store(self.store, self.token, self.fsync)
+        return open_store(self.store, self.token, self.epoch, self.fsync)
 
     def scored(self, round: int) -> bool:
         """Whether the network is scored after this round."""

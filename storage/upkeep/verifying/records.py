@@ -21,7 +21,7 @@ QUARANTINED = (log.ASIDE, pruned.ASIDE)
 """Match the names of quarantined records, which end in the beginning of a digest."""
 
 
-HALF_WRITTEN = re.compile(r"(.+/)?\.[0-9a-f]{16}\.partial")
+HALF_WRITTEN = re.compile(r"(.+/)?\.[0-9a-f]{16}\.partial(/.+)?")
 
 
 SPLIT = re.compile(rf"partitions/(?:([0-9]{{1,18}})/(?:{re.escape(NAME)}|c/0)|{re.escape(NAME)})")

@@ -131,11 +131,14 @@ def test_a_record_of_a_later_writer_stops_this_one(log) -> None:
     ],
     ids=str,
 )
-def test_a_record_of_other_work_stops_the_writer_and_stays(log, change) -> None:
-    first = log.create(commit_of())
-    with pytest.raises(WriterFenced):
-        log.create(replace(commit_of(epoch=9), **change))
-    assert log.read(1) == first
+def test_a_record_of_other_work_stops_its_writer_and_stays_until_a_later_one_replaces_it(log, change) -> None:
+    first = log.create(commit_of(epoch=3))
+    for epoch in (2, 3):
+        with pytest.raises(WriterFenced):
+            log.create(replace(commit_of(epoch=epoch), **change))
+        assert log.read(1) == first
+    later = replace(commit_of(epoch=4), **change)
+    assert log.create(later) == later == log.read(1)
 
 
 def test_records_quarantined_leave_the_log_and_stay_on_the_disk(log) -> None:

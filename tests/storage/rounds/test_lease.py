@@ -18,7 +18,7 @@ import pytest
 
 from storage.errors import RoundFailed, RunBusy, WriterFenced
 from storage.places.local import LocalPlace
-from storage.rounds.lease import Lease, hold_lease, read_lease
+from storage.rounds.lease import Lease, hold_lease, read_lease, this_machine
 from storage.values.digests import sealed
 from storage.values.hashing import json_digest
 
@@ -46,12 +46,19 @@ def ended(process: subprocess.Popen[str]) -> None:
 
 
 def mine() -> Lease:
-    born = psutil.Process().create_time()
-    return Lease(socket.gethostname(), os.getpid(), born, "t", epoch=4, expiry=4e9)
+    born = psutil.Process().create_time() - psutil.boot_time()
+    named = {"host": socket.gethostname(), "machine": this_machine(), "pid": os.getpid(), "born": born}
+    return Lease(**named, token="t", epoch=4, renewed=4e9, expiry=4e9 + 30)
 
 
 def write(folder: Path, lease: Lease) -> None:
     LocalPlace(folder).write(f"commits/leases/{lease.epoch}.json", sealed(lease))
+
+
+def wait(folder: Path, lease: Lease, seconds: float) -> None:
+    """Make a claim look as if it had not been renewed for so many seconds."""
+    path = folder / f"commits/leases/{lease.epoch}.json"
+    os.utime(path, (time.time() - seconds,) * 2)
 
 
 def test_a_second_writer_is_refused_while_the_first_lives_and_let_in_at_its_end(tmp_path) -> None:
@@ -94,11 +101,35 @@ def test_a_run_nobody_wrote_has_no_lease(tmp_path) -> None:
 
 
 def test_a_writer_on_another_host_counts_until_its_lease_expires(tmp_path) -> None:
-    away = replace(mine(), host="elsewhere.invalid", pid=2**30)
+    away = replace(mine(), host="elsewhere.invalid", machine="another boot", pid=2**30)
     write(tmp_path, away)
-    with pytest.raises(RunBusy, match=r"on elsewhere\.invalid"):
+    for seconds in (0, 25):
+        wait(tmp_path, away, seconds)
+        with pytest.raises(RunBusy, match=r"on elsewhere\.invalid"):
+            hold_lease(LocalPlace(tmp_path), "mine").__enter__()
+    wait(tmp_path, away, 31)
+    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
+        assert lease.epoch == 5
+
+
+def test_a_writer_in_another_container_of_this_host_counts_until_its_lease_expires(tmp_path) -> None:
+    """Its process number means another process here, or none."""
+    boot, _, namespace = this_machine().partition(" ")
+    for pid in (2**30, os.getpid()):
+        there = replace(mine(), machine=f"{boot} other-than-{namespace}", pid=pid, born=1.0)
+        write(tmp_path, there)
+        with pytest.raises(RunBusy, match=f"process {pid} on"):
+            hold_lease(LocalPlace(tmp_path), "mine").__enter__()
+
+
+@pytest.mark.parametrize("ahead", [-3600, 3600])
+def test_a_writer_whose_clock_is_an_hour_off_counts_as_long_as_any_other(tmp_path, ahead: float) -> None:
+    now = time.time() + ahead
+    away = replace(mine(), machine="another boot", renewed=now, expiry=now + 30)
+    write(tmp_path, away)
+    with pytest.raises(RunBusy):
         hold_lease(LocalPlace(tmp_path), "mine").__enter__()
-    write(tmp_path, replace(away, expiry=1.0))
+    wait(tmp_path, away, 31)
     with hold_lease(LocalPlace(tmp_path), "mine") as lease:
         assert lease.epoch == 5
 
@@ -107,6 +138,7 @@ def test_another_process_that_got_the_same_number_is_not_the_writer() -> None:
     assert mine().fresh
     assert not replace(mine(), born=mine().born - 100).fresh
     assert not replace(mine(), expiry=1.0).fresh
+    assert not replace(mine(), expiry=0.0).fresh
 
 
 def test_a_writer_that_was_superseded_does_not_take_the_lease_back(tmp_path) -> None:
@@ -156,7 +188,14 @@ def test_a_zombie_is_no_writer(tmp_path) -> None:
 
 
 NONSENSE = {"pid": ["many", 10**30, -1, 1.5], "born": ["long ago"], "host": [3, "two\nlines"], "failure": [3]}
-NONSENSE |= {"rounds": [1.0], "expiry": ["soon", None, 1e300, math.inf], "epoch": ["last"], "x": [1]}
+NONSENSE |= {
+    "rounds": [1.0],
+    "renewed": ["now", -1.0],
+    "machine": [3, "two\nlines"],
+    "expiry": ["soon", None, 1e300, math.inf],
+    "epoch": ["last"],
+    "x": [1],
+}
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, each in NONSENSE.items() for value in each])
