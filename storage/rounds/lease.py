@@ -86,7 +86,7 @@ def this_machine() -> str:
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return socket.gethostname()
 
@@ -181,8 +181,8 @@ def fenced(place: Place, epoch: int) -> Place:
 
 
 def _check_epoch(place: Place, epoch: int) -> None:
-    if (last := _last_epoch(place)) > epoch:
-        later = read_claim(place, last)
+    if place.has(_key(epoch + 1)):  # no epoch is left out
+        later = read_lease(place)
         who = f"process {later.pid} on {later.host}" if later else "another process"
         raise WriterFenced(f"{place} was taken over by {who}; this writer stops, and what it committed stays")
 

@@ -158,12 +158,10 @@ NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 @pytest.mark.parametrize("hours", [(0, 0), (1, 0), (0, 1)], ids=str)
 def test_writers_that_are_stopped_and_go_on_at_any_moment_lose_no_round(started, tmp_path, within, hours) -> None:
     """Each is stopped for longer than its claim is valid, until another one has taken the run over."""
-    if within and (
-        not shutil.which("unshare") or subprocess.run([*within, "true"], capture_output=True).returncode
-    ):
+    if within and not (shutil.which("unshare") and subprocess.run([*within, "true"], check=False).returncode == 0):
         pytest.skip("this machine makes no PID namespaces")
     drawn, stops, said = random.Random(str(hours)), 0, []
-    for attempt in range(10):
+    for attempt in range(3):
         root = tmp_path / f"runs{attempt}"
         root.mkdir()
         writers = []
@@ -184,7 +182,7 @@ def test_writers_that_are_stopped_and_go_on_at_any_moment_lose_no_round(started,
         assert (run.done, run.status, run.verify().findings) == (MANY, "complete", ())
         told = {tuple(line.split()) for line in lines if line[0].isdecimal()}
         assert told == {(str(round), run.round(round).commit.state) for round in range(1, MANY + 1)}
-    assert stops == 30
+    assert stops == 9
     assert said
     assert all("this writer stops, and what it committed stays" in line for line in said)
 
