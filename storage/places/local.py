@@ -184,13 +184,14 @@ class LocalPlace:
         """Delete half-written files, and half-deleted ones, here and in all folders below."""
         with suppress(*NOT_THERE), self._folder([]) as top:
             for _, folders, names, folder in os.fwalk(dir_fd=top):
-                for name in names:
-                    if name.endswith(PARTIAL):
-                        remove_file(name, folder)
                 # The folder of a tensor may end so, too, but does not begin with a dot.
-                for name in [name for name in folders if name.startswith(".") and name.endswith(PARTIAL)]:
-                    folders.remove(name)
-                    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+                gone = [name for name in folders if name.startswith(".") and name.endswith(PARTIAL)]
+                folders[:] = [name for name in folders if name not in gone]
+                gone += [name for name in names if name.endswith(PARTIAL)]
+                if gone:
+                    self.check()  # after the list, which so has none of a later writer
+                for name in gone:
+                    _remove(name, folder)
 
     @_writing
     def sync(self) -> None:
@@ -333,3 +334,11 @@ class LocalPlace:
         except FileNotFoundError:
             self.check()  # a later writer swept the temporary file, or pruned its folder
             raise
+
+
+def _remove(name: str, folder: int) -> None:
+    """Delete a temporary file or folder in an open folder, if it is still there."""
+    try:
+        remove_file(name, folder)
+    except IsADirectoryError:
+        shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
