@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
 
 from flows.config.train import TODAY, TrainConfig
 from flows.reporting.listening import notice
-from storage.errors import RunBusy, StoreError
+from storage.errors import RunBusy, StoreError, UsageError
 from storage.runs.listing import looked_through
 from storage.runs.names import is_run, new_name, run_address, stored_round
 from storage.runs.run import open_stored
@@ -37,7 +40,7 @@ def with_name(config: TrainConfig) -> TrainConfig:
     if config.address:
         return config
     if config.name:
-        return config.model_copy(update={"name": config.name.replace(TODAY, time.strftime(DATE))})
+        return config.model_copy(update={"name": config.name.replace(TODAY, _today(config))})
     model = config.model
     if isinstance(model, str) and is_reference(model):
         model = model.rpartition(":")[2]
@@ -69,6 +72,21 @@ def skipped_if_busy(config: TrainConfig) -> Iterator[None]:
         raise Skipped(f"{error}; skipped, as on_busy says", address(config)) from error
 
 
+def _today(config: TrainConfig) -> str:
+    """The date now, in the configuration's time zone or else this machine's."""
+    zone = ZoneInfo(config.timezone) if config.timezone else None
+    return datetime.fromtimestamp(time.time(), zone).strftime(DATE)
+
+
+def machine_timezone() -> str:
+    """The name of this machine's time zone, such as Europe/Berlin; raises `UsageError` if it has none."""
+    place = os.environ.get("TZ") or os.path.realpath("/etc/localtime")
+    name = place.rpartition("zoneinfo/")[2].lstrip(":")
+    if name in available_timezones():
+        return name
+    raise UsageError(f"this machine's time zone, {place}, has no name; give --timezone, such as Europe/Berlin")
+
+
 def address(config: TrainConfig) -> str:
     """The address of the run of a configuration, which must have a name."""
     return config.address or run_address(config.root, config.name or "")
@@ -96,7 +114,7 @@ def _on_complete(config: TrainConfig) -> dict[str, Any]:
 
 def _dated(config: TrainConfig) -> str:
     """The first of ``NAME``, ``NAME-<date>``, ``NAME-<date>-2`` and so on that is not a complete run."""
-    name, today = f"{config.name}", time.strftime(DATE)
+    name, today = f"{config.name}", _today(config)
     dated = name if name.endswith(today) else f"{name}-{today}"
     names = chain([name, dated], (f"{dated}-{number}" for number in count(2)))
     return next(each for each in names if not _is_complete(run_address(config.root, each)))

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
+from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
@@ -17,6 +18,7 @@ from pydantic.fields import FieldInfo
 from flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
 from flows.config.base import Config, Numbers
 from flows.config.experiment import Experiment
+from storage.errors import nearest
 from storage.parsing import MOST_ROUNDS
 from storage.places.addresses import address_of
 from storage.places.schemes import place_of
@@ -61,6 +63,16 @@ def _short_enough(name: str) -> str:
     """The name unchanged; raises `ValueError` if it is too long for a folder's name."""
     if len(os.fsencode(f"{name}{SUFFIX}")) > LONGEST_NAME:
         raise ValueError(f"name {name[:20]}… is too long; give one of {LONGEST_NAME - len(SUFFIX)} bytes at most")
+    return name
+
+
+def _known_timezone(name: str) -> str:
+    """The name of a time zone unchanged; raises `ValueError` for an unknown one."""
+    try:
+        ZoneInfo(name)
+    except (LookupError, ValueError, OSError) as error:
+        hint = nearest(name, available_timezones(), "give one such as Europe/Berlin")
+        raise ValueError(f"{name!r} is no time zone; {hint}") from error
     return name
 
 
@@ -141,6 +153,11 @@ class Execution(Placement):
     on_complete: Literal["new", "extend", "skip"] | None = Field(
         default=None,
         description="where the run of this name is complete: another, dated name, so many more rounds, or nothing",
+    )
+    timezone: Annotated[str, AfterValidator(_known_timezone)] | None = Field(
+        default=None,
+        description="such as Europe/Berlin, whose date {date} is, and by whose clock schedules go; default: this "
+        "machine's",
     )
     on_busy: Literal["skip"] | None = Field(
         default=None, description="where another process writes the run: end without a failure"

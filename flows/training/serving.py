@@ -18,6 +18,7 @@ from prefect.client.orchestration import get_client
 from prefect.deployments.runner import DeploymentApplyError
 from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
+from prefect.schedules import Cron
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
@@ -40,7 +41,7 @@ class Serving:
         self._runner = _Runner(name=name, limit=1)  # a run that is due while another one trains waits for its end
         with _schedule(cron, interval):
             self.deployment = self._runner.add_flow(
-                train_flow, name=name, cron=cron, interval=interval, parameters=parameters(config)
+                train_flow, name=name, interval=interval, **_clocked(config, cron), parameters=parameters(config)
             )
         self.page = page_of(self.deployment)
 
@@ -79,8 +80,8 @@ def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval
         # The flow is named by its module, so that a worker imports it from its installed package.
         deployment: Any = train_flow.to_deployment(
             name,
-            cron=cron,
             interval=interval,
+            **_clocked(config, cron),
             parameters=parameters(config),
             work_pool_name=pool,
             entrypoint_type=EntrypointType.MODULE_PATH,
@@ -103,6 +104,11 @@ def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval
 def page_of(deployment: object) -> str:
     """The address of a deployment's web page."""
     return f"{PREFECT_UI_URL.value()}/deployments/deployment/{deployment}"
+
+
+def _clocked(config: TrainConfig, cron: str | None) -> dict[str, Any]:
+    """The schedule of a cron expression, by the clock of the configuration's time zone."""
+    return {} if cron is None else {"schedule": Cron(cron, timezone=config.timezone)}
 
 
 @contextmanager

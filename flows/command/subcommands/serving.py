@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
+from zoneinfo import ZoneInfo
 
 import typer
 
 from flows.config.files import read_toml
+from flows.config.scheduled import machine_timezone
 from flows.config.train import TODAY, TrainConfig
 from flows.planning.automatic import check
 from flows.serving.server import prefect_api, user_api
@@ -16,15 +19,21 @@ from storage.errors import UsageError
 File = Annotated[Path, typer.Argument(help="a TOML file, as `roundweave train` takes it")]
 Cron = Annotated[str | None, typer.Option(help='when to train, such as "0 2 * * *" for each night')]
 Interval = Annotated[float | None, typer.Option(min=1, help="or every so many seconds")]
+Timezone = Annotated[
+    str | None,
+    typer.Option(help="by whose clock --cron and {date} go, such as Europe/Berlin; default: this machine's"),
+]
 Name = Annotated[str | None, typer.Option(help="of the deployment; default: the run's, or the file's")]
 
 
-def serve_command(config: File, cron: Cron = None, interval: Interval = None, name: Name = None) -> None:
+def serve_command(
+    config: File, cron: Cron = None, timezone: Timezone = None, interval: Interval = None, name: Name = None
+) -> None:
     """Train a configuration on a schedule, and when Prefect is asked to, until Ctrl-C.
 
     The Prefect server is that of PREFECT_API_URL or a profile, else one that stays as long as this.
     """
-    wanted = _read(config, cron, interval)
+    wanted = _read(config, cron, interval, timezone)
     called = _called(wanted, config, name)
     check(wanted)
     with prefect_api(wanted.root, schedules=True) as server:
@@ -32,6 +41,7 @@ def serve_command(config: File, cron: Cron = None, interval: Interval = None, na
 
         serving = Serving(wanted, called, cron, interval)
         typer.echo(f"serving {serving.called}; its page: {serving.page}; Ctrl-C ends it")
+        typer.echo(_clock(wanted))
         if server:
             typer.echo(f"the page asks for a password: {server.password}")
         serving.run()
@@ -42,11 +52,12 @@ def deploy_command(
     config: File,
     work_pool: Annotated[str, typer.Option(help="of Prefect, whose workers train it")],
     cron: Cron = None,
+    timezone: Timezone = None,
     interval: Interval = None,
     name: Name = None,
 ) -> None:
     """Have the workers of a Prefect work pool train a configuration on a schedule, and when they are asked to."""
-    wanted = _read(config, cron, interval)
+    wanted = _read(config, cron, interval, timezone)
     if not user_api():
         raise UsageError("no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool")
     from flows.training.serving import deploy, page_of  # Prefect is slow to import
@@ -54,13 +65,22 @@ def deploy_command(
     called = _called(wanted, config, name)
     deployment = deploy(wanted, called, work_pool, cron, interval)
     typer.echo(f"deployed {called} to {work_pool}; its page: {page_of(deployment)}")
+    typer.echo(_clock(wanted))
     typer.echo(f"`prefect worker start --pool {work_pool}` trains it where Roundweave is installed")
 
 
-def _read(file: Path, cron: str | None, interval: float | None) -> TrainConfig:
+def _read(file: Path, cron: str | None, interval: float | None, timezone: str | None) -> TrainConfig:
+    """The configuration of a file, with the time zone by whose clock it is scheduled, wherever it is trained."""
     if cron and interval:
         raise UsageError("cron and interval are two schedules; give one of them")
-    return TrainConfig(**read_toml(file))
+    values = read_toml(file)
+    return TrainConfig(**values | {"timezone": timezone or values.get("timezone") or machine_timezone()})
+
+
+def _clock(config: TrainConfig) -> str:
+    """A line that says by whose clock schedules and dates go."""
+    zone = ZoneInfo(f"{config.timezone}")
+    return f"--cron and {TODAY} go by the clock of {zone}, where it is {datetime.now(zone):%Y-%m-%d %H:%M}"
 
 
 def _called(config: TrainConfig, file: Path, name: str | None) -> str:

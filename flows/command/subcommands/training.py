@@ -44,7 +44,7 @@ def train_command(
     _train(fork(start, trust=trust, **values) if start else TrainConfig(**values), as_json, quiet)
 
 
-@with_options(Execution, without=("name", "root", "planned", "on_complete"))
+@with_options(Execution, without=("name", "root", "planned", "on_complete", "timezone"))
 def resume_command(
     run: RunName,
     trust: Trust = False,

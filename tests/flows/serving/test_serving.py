@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -16,9 +19,11 @@ import psutil
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.server.schemas.schedules import CronSchedule
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.config.files import read_toml
+from flows.config.scheduled import as_scheduled
 from flows.config.train import TrainConfig
 from flows.stored import open_run
 from flows.training.serving import deploy
@@ -157,6 +162,63 @@ def test_the_workers_of_a_pool_train_what_is_deployed_on_its_schedule(server, en
                 deploy(config, name, "absent", None, None)
 
 
+NIGHTS = [
+    # Europe has no 02:30 on 28 March and two on 31 October; Cuba no 00:30 on 14 March and two on 7 November.
+    ("Europe/Berlin", "30 2 * * *", ["27T01:30", "28T01:30", "29T00:30"], 2027, 3),
+    ("Europe/Berlin", "30 2 * * *", ["30T00:30", "31T00:30"], 2027, 10),
+    ("America/Havana", "30 0 * * *", ["13T05:30", "14T05:30", "15T04:30"], 2027, 3),
+    ("America/Havana", "30 0 * * *", ["06T04:30", "07T04:30", "08T05:30"], 2027, 11),
+]
+"""By hand, in UTC: when a schedule begins a run."""
+
+
+def test_schedules_and_dates_go_by_one_clock_when_summer_begins_and_ends(
+    server, tmp_path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """Each night has one run, and a name of its own; no date is that of this machine's clock, or of UTC."""
+    (tmp_path / "dated.toml").write_text(f'{CONFIG}name = "night-{{date}}"')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", server.api)
+    with client_of(server) as client:
+        client.create_work_pool(WorkPoolCreate(name="clocks", type="process"))
+        for zone, cron, *_ in dict.fromkeys((zone, cron) for zone, cron, *_ in NIGHTS):
+            line = ["deploy", "dated.toml", "--work-pool", "clocks", "--cron", cron, "--timezone", zone]
+            code, out, _ = command(capsys, *line, "--name", zone.replace("/", "-"))
+            assert (code, f"--cron and {{date}} go by the clock of {zone}, where it is 2" in out) == (0, True)
+    deployed = {found["name"].replace("-", "/"): found for found in server.asked("deployments")}
+    for zone, _, instants, year, month in NIGHTS:
+        (stored,) = deployed[zone]["schedules"]
+        due = [datetime.fromisoformat(f"{year}-{month:02}-{instant}Z") for instant in instants]
+        schedule = CronSchedule(**stored["schedule"])
+        planned = asyncio.run(schedule.get_dates(len(due), due[0]))
+        assert [each.timestamp() for each in planned] == [each.timestamp() for each in due]
+        config, names = TrainConfig(**deployed[zone]["parameters"]["config"]), []
+        for each in due:
+            monkeypatch.setattr(time, "time", each.timestamp)
+            names.append(as_scheduled(config).name)
+        first = date.fromisoformat(f"{names[0]}".removeprefix("night-"))
+        assert first.day == int(instants[0][:2])
+        assert names == [f"night-{first + timedelta(days):%Y%m%d}" for days in range(len(due))]
+
+
+def test_schedules_go_by_the_clock_of_this_machine_unless_another_is_named(
+    server, tmp_path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """In Tokyo the 10th begins at 15:00 UTC of the 9th; so it does where a worker has the time of UTC."""
+    (tmp_path / "tokyo.toml").write_text(f'{CONFIG}name = "night-{{date}}"')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", server.api)
+    monkeypatch.setenv("TZ", ":Asia/Tokyo")
+    with client_of(server) as client:
+        client.create_work_pool(WorkPoolCreate(name="tokyo", type="process"))
+        assert command(capsys, "deploy", "tokyo.toml", "--work-pool", "tokyo", "--cron", "0 2 * * *")[0] == 0
+    (deployment,) = [found for found in server.asked("deployments") if found["name"] == "tokyo"]
+    assert deployment["schedules"][0]["schedule"]["timezone"] == "Asia/Tokyo"
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setattr(time, "time", datetime.fromisoformat("2027-05-09T15:30Z").timestamp)
+    assert as_scheduled(TrainConfig(**deployment["parameters"]["config"])).name == "night-20270510"
+
+
 ANYWHERE = ["deploy", "often.toml", "--work-pool", "any"]
 
 
@@ -172,6 +234,13 @@ ANYWHERE = ["deploy", "often.toml", "--work-pool", "any"]
         ([*ANYWHERE, "--name", "a/b"], "'a/b' is no name of a deployment"),
         (["serve", "often.toml", "--name", "R&D"], "'R&D' is no name of a deployment"),
         ([*ANYWHERE, "--cron", "0 2 * * *", "--interval", "60"], "two schedules"),
+        (
+            [*ANYWHERE, "--timezone", "Europe/Berlni"],
+            "'Europe/Berlni' is no time zone; did you mean Europe/Berlin",
+        ),
+        ([*ANYWHERE, "--timezone", "Europe"], "'Europe' is no time zone"),
+        ([*ANYWHERE, "--timezone", "../../etc/passwd"], "is no time zone"),
+        (["train", "often.toml", "--timezone", ""], "'' is no time zone"),
     ],
 )
 def test_what_could_never_be_trained_is_refused_at_once(tmp_path, monkeypatch, capsys, line, said) -> None:
