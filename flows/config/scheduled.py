@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, available_timezones
 
 from flows.config.train import TODAY, TrainConfig
 from flows.reporting.listening import notice
-from storage.errors import RunBusy, StoreError, UsageError
+from storage.errors import ExperimentDiffers, RunBusy, StoreError, UsageError
 from storage.runs.listing import looked_through
 from storage.runs.names import is_run, new_name, run_address, stored_round
 from storage.runs.run import open_stored
 from tasks.user_code import is_reference, short_name
+
+Run = TypeVar("Run")
 
 DATE = "%Y%m%d"
 """The format of a date in a run's name."""
@@ -112,12 +114,34 @@ def _on_complete(config: TrainConfig) -> dict[str, Any]:
     return {}
 
 
+def past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run:
+    """What `train` returns for a configuration, or for one with the next name where the run is another experiment.
+
+    Only `on_complete` = new takes the next name; else `ExperimentDiffers` is raised.
+    """
+    try:
+        return train(config)
+    except ExperimentDiffers as error:
+        if config.on_complete != "new":
+            raise
+        following = _following(config, f"{as_scheduled(config).name}")
+        notice(f"{error}; {following} begins instead, as on_complete says")
+        return past_others(train, config.model_copy(update={"name": following}))
+
+
 def _dated(config: TrainConfig) -> str:
     """The first of ``NAME``, ``NAME-<date>``, ``NAME-<date>-2`` and so on that is not a complete run."""
-    name, today = f"{config.name}", _today(config)
-    dated = name if name.endswith(today) else f"{name}-{today}"
-    names = chain([name, dated], (f"{dated}-{number}" for number in count(2)))
-    return next(each for each in names if not _is_complete(run_address(config.root, each)))
+    name = f"{config.name}"
+    while _is_complete(run_address(config.root, name)):
+        name = _following(config, name)
+    return name
+
+
+def _following(config: TrainConfig, name: str) -> str:
+    """The name after this one: that of ``NAME`` has today's date, and then a number from 2 on."""
+    today = _today(config)
+    numbered = re.fullmatch(rf"(.*{today})(?:-(\d+))?", name)
+    return f"{numbered[1]}-{int(numbered[2] or 1) + 1}" if numbered else f"{name}-{today}"
 
 
 def _is_complete(address: str) -> bool:

@@ -253,9 +253,12 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
         of_that = f"go on with that one: `roundweave resume {name}`"
         if not store.log.has(1):
             of_that = f"delete that one, which has no round: `roundweave rm {name}`"
-        raise ExperimentDiffers(
-            f"{name} is another experiment ({'; '.join(differing)}); give this one another --name, or {of_that}"
-        )
+        elif other:
+            of_that = "restore the examples that it began with"
+        advice = f"give this one another --name, or {of_that}"
+        if config.address:  # it is resumed
+            advice = f"restore them, or begin another run with these: `roundweave train --from {name}@-1`"
+        raise ExperimentDiffers(f"{name} is another experiment ({'; '.join(differing)}); {advice}")
 
 
 def _recovered(store: RoundStore, lease: Lease, work: Work) -> tuple[RoundStore, int]:

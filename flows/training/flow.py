@@ -4,7 +4,7 @@ from prefect import State, flow
 from prefect.states import Completed
 
 from flows.config.algorithms import without_form
-from flows.config.scheduled import Skipped, skipped_if_busy, with_name
+from flows.config.scheduled import Skipped, past_others, skipped_if_busy, with_name
 from flows.config.train import TrainConfig
 from flows.planning.automatic import settled
 from flows.preparing.job import Prepared, prepared
@@ -48,13 +48,16 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
 
         Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do.
         """
-        config = with_name(config)
-        with titled(config.name or run_name(config.address or "")):
-            try:
-                return _train(config)
-            except Skipped as skipped:
-                notice(str(skipped))
-                return Completed(name="Skipped", message=str(skipped))
+        return past_others(_run, with_name(config))
+
+
+def _run(config: TrainConfig) -> Run | State[None]:
+    with titled(config.name or run_name(config.address or "")):
+        try:
+            return _train(config)
+        except Skipped as skipped:
+            notice(str(skipped))
+            return Completed(name="Skipped", message=str(skipped))
 
 
 def _train(config: TrainConfig) -> Run:

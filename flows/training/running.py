@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.config.scheduled import Skipped, address
+from flows.config.scheduled import Skipped, address, past_others
 from flows.config.train import TrainConfig
 from flows.planning.automatic import settled
 from flows.reporting.bar import bar_of_rounds
@@ -47,14 +47,18 @@ def train(config: TrainConfig, bar: bool = True) -> Run:
 
 def _train(config: TrainConfig, bar: bool) -> Run:
     with bar_of_rounds(config.rounds, bar):
-        try:
-            resolved = settled(config)
-        except Skipped as skipped:
-            notice(str(skipped))
-            return Run(skipped.address, config.root)
-        with ahead(resolved):
-            from flows.reporting.flow_runs import run_flow  # Prefect is slow to import
-            from flows.training.flow import train_flow
+        return past_others(_run_flow, config)
 
-            run = run_flow(train_flow, resolved.config)
-            return run if isinstance(run, Run) else Run(address(resolved.config), config.root)
+
+def _run_flow(config: TrainConfig) -> Run:
+    try:
+        resolved = settled(config)
+    except Skipped as skipped:
+        notice(str(skipped))
+        return Run(skipped.address, config.root)
+    with ahead(resolved):
+        from flows.reporting.flow_runs import run_flow  # Prefect is slow to import
+        from flows.training.flow import train_flow
+
+        run = run_flow(train_flow, resolved.config)
+        return run if isinstance(run, Run) else Run(address(resolved.config), config.root)

@@ -17,9 +17,10 @@ from prefect.client.schemas.objects import FlowRun
 
 import roundweave as rw
 from flows import train_flow
+from flows.config.recorded import resumed_config
 from flows.config.scheduled import as_scheduled
 from flows.stored import Run
-from storage.errors import CodeError, DataError, ExperimentDiffers, RunBusy, UsageError
+from storage.errors import CodeError, DataError, ExperimentDiffers, RoundFailed, RunBusy, UsageError
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 from storage.runs.listing import looked_through
@@ -73,6 +74,59 @@ def test_a_dated_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     assert rw.open_run(cut).status != "complete"
     assert trained(tmp_path, name="night", on_complete="new", rounds=3).digest == longer.digest
     assert len(names(tmp_path)) == 2
+
+
+FAILING = """
+from pathlib import Path
+import torch
+
+HERE = Path({here!r})
+
+def data():
+    inputs = torch.randn(60, 3, generator=torch.Generator().manual_seed(int((HERE / "seed").read_text())))
+    return inputs, (inputs[:, 0] > 0).long()
+
+def loss(outputs, targets):
+    if len(outputs) > 20 and (HERE / "down").exists():
+        raise ValueError("the site is down")
+    return torch.nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+def test_a_night_that_failed_before_its_data_changed_lets_the_next_begin(tmp_path: Path, capfd) -> None:
+    """Else each later night would find its name taken, whichever way it is begun."""
+    (tmp_path / "mine.py").write_text(FAILING.format(here=str(tmp_path)))
+    own = {"data": f"{tmp_path}/mine.py:data", "loss": f"{tmp_path}/mine.py:loss", "algorithm": "fed_avg"}
+    nightly = config(tmp_path, name="night", on_complete="new", batch_size=25, **own)
+    today = time.strftime("%Y%m%d")
+
+    def night(seed: int, train: Any) -> str:
+        (tmp_path / "seed").write_text(str(seed))
+        return train(nightly).name
+
+    (tmp_path / "down").touch()
+    with pytest.raises(RoundFailed):
+        night(1, train_flow.fn)
+    (tmp_path / "down").unlink()
+    assert night(1, rw.train) == "night"  # the same examples: it goes on
+    (tmp_path / "down").touch()
+    with pytest.raises(RoundFailed):
+        night(2, rw.train)
+    (tmp_path / "down").unlink()
+    capfd.readouterr()
+    assert night(3, rw.train) == f"night-{today}-2"
+    said = capfd.readouterr().err
+    assert f"night-{today} is another experiment (data: other examples" in said
+    assert said.endswith(f"; night-{today}-2 begins instead, as on_complete says\n")
+    assert night(4, train_flow.fn) == f"night-{today}-3"
+    whole = {name: run.status for name, run in looked_through(tmp_path).items()}
+    assert whole.pop(f"night-{today}") == "failed"
+    assert [*whole.values()] == ["complete"] * 3
+    with pytest.raises(ExperimentDiffers, match="delete that one, which has no round"):
+        rw.train(nightly.model_copy(update={"on_complete": None, "name": f"night-{today}"}))
+    says = "restore them, or begin another run with these: `roundweave train --from night@-1`"
+    with pytest.raises(ExperimentDiffers, match=rf"\(data: other examples[^;]*\); {says}$"):
+        train_flow.fn(resumed_config("night", tmp_path, False, {"rounds": 3}))
 
 
 def test_a_complete_run_is_extended_and_is_the_run_that_was_trained_at_once(tmp_path: Path) -> None:
