@@ -4,6 +4,7 @@ Each error is also of the builtin type that a caller would expect, so ``except K
 """
 
 import difflib
+import os
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -103,7 +104,9 @@ class NumericsMismatch(RoundweaveError, RuntimeError):
 
 
 class StoreError(RoundweaveError):
-    """The base of all errors about stored runs."""
+    """The base of all errors about stored runs; `status` is that of a run that cannot be opened for it."""
+
+    status = "damaged"
 
 
 class PlaceError(StoreError, OSError):
@@ -116,6 +119,12 @@ class DiskFull(PlaceError):
 
 class NotARun(StoreError, ValueError):
     """The path holds no run."""
+
+
+class OtherVersion(NotARun):
+    """The store of a run has the form of another version of Roundweave; nothing of it is damaged."""
+
+    status = "of another version"
 
 
 class RoundMissing(StoreError, KeyError):
@@ -179,6 +188,16 @@ def located(error: BaseException) -> str:
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != "<string>"]
     return one_line(error) + (f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else "")
+
+
+TRACEBACK = "ROUNDWEAVE_TRACEBACK"
+"""The environment variable that is set where errors are to be shown with their tracebacks."""
+
+
+def show_whole(error: BaseException) -> None:
+    """Print an error on standard error with its traceback and those of its causes, where that was asked for."""
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
 
 
 @contextmanager

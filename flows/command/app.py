@@ -15,6 +15,7 @@ from flows.command.errors import clear_errors, fail
 from flows.command.interrupts import ended_by_interrupts
 from flows.reporting.listening import begun, going_on
 from flows.serving.server import warm_up
+from storage.errors import TRACEBACK
 from tasks.clusters import fork_server
 from tasks.imports import kept
 
@@ -53,6 +54,9 @@ TRAINING = ("train", "resume", "replay", "plan")
 OF_INTERRUPTS = 130
 """The exit code into which typer turns a `KeyboardInterrupt`."""
 
+WHOLE = "--traceback"
+"""The option that shows errors with their tracebacks."""
+
 _COMPLETING = "_ROUNDWEAVE_COMPLETE"
 """The environment variable that a shell sets when it asks for completions."""
 
@@ -61,6 +65,9 @@ def main() -> None:
     """Run the command and exit: code 0 for success, 1 for a failure, 2 for bad usage."""
     arguments = _completed() or sys.argv[1:] or ["--help"]
     as_json = "--json" in arguments
+    if WHOLE in arguments:  # it may stand anywhere, and workers inherit the environment
+        arguments.remove(WHOLE)
+        os.environ[TRACEBACK] = "1"
     with (
         clear_errors(as_json),
         ended_by_interrupts(lambda: fail(_interrupted(_asked(arguments)), as_json=as_json)),
@@ -139,6 +146,7 @@ def _common(
     _: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    traceback: Annotated[bool, typer.Option(WHOLE, help="Show errors with their tracebacks.")] = False,
 ) -> None:
     """The options that stand before a subcommand."""
 

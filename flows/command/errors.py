@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 
 from flows.command.common import console, print_json
-from storage.errors import CodeError, RoundweaveError, UsageError, reason
+from storage.errors import CodeError, RoundweaveError, UsageError, reason, show_whole
 
 FAILED, BAD_USAGE = 1, 2
 """The exit codes of a failure and of bad usage."""
@@ -22,7 +22,8 @@ FAILED, BAD_USAGE = 1, 2
 def clear_errors(as_json: bool = False) -> Iterator[None]:
     """Turn errors into one line and an exit code instead of a traceback, and end the command."""
     try:
-        yield
+        with _shown_whole():
+            yield
     except typer.TyperException as error:
         fail(error.format_message().replace("Value error, ", ""), BAD_USAGE, as_json)
     except typer.Abort:
@@ -40,6 +41,16 @@ def clear_errors(as_json: bool = False) -> Iterator[None]:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         fail(f"{place}{reason(error)}", FAILED, as_json)
+
+
+@contextmanager
+def _shown_whole() -> Iterator[None]:
+    """Show the traceback of an error before its line, if `--traceback` was given."""
+    try:
+        yield
+    except Exception as error:
+        show_whole(error)
+        raise
 
 
 def _wrong_setting(error: ValueError) -> str:

@@ -40,6 +40,7 @@ def story_of(run: StoredRun) -> Story:
     config = {name: value for name, value in flat_config(run.config).items() if value is not None}
     algorithm = run.attributes["algorithm"]
     facts = {"status": run.status, "state": run.digest, "chain": run.chain, "algorithm": algorithm}
+    facts |= {"data": run.attributes["data"]["digest"], "parent": run.parent or ""}
     history = run.history().to_dict("index")  # it may have numbers of a round whose record is damaged
     moments = (
         Moment(

@@ -30,6 +30,9 @@ class Listener:
     def progressed(self, done: int, total: int, text: str) -> None:
         """Called during work other than rounds: `done` of `total` parts are done, `text` describes the last."""
 
+    def skipped(self, text: str) -> None:
+        """Called if the configuration says that there is nothing to do; the text says why."""
+
     def notice(self, text: str) -> None:
         """Called with one line of text that a person should read."""
 
@@ -75,6 +78,13 @@ def notify_progress(done: int, total: int, text: str) -> None:
     """Notify all listeners of the progress of work other than rounds."""
     for listener in _listeners.get():
         listener.progressed(done, total, text)
+
+
+def notify_skip(text: str) -> None:
+    """Notify all listeners that there is nothing to do, which is a notice, too."""
+    for listener in _listeners.get():
+        listener.skipped(text)
+    notice(text)
 
 
 def notice(text: str) -> None:

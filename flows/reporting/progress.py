@@ -106,6 +106,10 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
         if page is None:
             yield
             return
+        run = StoredRun(address)
+        origin = {"begins with": run.parent or "weights of its seed", "data": run.attributes["data"]["digest"]}
+        page.leave_table([origin], "origin")
+        get_run_logger().info(", ".join(f"{name} {value}" for name, value in origin.items()))
         progress = Progress(page, rounds, done)
         with listening(progress):
             try:
@@ -114,7 +118,7 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
                 progress.report()
         if progress.plotting:
             progress.plotting.join()
-        run = StoredRun(address)
+        run.refresh()
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
         page.leave_plot(_figure(Plots(run).history), "plot")
         if not (arrivals := run.arrivals()).empty:

@@ -9,7 +9,7 @@ from flows.config.train import TrainConfig
 from flows.planning.automatic import settled
 from flows.preparing.job import Prepared, prepared
 from flows.reporting.flow_runs import reported_step
-from flows.reporting.listening import Raises, listening, notice, notify_commit
+from flows.reporting.listening import Raises, listening, notify_commit, notify_skip
 from flows.reporting.progress import rounds_reported, titled
 from flows.serving.ahead import started_executor
 from flows.stored import Run
@@ -56,7 +56,7 @@ def _run(config: TrainConfig) -> Run | State[None]:
         try:
             return _train(config)
         except Skipped as skipped:
-            notice(str(skipped))
+            notify_skip(str(skipped))
             return Completed(name="Skipped", message=str(skipped))
 
 

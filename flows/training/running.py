@@ -6,7 +6,7 @@ from flows.config.scheduled import Skipped, address, past_others
 from flows.config.train import TrainConfig
 from flows.planning.automatic import settled
 from flows.reporting.bar import bar_of_rounds
-from flows.reporting.listening import begun, going_on, notice
+from flows.reporting.listening import begun, going_on, notify_skip
 from flows.serving.ahead import ahead
 from flows.stored import Run
 
@@ -54,7 +54,7 @@ def _run_flow(config: TrainConfig) -> Run:
     try:
         resolved = settled(config)
     except Skipped as skipped:
-        notice(str(skipped))
+        notify_skip(str(skipped))
         return Run(skipped.address, config.root)
     with ahead(resolved):
         from flows.reporting.flow_runs import run_flow  # Prefect is slow to import

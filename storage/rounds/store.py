@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
+from storage.errors import ExperimentDiffers, NotARun, OtherVersion, PlaceTaken, UsageError
 from storage.hierarchy.documents import NAME, described_rows, read_document, root_document
 from storage.hierarchy.schema import VERSION, Schema
 from storage.hierarchy.soundness import checked_schema
@@ -48,7 +48,8 @@ class RoundStore:
         except (ValueError, KeyError, TypeError) as error:
             raise _not_a_run(self.place) from error
         if version != VERSION:
-            raise NotARun(f"{self.place} has store version {version}, this is version {VERSION}")
+            advice = "open it with the Roundweave that wrote it, or train its configuration again"
+            raise OtherVersion(f"{self.place} has store version {version}, this Roundweave {VERSION}; {advice}")
         try:
             self.schema = checked_schema(schema)
         except ValueError as error:

@@ -33,6 +33,13 @@ class AlgorithmRecord:
 
 
 @dataclass(frozen=True)
+class StartRecord:
+    """The checkpoint or the stored round that a run began with."""
+
+    reference: str
+
+
+@dataclass(frozen=True)
 class ConfigRecord:
     """The fields of the configuration that are shown without being resolved."""
 
@@ -41,6 +48,7 @@ class ConfigRecord:
     model: str | CodeRecord | None = None
     model_options: Table | None = None
     planned: Table | None = None
+    start_from: StartRecord | None = None
     resplit_every: int | None = None
     fsync: bool | None = None
     split: str | None = None

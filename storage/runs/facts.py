@@ -17,7 +17,7 @@ from storage.rounds.numbers import History
 from storage.rounds.pruned import Pruned, with_unwritten
 from storage.rounds.store import RoundStore
 from storage.runs.attributes import checked_attributes
-from storage.runs.names import recorded_name, run_name
+from storage.runs.names import recorded_name, run_name, stored_round
 
 
 class RunFacts:
@@ -85,6 +85,16 @@ class RunFacts:
         ``network``, ``fingerprint`` of the numerics and ``versions`` of installed packages.
         """
         return self._attributes
+
+    @property
+    def parent(self) -> str | None:
+        """The stored round ``RUN@12``, or checkpoint, that the run began with; None where weights were drawn."""
+        if parent := self._attributes.get("parent"):
+            return f"{parent['run']}@{parent['round']}"
+        start = self.config.get("start_from")
+        if start is None or (stored := stored_round(start["reference"])) is None:
+            return start and str(start["reference"])
+        return f"{run_name(stored[0])}@{stored[1]}"
 
     @property
     def created(self) -> float:

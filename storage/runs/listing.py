@@ -86,7 +86,7 @@ def _row(run: StoredRun | StoreError) -> dict[str, Any]:
         row |= {f"config.{k}" if k in (*row, *LAST) else k: v for k, v in config.items()}
         return row | {"began": pd.Timestamp(run.created, unit="s", tz="UTC"), "address": run.address}
     except StoreError as error:
-        return {"status": "damaged", "error": str(error)}
+        return {"status": error.status, "error": str(error)}
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:

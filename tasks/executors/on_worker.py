@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from distributed import get_worker, secede, worker_client
 
-from storage.errors import RoundweaveError
+from storage.errors import RoundweaveError, show_whole
 from storage.rounds.commits import Commit
 from tasks.clusters.watching import report_timing
 from tasks.persistence.committing import commit_round
@@ -30,6 +30,7 @@ def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except RoundweaveError as error:
+        show_whole(error)
         error.__cause__ = error.__context__ = None
         raise
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from storage.errors import RoundFailed, RoundweaveError, failing_as, listed, located
+from storage.errors import RoundFailed, RoundweaveError, failing_as, listed, located, show_whole
 from storage.rounds.commits import RAISED
 from tasks.data.reading import ReadingFailed
 
@@ -20,6 +20,7 @@ LONGEST = 300
 
 def map_error(round: int, partitions: Sequence[int], error: BaseException) -> RoundweaveError:
     """What a map raised, as `MapRaised`; as `RoundFailed` if it is an interrupt or a lack of memory."""
+    show_whole(error)  # a refusal records one line, and the run may go on
     if isinstance(error, KeyboardInterrupt | MemoryError):
         return RoundFailed(f"round {round}: the map of partition {listed(partitions)} failed with {_said(error)}")
     try:

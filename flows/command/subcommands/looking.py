@@ -78,6 +78,8 @@ def run_summary(run: StoredRun) -> dict[str, Any]:
         "rounds": run.done,
         "of_rounds": run.rounds,
         "digest": run.digest,
+        "parent": run.parent,
+        "data_digest": run.attributes["data"]["digest"],
         "loss": numbers["loss"],
         "accuracy": scores.get("accuracy"),
         "scores": scores,
@@ -101,7 +103,7 @@ def summary_or_damage(name: str, run: StoredRun | StoreError) -> dict[str, Any]:
             return run_summary(run)
         raise run
     except StoreError as error:
-        return {"run": name, "status": "damaged", "failure": str(error)}
+        return {"run": name, "status": error.status, "failure": str(error)}
 
 
 def _print_runs(runs: Mapping[str, StoredRun | StoreError], summaries: Mapping[str, dict[str, Any]]) -> None:
@@ -117,15 +119,15 @@ def _print_runs(runs: Mapping[str, StoredRun | StoreError], summaries: Mapping[s
             "scores": ", ".join(f"{score} {shown(score, value)}" for score, value in summary["scores"].items()),
         }
         for run, summary in zip(runs.values(), summaries.values(), strict=True)
-        if isinstance(run, StoredRun) and summary["status"] != "damaged"
+        if isinstance(run, StoredRun) and "rounds" in summary
     ]
     if not runs:
         say("no runs here; `roundweave train` makes one")
     if rows:
         console().print(text_table(rows))
     for name, summary in summaries.items():
-        if summary["status"] == "damaged":
-            say(f"{name} is damaged: {summary['failure']}", "yellow")
+        if "rounds" not in summary:
+            say(f"{name} is {summary['status']}: {summary['failure']}", "yellow")
 
 
 def print_result(run: StoredRun, seconds: Mapping[str, Any]) -> None:
@@ -214,6 +216,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
     every, mean = config.get("resplit_every"), _seconds_per_round(history)
     score = " or to score partitions by" if config.get("score_partitions") else ""
     examples = f"{data['examples']} examples to train on{score}, {data['held_out']} held out"
+    examples += f", digest {data['digest'][:16]}" if data["digest"] else ""
     facts = {
         "algorithm": run.attributes["algorithm"],
         "data": f"{_reference(config['data'])}, {examples}",
@@ -221,7 +224,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "topology": named if isinstance(named := config.get("topology") or "", str) else f"{len(named)} edges",
         "classes": _classes(data.get("class_names", ())),
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
-        "parent": _parent(run.attributes.get("parent")),
+        "parent": _parent(run.attributes.get("parent")) or run.parent or "",
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
         "a round": "" if mean is None else f"{mean:.3f} s, the mean of all but the first",
         "run by": f"the executor {last.executor}" if last.executor else "",

@@ -65,17 +65,24 @@ def _train(config: TrainConfig, as_json: bool, quiet: bool) -> None:
         run = train(config, bar=not quiet)
     seconds = {"seconds": timer.elapsed(), "first_round_seconds": timer.first}
     if as_json:
-        print_json(run_summary(run) | seconds)
+        print_json(run_summary(run) | seconds | {"skipped": timer.why})
     elif not quiet and run.status != "running":  # else another process trains it, as a notice has said
         print_result(run, seconds)
 
 
 class _Timer(Listener):
-    """A listener that measures the time of the first commit, and prints a line a round where no bar is shown."""
+    """A listener that measures the time of the first commit, and prints a line a round where no bar is shown.
+
+    `why` says why there was nothing to do; None if there was something.
+    """
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet or sys.stderr.isatty()
         self.first: float | None = None
+        self.why: str | None = None
+
+    def skipped(self, text: str) -> None:
+        self.why = text
 
     def committed(self, commit: Commit, rounds: int) -> None:
         self.first = self.first or self.elapsed()

@@ -15,7 +15,7 @@ from storage.errors import RoundFailed
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
-from storage.runs.listing import looked_through
+from storage.runs.listing import list_runs, looked_through
 from tests.flows.command.in_process import refused, run
 
 MINE = """
@@ -190,3 +190,91 @@ def test_a_run_is_complete_once_it_has_the_rounds_that_were_asked_for_last(train
         assert run(capsys, "verify", "first")[0] == 0
     assert train(model="logistic", partitions=2, rounds=20, name="first").status == "complete"
     assert open_run("first").digest == train(model="logistic", partitions=2, rounds=20, name="second").digest
+
+
+def test_what_a_run_began_with_is_named_wherever_a_run_is_summed_up(tmp_path, capsys, train) -> None:
+    """The round of another run by a start or a fork, and the data by their digest."""
+    small = {"model": "logistic", "partitions": 2, "local_steps": 1}
+    first = train(**small, rounds=2, name="first")
+    digest = first.attributes["data"]["digest"]
+    train(**small, rounds=1, name="warm", start_from="first@-1")
+    line = [
+        "train",
+        "--from",
+        "warm@0",
+        "--executor",
+        "inline",
+        "--rounds",
+        "1",
+        "--name",
+        "forked",
+        "--json",
+        "-q",
+    ]
+    forked = json.loads(run(capsys, *line)[1])
+    parents = {"first": None, "warm": "first@2", "forked": "warm@0"}
+    assert (forked["parent"], forked["data_digest"], forked["skipped"]) == ("warm@0", digest, None)
+    listed = json.loads(run(capsys, "runs", "--json")[1])
+    assert {each["run"]: each["parent"] for each in listed} == parents
+    assert {each["data_digest"] for each in listed} == {digest}
+    for name, parent in parents.items():
+        shown = run(capsys, "show", name)[1].splitlines()
+        (data,) = (row for row in shown if row.startswith("data "))
+        assert data.endswith(f", digest {digest[:16]}")
+        assert [row.split()[1].rstrip(",") for row in shown if row.startswith("parent")] == [parent] * bool(parent)
+
+
+def test_json_of_what_was_skipped_says_so(capsys, train) -> None:
+    train(model="logistic", partitions=2, local_steps=1, rounds=1, name="night")
+    line = ["train", "--model", "logistic", "--partitions", "2", "--local-steps", "1", "--executor", "inline"]
+    code, out, err = run(capsys, *line, "--rounds", "1", "--name", "night", "--on-complete", "skip", "--json")
+    says = "night is complete, 1 rounds; skipped, as on_complete says"
+    assert (code, err.strip(), json.loads(out)["skipped"]) == (0, says, says)
+
+
+def test_a_store_of_another_version_says_what_to_do_and_is_not_called_damaged(tmp_path, capsys, train) -> None:
+    made = train(model="logistic", partitions=2, local_steps=1, rounds=1, name="old")
+    place = made.path / "zarr.json"
+    document = json.loads(place.read_text())
+    document["attributes"]["version"] = 3
+    place.write_text(json.dumps(document))
+    code, out, _ = run(capsys, "runs")
+    assert code == 0
+    assert out.startswith("old is of another version: ")
+    assert "open it with the Roundweave that wrote it, or train its configuration again" in out
+    assert list_runs(tmp_path / "runs").loc["old", "status"] == "of another version"
+    assert run(capsys, "show", "old")[0] == 1
+
+
+FAILING = """
+import torch
+
+def deep(number):
+    return deep(number - 1) if number else {}["nothing"]
+
+def data():
+    deep(2)
+
+def loss(outputs, targets):
+    if len(outputs) == 25:
+        deep(2)
+    return torch.nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+@pytest.mark.parametrize("where", ["data", "loss"])
+def test_an_error_of_the_users_is_shown_whole_where_that_is_asked_for(
+    tmp_path, monkeypatch, capsys, own, where
+) -> None:
+    """Of the data in this process, and of a map, of which the record has one line."""
+    monkeypatch.setenv("ROUNDWEAVE_TRACEBACK", "")
+    mine = own(FAILING)
+    line = ["train", f"--{where}", f"{mine}:{where}", "--model", "logistic", "--executor", "inline", "-q"]
+    line += ["--batch-size", "25", "--local-steps", "1"]
+    code, _, short = run(capsys, *line)
+    assert (code, "Traceback" in short) == (1, False)
+    code, _, whole = run(capsys, *line[:1], "--traceback", *line[1:])
+    assert code == 1
+    assert whole.count(", in deep") >= 3
+    assert "KeyError: 'nothing'" in whole
+    assert whole.splitlines()[-1] == short.splitlines()[-1]

@@ -431,7 +431,7 @@ def test_a_run_of_a_later_version_is_refused(tiny) -> None:
     value = json.loads(path.read_text())
     value["attributes"]["version"] = 99
     path.write_text(json.dumps(value))
-    with pytest.raises(NotARun, match=f"has store version 99, this is version {VERSION}"):
+    with pytest.raises(NotARun, match=f"has store version 99, this Roundweave {VERSION}; open it with"):
         RoundStore(store.path)
 
 
