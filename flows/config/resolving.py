@@ -16,7 +16,7 @@ from typing import Any
 from flows.config.experiment import PREPARED, Dealing
 from flows.config.recorded import differences
 from flows.config.train import RECORDED, TrainConfig
-from storage.errors import UsageError
+from storage.errors import DataError, UsageError
 from storage.places.addresses import full_address
 from storage.runs.names import is_run, run_address
 from storage.runs.run import open_stored
@@ -109,7 +109,11 @@ def _described(resolved: Resolved, gather: Callable[..., list[Any]], start: Star
     """Resolve what needs the examples; `gather` calls a function with numbers of partitions, where they lie."""
     config, algorithm, partitions = resolved.config, resolved.algorithm, resolved.partitions
     each = partitions.source.partitioned
-    descriptions = gather(partitions.describe, range(partitions.split.partitions if each else 1))
+    descriptions = gather(partitions.described, range(partitions.split.partitions if each else 1))
+    failed = {number: found.unreadable for number, found in enumerate(descriptions) if found.unreadable}
+    if failed and len(descriptions) - len(failed) < config.quorum:
+        number, reason = next(iter(failed.items()))
+        raise DataError(f"partition {number}: {reason}; quorum needs {config.quorum} that can be read")
     if not each:
         partitions.split.check(descriptions[0].examples)
     description = combine(descriptions)

@@ -23,7 +23,7 @@ class Description:
     counted once; else it is empty. `files` has what shows that each file is the same which is read where it is
     used, by its name. Of `classes` the `target_classes` are labels, where sequences of tokens have tokens beside
     them. `distinct` is how many labels occur, of several partitions at most, or 0 if each example has
-    several or a data set tells its classes.
+    several or a data set tells its classes. `unreadable` is why the examples cannot be read, empty if they can.
     """
 
     examples: int
@@ -39,6 +39,7 @@ class Description:
     files: Mapping[str, str] = field(default_factory=dict)
     distinct: int = 0
     target_classes: int = 0
+    unreadable: str = ""
 
     @classmethod
     def of(
@@ -106,38 +107,43 @@ def _shape(tensors: Tensors) -> tuple[int, ...]:
 
 
 def combine(descriptions: Sequence[Description]) -> Description:
-    """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together."""
-    first = descriptions[0]
-    for number, other in enumerate(descriptions):
+    """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together.
+
+    Of partitions that cannot be read nothing is known but that, by their empty digests.
+    """
+    known = {number: each for number, each in enumerate(descriptions) if not each.unreadable}
+    one, first = next(iter(known.items()))
+    for number, other in known.items():
         if (other.inputs, other.targets, other.labels) != (first.inputs, first.targets, first.labels):
             raise DataError(
                 f"partition {number} has inputs {other.inputs} and targets {other.targets}, "
-                f"partition 0 has {first.inputs} and {first.targets}"
+                f"partition {one} has {first.inputs} and {first.targets}"
             )
-    shared = first.shared if len({d.shared for d in descriptions}) == 1 else ""
+    every = known.values()
+    shared = first.shared if len({d.shared for d in every}) == 1 else ""
     return replace(
         first,
-        examples=sum(d.examples for d in descriptions),
-        held_out=first.held_out if shared else sum(d.held_out for d in descriptions),
-        classes=max(d.classes for d in descriptions),
-        target_classes=max(d.target_classes for d in descriptions),
-        distinct=sum(d.distinct for d in descriptions) if all(d.distinct for d in descriptions) else 0,
-        class_names=_names([d.class_names for d in descriptions], "class"),
-        input_names=_names([d.input_names for d in descriptions], "column"),
-        files={name: shown for d in descriptions for name, shown in d.files.items()},
+        examples=sum(d.examples for d in every),
+        held_out=first.held_out if shared else sum(d.held_out for d in every),
+        classes=max(d.classes for d in every),
+        target_classes=max(d.target_classes for d in every),
+        distinct=sum(d.distinct for d in every) if all(d.distinct for d in every) else 0,
+        class_names=_names({number: d.class_names for number, d in known.items()}, "class"),
+        input_names=_names({number: d.input_names for number, d in known.items()}, "column"),
+        files={name: shown for d in every for name, shown in d.files.items()},
         digest=json_digest([d.digest for d in descriptions]),
         shared=shared,
     )
 
 
-def _names(named: Sequence[tuple[str, ...]], what: str) -> tuple[str, ...]:
+def _names(named: Mapping[int, tuple[str, ...]], what: str) -> tuple[str, ...]:
     """The names that all partitions have, some perhaps without the last ones; raises `DataError` for others."""
-    longest = max(named, key=len)
-    for number, names in enumerate(named):
+    best, longest = max(named.items(), key=lambda each: len(each[1]))
+    for number, names in named.items():
         for place, (name, other) in enumerate(zip(names, longest, strict=False)):
             if name != other:
                 raise DataError(
-                    f"partition {number} has {name!r} as {what} {place}, where partition {named.index(longest)} "
+                    f"partition {number} has {name!r} as {what} {place}, where partition {best} "
                     f"has {other!r}; give all partitions the same, in the same order"
                 )
     return longest

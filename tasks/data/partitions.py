@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from storage.errors import DataError, UsageError
+from storage.errors import DataError, FileMissing, UsageError
 from tasks.data.datasets import Reader, differing_files, digest_of, targets_of
 from tasks.data.description import Description
 from tasks.data.examples import Examples, are_scalar_labels, check_distinct, single
 from tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
-from tasks.data.reading import Loading, Opened, Reading, ReadingFailed, forget_opened
+from tasks.data.reading import Loading, Opened, Reading, ReadingFailed, Unreadable, forget_opened
 from tasks.data.sources.own import READ_AGAIN
 from tasks.data.sources.table import Source
 from tasks.data.splits.cohort import Cohort
@@ -89,6 +89,8 @@ class Partitions:
         Of held-out examples that belong to no partition it scores the part at its `place` among so many `scorers`;
         by default all partitions are scorers.
         """
+        if self._unreadable(partition):
+            return self._refused(partition, place, scorers)
         if self.digests:
             self._check_unchanged(partition, self.digests[partition if self.source.partitioned else 0])
         train, own = self._train_rows(partition, number)
@@ -102,6 +104,33 @@ class Partitions:
             return replace(loaded, own=held_out)
         prepared = replace(self, loading=replace(self.loading, transform=self.loading.held_out_transform))
         return replace(loaded, own=prepared._part(partition, own, False))
+
+    def _unreadable(self, partition: int) -> bool:
+        """Whether a partition could not be read when the run began."""
+        return self.source.partitioned and bool(self.digests) and not self.digests[partition]
+
+    def readable(self, partition: int) -> int:
+        """The partition itself, or the first that could be read if this one could not."""
+        every: list[int] = [partition, *range(self.split.partitions)]
+        return next(each for each in every if not self._unreadable(each))
+
+    def _refused(self, partition: int, place: int | None, scorers: int | None) -> Partition:
+        """What stands for a partition that could not be read: its maps fail with the reason.
+
+        Held-out examples that all partitions have are scored all the same. Raises `DataError` if it can be read.
+        """
+        reason, other = self.described(partition).unreadable, self.readable(partition)
+        if not reason:
+            raise DataError(
+                f"partition {partition} of {self.source} could not be read when the run began; restore that"
+            )
+        held_out = self._part(other, np.arange(0), True)
+        if self.shared:
+            held_out = self.held_out_part(
+                other, partition if place is None else place, scorers or self.split.partitions
+            )
+        unread = Unreadable(**vars(self._reading(partition, False)), reason=reason)
+        return Partition(LoadedExamples(unread, np.arange(1)), held_out)
 
     def _check_unchanged(self, partition: int, digest: str) -> None:
         """Raise `DataError` unless a partition's examples have this digest."""
@@ -181,7 +210,11 @@ class Partitions:
             single(tensors, what)
 
     def sample(self, partition: int, most: int = 2, spread: bool = False) -> Examples:
-        """At most `most` training examples to try a network on: the first ones, or evenly spread ones."""
+        """At most `most` training examples to try a network on: the first ones, or evenly spread ones.
+
+        They are those of another partition if this one could not be read.
+        """
+        partition = self.readable(partition)
         examples = len(self._dataset(partition).dataset.train)
         count = min(most, examples)
         rows = np.linspace(0, (examples if spread else count) - 1, count).astype(np.int64)
@@ -201,6 +234,7 @@ class Partitions:
 
     def check_again(self, partition: int) -> None:
         """Read a partition again and raise `DataError` if the user's code then gives other examples."""
+        partition = self.readable(partition)
         again = self.source.again(partition, self.split.partitions)
         if again is not None and digest_of(again) != self._dataset(partition).digest:
             raise DataError(
@@ -213,6 +247,17 @@ class Partitions:
                 f"{self.source}: batches are others when they are prepared again, so no round could be replayed; "
                 "have the transform draw from the generators of torch, numpy or random, which are seeded"
             )
+
+    def described(self, partition: int) -> Description:
+        """What `describe` gives; of one of several partitions that cannot be read, only why it is `unreadable`."""
+        try:
+            return self.describe(partition)
+        except FileMissing:
+            raise
+        except DataError as error:
+            if not self.source.partitioned:
+                raise
+            return Description(0, 0, (), (), labels=False, classes=0, digest="", unreadable=str(error))
 
     def describe(self, partition: int) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once.

@@ -142,6 +142,18 @@ class Reading:
         return self.opened.dataset.finished(batch, self.dtype)
 
 
+@dataclass(frozen=True)
+class Unreadable(Reading):
+    """Stands for examples that cannot be read, for this reason: whatever asks for some fails with it."""
+
+    reason: str = ""
+
+    @property
+    def part(self) -> Examples | Reader:
+        """Raises `ReadingFailed`."""
+        raise ReadingFailed(self.reason)
+
+
 @contextmanager
 def _drawing(seed: int, source: Source) -> Iterator[None]:
     """Seed the process's generators, and raise `ReadingFailed` for any error, in a loader as in this process."""
