@@ -42,7 +42,7 @@ def test_a_server_leaves_its_arrivals_as_a_table_and_their_staleness_as_a_plot()
     fields = {"model": "logistic", "executor": "inline", "rounds": 6}
     run = rw.train(rw.TrainConfig(algorithm="async_sgd", name="served", **fields))
     artifacts = artifacts_of("served")
-    assert artifacts.keys() == {"progress", "history", "plot", "arrivals", "staleness"}
+    assert artifacts.keys() == {"origin", "progress", "history", "plot", "arrivals", "staleness"}
     rows = worker_rows(run.arrivals())
     shown = {"share": "{:.1%}", "staleness": "{:.2f}", "seconds": "{:.3f}"}
     rows = [row | {name: form.format(row[name]) for name, form in shown.items()} for row in rows]
@@ -50,9 +50,9 @@ def test_a_server_leaves_its_arrivals_as_a_table_and_their_staleness_as_a_plot()
     picture = artifacts["staleness"].partition("base64,")[2].rstrip(")")
     assert base64.b64decode(picture).startswith(b"\x89PNG")
     rw.train(rw.TrainConfig(name="waited", **fields))
-    assert artifacts_of("waited").keys() == {"progress", "history", "plot"}
+    assert artifacts_of("waited").keys() == {"origin", "progress", "history", "plot"}
 
 
 def test_names_have_letters_that_keys_of_prefect_have_not() -> None:
     assert rw.train(rw.TrainConfig(name="größe", model="logistic", executor="inline", rounds=1)).done == 1
-    assert artifacts_of("gr--e").keys() == {"progress", "history", "plot"}
+    assert artifacts_of("gr--e").keys() == {"origin", "progress", "history", "plot"}
