@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from flows.config.base import Config, EachOwn, NamedOrOwn, Numbers
 from flows.config.train import Placement
+from tasks.networks.scores import LOSS_NAMES
 
 
 class Architecture(Config):
@@ -23,11 +24,18 @@ class Architecture(Config):
         default=None, description="as `roundweave train --data`; default: of the run that is merged"
     )
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
+    transform: NamedOrOwn | None = Field(
+        default=None, description="as `roundweave train --transform`; default: of the run that is merged"
+    )
+    held_out_transform: NamedOrOwn | None = Field(default=None, description="the same for examples to score with")
+    collate: NamedOrOwn | None = Field(
+        default=None, description="FILE.py:fn that makes a batch; default: of the run that is merged"
+    )
     held_out: float = Field(
         default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
     )
     loss: NamedOrOwn | None = Field(
-        default=None, description="cross_entropy, mse, FILE.py:fn; default: by the targets"
+        default=None, description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets"
     )
     input: str | None = Field(
         default=None, description="without data: shape of example inputs, 2x3x32x32 or int64:2x16, or FILE.py:fn"

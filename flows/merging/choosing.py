@@ -45,7 +45,8 @@ def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
         f"parent {name}": Blend(parents, tuple(float(i == j) for j in range(count)))
         for i, name in enumerate(config.networks)
     }
-    blends |= {"ensemble": replace(kinds[PLAIN], how="ensemble")} | kinds
+    ensemble = {"ensemble": replace(kinds[PLAIN], how="ensemble")} if plan.gallery.ensemble_loss else {}
+    blends |= ensemble | kinds
     steps = [i / (config.points - 1) for i in range(config.points)] if count == 2 else []
     points = (
         (f"path {kind}", replace(blend, coefficients=(1 - step, step), layers=()))

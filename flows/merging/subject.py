@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
+from flows.config.experiment import PREPARED
 from flows.config.merge import Architecture
 from flows.config.resolving import may_own_loss, named_or_own, objective_for, resolve
 from flows.config.train import TrainConfig
@@ -18,11 +20,13 @@ from tasks.data.partitions import Partitions, forget_examples
 from tasks.data.sources.table import keep_source
 from tasks.matching.check import check_function
 from tasks.matching.search.activations import BATCH
+from tasks.matching.tracing.export import Inputs, as_call
 from tasks.matching.units import find_units
 from tasks.networks.fit import check_fit
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import LOSSES
+from tasks.networks.scores import LOSS_NAMES
+from tasks.numerics.devices import moved
 from tasks.user_code import Code, find_code, is_reference
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
@@ -37,21 +41,22 @@ class Subject:
     """A network to analyse: how it is built, example inputs, and partitions of examples if there are data."""
 
     objective: Objective
-    inputs: tuple[torch.Tensor, ...]
+    inputs: Inputs
     partitions: Partitions | None
 
     @property
-    def few(self) -> tuple[torch.Tensor, ...]:
+    def few(self) -> Inputs:
         """The first two example inputs if there are data: outputs, such as logits of each token, may be large."""
-        return self.inputs if self.partitions is None else tuple(each[:2] for each in self.inputs)
+        return self.inputs if self.partitions is None else moved(self.inputs, lambda tensor: tensor[:2])
 
 
 def kept_code(config: AnyArchitecture) -> AnyArchitecture:
     """The configuration with references to the user's functions replaced by their source."""
     sources = {
         "model": config.model and named_or_own("model", config.model, MODELS),
-        "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
+        "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
         "data": config.data and keep_source(config.data),
+        **{name: (given := getattr(config, name)) and find_code(given) for name in PREPARED},
     }
     return config.model_copy(update=sources)
 
@@ -66,7 +71,7 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     if config.data is None:
         return _without_data(config, config.model)
     each = config.data if isinstance(config.data, tuple) else ()
-    fields = ("held_out", "dtype", "seed", "data", "target", "loss", "model")
+    fields = ("held_out", "dtype", "seed", "data", "target", "loss", "model", *PREPARED)
     same: dict[str, Any] = {field: getattr(config, field) for field in fields}
     options = config.model_options or {}
     forget_examples()  # of an earlier run or merge; their files may have changed
@@ -76,7 +81,7 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
         description = partitions.describe(0)
         objective = objective_for(resolved.config, description)
         objective = check_fit(objective, partitions, description, 0, may_own_loss(resolved.config))
-    return Subject(objective, (partitions.load(0, 0).train.first(BATCH).inputs,), partitions)
+    return Subject(objective, partitions.load(0, 0).train.first(BATCH).inputs, partitions)
 
 
 def _without_data(config: Architecture, model: str | Code) -> Subject:
@@ -84,17 +89,18 @@ def _without_data(config: Architecture, model: str | Code) -> Subject:
         raise UsageError("give --data, or --input with the shape of example inputs, such as 2x3x32x32")
     inputs = example_inputs(config.input, config.dtype)
     options = json.dumps(config.model_options or {}, sort_keys=True)
-    shape = tuple(inputs[0].shape[1:])
+    given, named = as_call(inputs)
+    shape = tuple(next(iter([*given, *named.values()])).shape[1:])
     built = ModelSpec(model, shape, OUTPUTS, config.dtype, config.seed, options)
     network = built.build().eval()
-    shapes = ", ".join(f"{tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for tensor in inputs)
+    shapes = ", ".join(f"{tuple(each.shape)} {dtype_name(each.dtype)}" for each in (*given, *named.values()))
     what = f"the model fails on inputs of shape {shapes}"
     with failing_as(lambda error: ModelError(f"{what} with {one_line(error)}")), torch.no_grad():
-        network(*inputs)
+        network(*given, **named)
     return Subject(Objective(built, config.loss or "cross_entropy"), inputs, None)
 
 
-def example_inputs(given: str, dtype: str) -> tuple[torch.Tensor, ...]:
+def example_inputs(given: str, dtype: str) -> Inputs:
     """Random inputs of a shape such as ``2x3x32x32``, integers 0 and 1 for ``int64:2x16``, or a function's value.
 
     Raises `UsageError` for another text.
@@ -116,13 +122,16 @@ def example_inputs(given: str, dtype: str) -> tuple[torch.Tensor, ...]:
     return (torch.randn(shape, generator=generator, dtype=getattr(torch, dtype)),)
 
 
-def _own_inputs(code: Code) -> tuple[torch.Tensor, ...]:
+def _own_inputs(code: Code) -> Inputs:
     with failing_as(lambda error: CodeError(f"{code.reference} failed with {one_line(error)}")):
         value = code.load()()
-    inputs = (value,) if isinstance(value, torch.Tensor) else value
-    if not isinstance(inputs, tuple | list) or not inputs or not all(isinstance(t, torch.Tensor) for t in inputs):
-        raise UsageError(f"{code.reference} must return a tuple of tensors, not {type(value).__name__}")
-    return tuple(inputs)
+    known = isinstance(value, torch.Tensor | tuple | list | Mapping)
+    given, named = as_call(value) if known else ((), {})
+    tensors = [*given, *named.values()]
+    if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        kind = type(value).__name__
+        raise UsageError(f"{code.reference} must return a tuple of tensors, or a dict of them by name, not {kind}")
+    return named or given
 
 
 def unit_report(config: Architecture) -> dict[str, Any]:

@@ -11,8 +11,15 @@ from torch import nn
 
 from storage.errors import ModelError, UnitsUnsound, failing_as, one_line
 from tasks.matching.groups import Permutation, UnitGroups
-from tasks.matching.tracing.export import evaluating, plain_attention
-from tasks.matching.unofficial import GROUPED_PRODUCT, Deferred, TorchDispatchMode, operation_name, tensors_in
+from tasks.matching.tracing.export import Inputs, as_call, evaluating, plain_attention
+from tasks.matching.unofficial import (
+    GROUPED_PRODUCT,
+    Deferred,
+    TorchDispatchMode,
+    mapped,
+    operation_name,
+    tensors_in,
+)
 
 TOLERANCE = 1e-10
 """The largest relative difference of outputs in float64 that counts as rounding."""
@@ -20,7 +27,7 @@ LEAST_SPREAD = 1e-2
 """Differences are relative to the outputs' spread, or to this share of their largest size if that is more."""
 
 
-def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups, seed: int = 0) -> float:
+def function_error(model: nn.Module, inputs: Inputs, units: UnitGroups, seed: int = 0) -> float:
     """The largest change of an output by a random permutation of units, over the outputs' spread, in float64.
 
     `inputs` are tensors (examples, …). All parameters are drawn at random, as a head of zeros would hide changes;
@@ -59,7 +66,7 @@ def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -
     )
 
 
-def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups) -> float:
+def check_function(model: nn.Module, inputs: Inputs, units: UnitGroups) -> float:
     """The `function_error` on inputs (examples, …); raises `UnitsUnsound` if it is above 1e-10."""
     error = function_error(model, inputs, units)
     if not error <= TOLERANCE:
@@ -95,13 +102,13 @@ def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Ten
     return product
 
 
-def _outputs(network: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    doubled = tuple(x.double() if x.is_floating_point() else x for x in inputs)
+def _outputs(network: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
+    given, named = as_call(mapped(inputs, lambda x: x.double() if x.is_floating_point() else x))
     what = f"{type(network).__name__} cannot be checked in float64"
     failing = failing_as(lambda error: ModelError(f"{what}: {one_line(error)}"))
     with failing, torch.no_grad(), plain_attention(), _AllDouble():
         # `clone`, since a network may return one of its own tensors.
-        return [leaf.double().clone() for leaf in tensors_in(network(*doubled))]
+        return [leaf.double().clone() for leaf in tensors_in(network(*given, **named))]
 
 
 def _difference(before: torch.Tensor, after: torch.Tensor) -> float:

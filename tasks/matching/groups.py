@@ -68,8 +68,8 @@ class UnitGroups:
     `pinned` maps each tensor without a free axis, or with units that may be in orders that are not looked for, to
     the reason; `unknown` maps operations without a rule to the
     place where they stand first; `spans` are the units of all axes, free and pinned; `taps` are the values in the
-    graph that show units at work, as pieces; `statistics` names the tensors that are buffers; `batch` is the
-    length of the example inputs.
+    graph that show units at work, as pieces; `statistics` names the tensors that are buffers; `inputs` has the
+    shapes of the example inputs.
     """
 
     groups: Mapping[str, UnitGroup]
@@ -81,7 +81,12 @@ class UnitGroups:
     spans: tuple[Span, ...] = ()
     taps: tuple[Piece, ...] = ()
     statistics: frozenset[str] = frozenset()
-    batch: int = 1
+    inputs: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def batch(self) -> int:
+        """The number of example inputs."""
+        return self.inputs[0][0] if self.inputs and self.inputs[0] else 1
 
     @property
     def coverage(self) -> float:
@@ -216,16 +221,17 @@ class UnitGroups:
         fixed = set(tensors)
         lost = {group for piece in self.pieces if piece.tensor in fixed for group in piece.groups}
         groups = {n: g for n, g in self.groups.items() if n not in lost and not lost & set(g.parents)}
-
-        def left(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-            return tuple(
-                replace(piece, groups=tuple(name if name in groups else None for name in piece.groups))
-                for piece in pieces
-                if any(name in groups for name in piece.groups)
-            )
-
         pinned = dict.fromkeys(fixed & set(self.tensors), "frozen") | dict(self.pinned)
-        return replace(self, groups=groups, pieces=left(self.pieces), taps=left(self.taps), pinned=pinned)
+        rest = replace(self, groups=groups, pinned=pinned)
+        return replace(rest, pieces=rest.left(self.pieces), taps=rest.left(self.taps))
+
+    def left(self, pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+        """The pieces that have units of these groups; units of other groups are pinned in them."""
+        return tuple(
+            replace(piece, groups=tuple(name if name in self.groups else None for name in piece.groups))
+            for piece in pieces
+            if any(name in self.groups for name in piece.groups)
+        )
 
     def mixes(self, name: str) -> bool:
         """Whether a group's units may be mixed, which needs a group without parents that is no parent itself."""

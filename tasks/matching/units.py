@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, count
 
-import torch
 from torch import nn
 
 from storage.errors import ModelError
 from tasks.matching.groups import Piece, Span, UnitGroup, UnitGroups
 from tasks.matching.tracing.axes import UNSEEN, Atom
 from tasks.matching.tracing.blocks import Block, placed
-from tasks.matching.tracing.export import first_names
+from tasks.matching.tracing.export import Inputs, first_names
 from tasks.matching.tracing.settling import ancestors, settle
 from tasks.matching.tracing.trace import Trace, trace
+from tasks.matching.unofficial import tensors_in
 
 
-def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups:
+def find_units(model: nn.Module, inputs: Inputs) -> UnitGroups:
     """Find a module's unit groups with example inputs (examples, …); the module itself is not changed.
 
     An operation without a rule pins all units that it touches. Raises `ModelError` if the module cannot be
@@ -47,7 +47,7 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
         unknown=dict(traced.unknown),
         spans=tuple(_spans(blocks, names)),
         taps=_taps(traced, names),
-        batch=len(inputs[0]) if inputs and inputs[0].ndim else 1,
+        inputs=tuple(tuple(tensor.shape) for tensor in tensors_in(inputs)),
         statistics=frozenset(name for name, _ in model.named_buffers() if name in shapes),
     )
 

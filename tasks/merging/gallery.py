@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -15,17 +15,19 @@ from storage.checkpoints.opening import fitted, open_checkpoint, outline
 from storage.errors import ModelError, failing_as, located
 from storage.rounds.commits import Score
 from storage.values.tensors import LazyTensors, load_named
-from tasks.data.examples import single
+from tasks.data.examples import first_tensor, joined
 from tasks.data.partitions import Partitions
 from tasks.matching.averaging import average
 from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.search.activations import Moments, Pair, activation_moments
+from tasks.matching.tracing.export import Inputs
 from tasks.merging.repair import repair
 from tasks.networks.objective import ModelSpec, Objective
-from tasks.networks.outputs import output_of
+from tasks.networks.outputs import OWN_LOSS, output_of, with_output
 from tasks.networks.spectral import converge
 from tasks.numerics.pinning import pinned
 from tasks.rounds.scoring import score, tally
+from tasks.user_code import Code
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,19 @@ class Gallery:
         """The numbers of the blocks into which the examples are split."""
         return range(self.partitions.split.partitions)
 
-    def inputs(self, block: int) -> torch.Tensor:
+    def inputs(self, block: int) -> Inputs:
         """The inputs (examples, …) of a block, which is an equal part of the `examples`."""
         examples = self.partitions.load(0, block).train.first(max(1, self.examples // len(self.blocks)))
-        return single(examples.inputs, "merging by activations")
+        inputs: Inputs = examples.inputs
+        return inputs
+
+    @property
+    def ensemble_loss(self) -> str | Code | None:
+        """The loss of an ensemble; None if the networks compute one themselves that is not of labels."""
+        rule = self.objective.rule
+        if self.objective.loss != OWN_LOSS:
+            return self.objective.loss
+        return "cross_entropy" if rule.axis and rule.classes and rule.threshold is None else None
 
     def read(self, place: str) -> LazyTensors:
         """The named tensors of a file or a stored round, of the network's shapes and types."""
@@ -69,12 +80,12 @@ def observe(
 ) -> dict[Piece, Moments] | None:
     """The moments of the networks' activations on a block of examples; None if it has less than one batch."""
     inputs = gallery.inputs(block)
-    if len(inputs) < gallery.units.batch:
+    if len(first_tensor(inputs)) < gallery.units.batch:
         return None
     with pinned(0, threads=1):
         states = [gallery.read(place) for place in places]
         network = gallery.objective.model.build()
-        return activation_moments(network, states, [inputs], gallery.units, pairs)
+        return activation_moments(network, states, inputs, gallery.units, pairs)
 
 
 @dataclass(frozen=True)
@@ -98,9 +109,9 @@ class Blend:
 
 
 class Ensemble(nn.Module):
-    """The mean of networks' outputs; for logits, the logarithm of the mean of their class probabilities.
+    """Gives the mean of networks' outputs; for logits, the logarithm of the mean of their class probabilities.
 
-    `axis` is that of classes.
+    `axis` is that of classes. What it gives is of the networks' kind, such as an object with logits.
     """
 
     def __init__(self, networks: Sequence[nn.Module], logits: bool, axis: int = -1) -> None:
@@ -109,27 +120,28 @@ class Ensemble(nn.Module):
         self.logits = logits
         self.axis = axis
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
         """Inputs (examples, …) -> outputs (examples, …); for logits, log probabilities of the same shape."""
-        outputs = [output_of(network(inputs)) for network in self.networks]
+        given = [network(*inputs, **named) for network in self.networks]
+        outputs = [*map(output_of, given)]
         if not self.logits:
-            return torch.stack(outputs).mean(0)
+            return with_output(given[0], torch.stack(outputs).mean(0))
         logarithms = torch.stack([one.log_softmax(self.axis) for one in outputs])
-        return logarithms.logsumexp(0) - math.log(len(outputs))
+        return with_output(given[0], logarithms.logsumexp(0) - math.log(len(outputs)))
 
 
 def blended(gallery: Gallery, blend: Blend) -> nn.Module:
     """Build the network of a blend, repaired if the blend asks for it."""
     states = [gallery.read(place) for place in blend.places]
     if blend.how == "ensemble":
-        logits = gallery.objective.loss == "cross_entropy"
+        logits = gallery.ensemble_loss == "cross_entropy"
         axis = gallery.objective.rule.axis or -1
         return Ensemble([gallery.network(state) for state in states], logits, axis).eval()
     mean, first = average(states, blend.coefficients, dict(blend.layers)), gallery.units.aliases
     network = gallery.network({name: mean[first.get(name, name)] for name in mean})
     converge(network)
     if blend.repair and blend.mixed:
-        inputs = torch.cat([gallery.inputs(block) for block in gallery.blocks])
+        inputs = joined([gallery.inputs(block) for block in gallery.blocks])
         parents, layers = map(gallery.network, states), dict(blend.layers)
         repair(network, parents, blend.coefficients, inputs, gallery.units, layers)
     return network
@@ -138,8 +150,10 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
 def score_blend(gallery: Gallery, blends: Sequence[Blend], number: int) -> Score | None:
     """Score one of the blends on all held-out examples."""
     with pinned(0, threads=1), torch.no_grad():
-        network = blended(gallery, blends[number])
+        network, objective = blended(gallery, blends[number]), gallery.objective
+        if blends[number].how == "ensemble" and gallery.ensemble_loss:
+            objective = replace(objective, loss=gallery.ensemble_loss)
         held_out = (gallery.partitions.load(0, block).held_out for block in gallery.blocks)
         with failing_as(lambda error: ModelError(f"scoring failed with {located(error)}")):
-            tallies = [each for part in held_out for each in tally(gallery.objective, network, part)]
-            return score(gallery.objective, tallies, threads=1)
+            tallies = [each for part in held_out for each in tally(objective, network, part)]
+            return score(objective, tallies, threads=1)

@@ -15,8 +15,10 @@ import torch
 from torch import nn
 
 from storage.errors import UsageError
+from tasks.data.examples import Examples, Tensors
 from tasks.matching.averaging import Layers, chosen_for
 from tasks.matching.groups import UnitGroups
+from tasks.networks.outputs import call
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -28,14 +30,16 @@ def repair(
     network: nn.Module,
     parents: Iterable[nn.Module],
     coefficients: Sequence[float],
-    inputs: torch.Tensor,
+    inputs: Tensors,
     units: UnitGroups,
     layers: Layers | None = None,
 ) -> None:
     """Recompute a merged network's BatchNorm statistics on inputs (examples, …), or rescale its units if none."""
     if has_batch_norm(network):
         # Batches of nearly equal size, as each counts the same, and a single example would have no variance.
-        recompute_batch_norm(network, inputs.chunk(math.ceil(len(inputs) / BATCH)))
+        examples = Examples(inputs, targets={})
+        size = math.ceil(len(examples) / math.ceil(len(examples) / BATCH))
+        recompute_batch_norm(network, [batch.inputs for batch in examples.slices(size)])
     else:
         rescale(network, parents, coefficients, inputs, units, layers)
 
@@ -49,7 +53,7 @@ def _norms(network: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d | nn.Batc
     return [m for m in network.modules() if isinstance(m, NORMS) and m.track_running_stats]
 
 
-def recompute_batch_norm(network: nn.Module, batches: Sequence[torch.Tensor]) -> None:
+def recompute_batch_norm(network: nn.Module, batches: Sequence[Tensors]) -> None:
     """Replace BatchNorm's running means and variances, (units,), by those over batches (examples, …), in one pass.
 
     All other layers are in evaluation mode.
@@ -63,7 +67,7 @@ def recompute_batch_norm(network: nn.Module, batches: Sequence[torch.Tensor]) ->
         norm.train()
     with torch.no_grad():
         for batch in batches:
-            network(batch)
+            call(network, batch)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     network.eval()
@@ -73,7 +77,7 @@ def rescale(
     network: nn.Module,
     parents: Iterable[nn.Module],
     coefficients: Sequence[float],
-    inputs: torch.Tensor,
+    inputs: Tensors,
     units: UnitGroups,
     layers: Layers | None = None,
 ) -> None:
@@ -104,14 +108,12 @@ def rescale(
     _run(network, inputs, {name: partial(_correct, target) for name, target in targets.items()})
 
 
-def _run(
-    network: nn.Module, inputs: torch.Tensor, hooks: Mapping[str, Callable[..., torch.Tensor | None]]
-) -> None:
+def _run(network: nn.Module, inputs: Tensors, hooks: Mapping[str, Callable[..., torch.Tensor | None]]) -> None:
     """Evaluate a network with a hook after each of these layers; a hook's return value replaces the output."""
     with ExitStack() as stack, torch.no_grad():
         for name, hook in hooks.items():
             stack.enter_context(network.get_submodule(name).register_forward_hook(hook))
-        network.eval()(inputs)
+        call(network.eval(), inputs)
 
 
 def _measure(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -52,6 +53,18 @@ def tensor_in(given: Any) -> torch.Tensor | None:
     """The tensor in what a network gives, as `output_of` has it; None without one."""
     output = given if isinstance(given, torch.Tensor) else member(given, "logits")
     return output if isinstance(output, torch.Tensor) else None
+
+
+def with_output(given: Any, output: torch.Tensor) -> Any:
+    """What a network gives, a tensor or an object with logits, with another output in its place."""
+    if isinstance(given, torch.Tensor):
+        return output
+    changed = copy.copy(given)
+    if isinstance(changed, MutableMapping):
+        changed["logits"] = output
+    else:
+        changed.logits = output
+    return changed
 
 
 def member(given: Any, name: str) -> Any:

@@ -16,13 +16,13 @@ from storage.values import state as values
 from storage.values.state import State, Update
 from storage.values.tensors import TensorSpec, Vectors, pack, views
 from tasks.algebra import Reduce
-from tasks.data.examples import single
 from tasks.data.partitions import Partitions
 from tasks.matching.check import check_function
 from tasks.matching.groups import Tensors, UnitGroups
 from tasks.matching.search.activations import BATCH, activation_moments
 from tasks.matching.search.matches import By, Evidence, match_all, match_each
 from tasks.matching.search.terms import Metric
+from tasks.matching.tracing.export import Inputs
 from tasks.matching.units import find_units
 from tasks.networks.objective import Objective, named_tensors
 from tasks.reduces.table import find_reduce
@@ -101,7 +101,7 @@ class Matched(Gather):
 
         Raises `UnitsUnsound` if permuting them is unsound.
         """
-        inputs = (_inputs(partitions, BATCH if self.match != "weights" else 2),)
+        inputs = _inputs(partitions, BATCH if self.match != "weights" else 2)
         network = objective.fresh()
         units = find_units(network, inputs)
         units = units.without(spec.name for spec in objective.layout.frozen)
@@ -153,7 +153,7 @@ class Matched(Gather):
         moments: Mapping[Any, Any] = {}
         if self.match != "weights" and pairs:
             network = networks.objective.network(state)
-            inputs = [_inputs(networks.partitions, self.examples)]
+            inputs = _inputs(networks.partitions, self.examples)
             moments = activation_moments(network, states, inputs, networks.units, pairs)
         evidence = Evidence(states, networks.units, self.match, self.metric, moments)
         if self.to == "many":
@@ -166,9 +166,10 @@ class Matched(Gather):
 
 
 @functools.lru_cache(maxsize=2)
-def _inputs(partitions: Partitions, count: int) -> torch.Tensor:
+def _inputs(partitions: Partitions, count: int) -> Inputs:
     examples = partitions.sample(0) if count == 2 else partitions.load(0, 0).train.first(count)
-    return single(examples.inputs, "matching by activations")
+    inputs: Inputs = examples.inputs
+    return inputs
 
 
 def _arrived(networks: Networks, state: State, update: Update) -> dict[str, torch.Tensor]:

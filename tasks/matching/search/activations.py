@@ -16,7 +16,9 @@ from torch import fx, nn
 from storage.errors import UsageError
 from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.search.terms import Metric, MomentTerm
-from tasks.matching.tracing.export import exported, plain_attention
+from tasks.matching.tracing.export import Inputs, exported, plain_attention
+from tasks.matching.units import find_units
+from tasks.matching.unofficial import mapped, tensors_in
 
 Pair = tuple[int, int]
 BATCH = 100
@@ -71,7 +73,7 @@ class Moments:
 def activation_moments(
     model: nn.Module,
     states: Sequence[Tensors],
-    inputs: Sequence[torch.Tensor],
+    inputs: Inputs,
     units: UnitGroups,
     pairs: Sequence[Pair],
 ) -> dict[Piece, Moments]:
@@ -81,26 +83,39 @@ def activation_moments(
     `units.batch` examples, with which the network was traced; examples left over at the end are not used. Raises
     `UsageError` if there are fewer examples than that.
     """
-    size = units.batch
-    if len(inputs[0]) < size:
-        raise UsageError(f"{len(inputs[0])} examples are too few to compare activations in batches of {size}")
-    program = exported(model, tuple(tensor[:size] for tensor in inputs))
-    places = [piece for piece in units.taps if len(set(_labels(piece))) == len(_labels(piece))]
+    size, (examples, *_) = units.batch, map(len, tensors_in(inputs))
+    if examples < size:
+        raise UsageError(f"{examples} examples are too few to compare activations in batches of {size}")
+    first = mapped(inputs, lambda tensor: tensor[:size])
+    program, known = exported(model, first), _known_taps(model, first, units)
+    places = [piece for piece in known if len(set(_labels(piece))) == len(_labels(piece))]
     names = list(dict.fromkeys(piece.tensor for piece in places))
     tapped = _tapped(program, names)
 
     def values(state: Tensors, first: int) -> dict[str, torch.Tensor]:
-        batch = iter([tensor[first : first + size] for tensor in inputs])
+        batch = iter([tensor[first : first + size] for tensor in tensors_in(inputs)])
         tensors = {**program.state_dict, **program.constants, **state}
         targets = [given.target for given in program.graph_signature.input_specs]
         return dict(zip(names, tapped(*(tensors[n] if n else next(batch) for n in targets)), strict=True))
 
     def observed(first: int) -> dict[Piece, Moments]:
         each = [values(state, first) for state in states]
-        return {p: _moments([_samples(p, value[p.tensor]) for value in each], pairs) for p in places}
+        return {known[p]: _moments([_samples(p, value[p.tensor]) for value in each], pairs) for p in places}
 
     with torch.no_grad(), plain_attention():
-        return summed(observed(first) for first in range(0, len(inputs[0]) - size + 1, size))
+        return summed(observed(first) for first in range(0, examples - size + 1, size))
+
+
+def _known_taps(model: nn.Module, inputs: Inputs, units: UnitGroups) -> dict[Piece, Piece]:
+    """The pieces that show units at work for inputs of these shapes, each with the one of `units` that it is.
+
+    Texts that are padded to another length than those with which the network was traced lie otherwise in memory.
+    """
+    if tuple(tuple(tensor.shape) for tensor in tensors_in(inputs)) == units.inputs:
+        return {piece: piece for piece in units.taps}
+    found = units.left(find_units(model, inputs).taps)
+    alike = [*map(_labels, found)] == [*map(_labels, units.taps)]
+    return dict(zip(found, units.taps if alike else found, strict=True))
 
 
 def _tapped(program: torch.export.ExportedProgram, names: Sequence[str]) -> fx.GraphModule:

@@ -7,7 +7,7 @@ import io
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from pathlib import Path
 
@@ -18,8 +18,18 @@ from torch import nn
 from storage.errors import ModelError, one_line
 from tasks.matching.unofficial import NOISY
 
+Inputs = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
+"""What a module is called with: a tensor (examples, …), several, or several by name as keyword arguments."""
 
-def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+
+def as_call(inputs: Inputs) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    """The positional and the keyword arguments of a call with these inputs."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return ((inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)), {}
+
+
+def exported(model: nn.Module, inputs: Inputs) -> torch.export.ExportedProgram:
     """A copy of the module in evaluation mode, exported for inputs (examples, …); raises `ModelError`."""
     # The copy has the module's own parameters, to save memory; exporting does not change them.
     network = evaluating(model, {id(parameter): parameter for parameter in model.parameters()})
@@ -27,7 +37,7 @@ def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export
         with torch.no_grad(), plain_attention(), _silent(), warnings.catch_warnings():
             # Recurrent layers reassign their weights, which export takes for a leak and warns of.
             warnings.filterwarnings("ignore", message="The tensor attribute.*assigned during export")
-            return torch.export.export(network, inputs, strict=False)
+            return torch.export.export(network, *as_call(inputs), strict=False)
     except Exception as error:  # noqa: BLE001, raised without its cause, which would show the whole graph
         why = f"{one_line(error)}{_where(error)}"
         raise ModelError(f"torch.export cannot trace {type(model).__name__}: {why}") from None

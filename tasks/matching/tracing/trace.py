@@ -23,7 +23,7 @@ from tasks.matching.tracing.axes import (
     pin_all,
     unify,
 )
-from tasks.matching.tracing.export import exported, first_names
+from tasks.matching.tracing.export import Inputs, exported, first_names
 from tasks.matching.tracing.rules import rule_of
 from tasks.matching.tracing.rules.registry import Dependence, Site
 from tasks.matching.tracing.rules.routing import KEEPING
@@ -183,7 +183,7 @@ class Trace:
         return tuple(new_axes(shape, why) for shape in shapes)
 
 
-def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
+def trace(model: nn.Module, inputs: Inputs) -> Trace:
     """Export the module with inputs (examples, …) and follow its graph; raises `ModelError`."""
     program = exported(model, inputs)
     traced = Trace(program)
