@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from storage.places.addresses import Where
 from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore
 from storage.runs.round import StoredRound
+from storage.runs.run import StoredRun
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,8 +55,8 @@ class Round(StoredRound):
         """Write the parameters and buffers after this round to a checkpoint file.
 
         Args:
-            place: The path of the file, which is replaced where it is there. It ends in ``.safetensors``, or for a
-                torch file in ``.pt``, ``.pth`` or ``.bin``.
+            place: The path of the file, which is replaced where it is there. It ends in ``.safetensors``, whose
+                metadata say which round it is, or for a torch file in ``.pt``, ``.pth`` or ``.bin``.
 
         Raises:
             UsageError: The suffix is another one, the folder is missing, or such a file cannot hold the tensors.
@@ -67,4 +69,13 @@ class Round(StoredRound):
         """
         from storage.checkpoints.writing import write_checkpoint
 
-        write_checkpoint(place, self.tensors)
+        write_checkpoint(place, self.tensors, self._facts)
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        """What a file says of the round that it has: the run, the round, its chain, data and scores."""
+        run = StoredRun(self._store.place)
+        scores = {} if self.score is None else self.score.row()
+        data = str(run.attributes["data"].get("digest", ""))
+        facts = {"run": run.name, "round": str(self.number), "chain": self.chain, "data_digest": data}
+        return facts | {"scores": json.dumps(scores)}

@@ -16,6 +16,7 @@ from rich.text import Text
 from flows.reporting.scores import shown_cell
 from storage.errors import printable
 
+Force = Annotated[bool, typer.Option("--force", help="replace the file that is there")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors and JSON")]
 Root = Annotated[str | None, typer.Option("--root", help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")]

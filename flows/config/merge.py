@@ -41,7 +41,7 @@ class Architecture(Config):
         default=None, description="without data: shape of example inputs, 2x3x32x32 or int64:2x16, or FILE.py:fn"
     )
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
-        default="float32", description="type of the parameters"
+        default="float32", description="type of the parameters; default: that of the networks, or float32"
     )
     seed: int = Field(default=0, ge=0, description="decides which examples are held out")
 
@@ -111,6 +111,7 @@ class MergeConfig(Architecture, Merging, Placement):
     )
     trust: bool = Field(default=False, description="run the code kept in a store outside the root")
     out: str | None = Field(default=None, description="where to write the merged network: .safetensors, .pt")
+    force: bool = Field(default=False, description="replace the file that is there")
     plot: str | None = Field(default=None, description="where to draw the path of two networks: .png")
 
     @property

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from flows.config.merge import Architecture, MergeConfig
 from flows.config.recorded import check_trust
 from flows.merging.subject import kept_code, subject
 from flows.reporting.plots import check_plot
-from storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
+from storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline, types_of
 from storage.checkpoints.writing import check_place
 from storage.errors import UsageError
 from storage.places.addresses import full_address
 from storage.runs.names import is_run, run_address, stored_round
 from storage.runs.run import open_stored
-from storage.values.tensors import LazyTensors, let_go
+from storage.values.tensors import LazyTensors, dtype_name, let_go
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
 from tasks.matching.groups import UnitGroups
@@ -59,11 +61,14 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if config.name and is_run(address := run_address(root, config.name)):
         raise UsageError(f"{address} exists already; give the merge another --name")
     if config.out:
-        check_place(config.out)
+        check_place(config.out, config.force)
     if config.plot:
         check_plot(Path(config.plot))
     opened = [open_checkpoint(place, root) for place in config.networks]
-    known = kept_code(_with_recorded(config))
+    known, types = kept_code(_with_recorded(config)), dict[str, torch.dtype]()
+    if "dtype" not in known.model_fields_set:
+        types = types_of(opened)
+        known = known.model_copy(update={"dtype": dtype_name(reduce(torch.promote_types, types.values()))})
     wishes = {"average = best": known.average == "best", "repair": bool(known.repair), "plot": bool(known.plot)}
     wishes |= {f"match {known.match}": known.match in ("activations", "mixed")}
     for wish in (wish for wish, wanted in wishes.items() if wanted and known.data is None):
@@ -80,7 +85,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         let_go(parameter)
     for place, state in zip(config.networks, opened, strict=True):
         check_checkpoint(place, state, expected)
-    states = [fitted(state, expected) for state in opened]
+    states = [fitted(state, expected, types) for state in opened]
     error = check_function(network, found.few, units)
     places = tuple(lasting(place, root) for place in config.networks)
     objective, partitions = found.objective, found.partitions
@@ -103,6 +108,8 @@ def _with_recorded(config: MergeConfig) -> MergeConfig:
             run = open_stored(stored[0], config.root)
             recorded = {field: value for field, value in run.config.items() if value is not None}
             open_fields = set(Architecture.model_fields) - config.model_fields_set
+            if "input" not in open_fields:
+                open_fields -= {"data"}
             if "model" not in open_fields:
                 open_fields -= {"model_options"}
             taken: dict[str, Any] = {field: recorded[field] for field in open_fields if field in recorded}

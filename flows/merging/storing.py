@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from flows.merging.choosing import Choice
 from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult
@@ -37,12 +39,11 @@ class Aligned:
 
 def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
     """Write the chosen mean of the aligned networks to a file, a plot or a run, as the configuration says."""
-    config, blend, units = plan.config, choice.blend, plan.units
+    config, blend, units, first = plan.config, choice.blend, plan.units, networks.states[0]
     if blend.repair and plan.gallery is not None:
         with pinned(0, threads=1):
             merged: Tensors = blended(plan.gallery, blend).state_dict()
     else:
-        first = networks.states[0]
         averaged = averaging(networks.states, blend.coefficients, dict(blend.layers))
         merged = LazyTensors(first.names, lambda name: averaged(units.aliases.get(name, name)), first.specs)
         if plan.spectral:
@@ -50,6 +51,8 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
             load_named(network, merged)
             converge(network)
             merged = network.state_dict()
+    if not isinstance(merged, LazyTensors):
+        merged = {spec.name: merged[spec.name].to(getattr(torch, spec.dtype)) for spec in first.specs}
     name = config.name or new_name(config.root, "merge", short_name(plan.model.model))
     score = list(choice.scores.values())[-1] if choice.scores else None
     plot = config.plot or (config.out and str(Path(config.out).with_suffix(".png")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +82,34 @@ def outline(network: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: outlines[id(tensor)] for name, tensor in named.items()}
 
 
-def fitted(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> LazyTensors:
+def types_of(checkpoints: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, torch.dtype]:
+    """By name the dtype that holds the floats of a tensor in all checkpoints; floats of 8 bits become float32."""
+    types: dict[str, torch.dtype] = {}
+    for name, tensor in (item for tensors in checkpoints for item in tensors.items()):
+        if tensor.is_floating_point():
+            dtype = tensor.dtype if tensor.itemsize > 1 else torch.float32
+            types[name] = torch.promote_types(types.get(name, dtype), dtype)
+    return types
+
+
+def fitted(
+    tensors: Mapping[str, torch.Tensor],
+    expected: Mapping[str, torch.Tensor],
+    types: Mapping[str, torch.dtype] | None = None,
+) -> LazyTensors:
     """Tensors of a checkpoint in the dtypes of a network; missing integer scalars are taken from the network.
 
     The tensors must have passed `check_checkpoint`. They are read when they are asked for, and `expected` may be
-    an `outline` of the network.
+    an `outline` of the network. `types` has other dtypes for some tensors, by name; tied ones have the same.
     """
 
-    known = _with_tied(tensors, expected)
+    known, dtypes = _with_tied(tensors, expected), {id(each): each.dtype for each in expected.values()}
+    dtypes |= {id(expected[name]): dtype for name, dtype in (types or {}).items()}
 
     def read(name: str) -> torch.Tensor:
-        return known.get(name, expected[name]).to(expected[name].dtype)
+        return known.get(name, expected[name]).to(dtypes[id(expected[name])])
 
-    return LazyTensors(tuple(expected), read, specs_of(expected.items()))
+    return LazyTensors(tuple(expected), read, specs_of((n, t.to(dtypes[id(t)])) for n, t in expected.items()))
 
 
 def _with_tied(

@@ -29,9 +29,9 @@ DTYPES = {
 """The names that the safetensors format has for torch's dtypes."""
 
 
-def check_place(place: Where) -> Path:
-    """The path of a checkpoint to write; raises `UsageError` for an unknown suffix or a missing folder."""
-    return file_path(place, "a checkpoint", SUFFIXES)
+def check_place(place: Where, replace: bool = True) -> Path:
+    """The path of a checkpoint to write; raises `UsageError` as `file_path` does."""
+    return file_path(place, "a checkpoint", SUFFIXES, replace)
 
 
 def write_checkpoint(
@@ -84,8 +84,8 @@ def _save_safetensors(
     Larger dtypes come first, so that each tensor is aligned to its own, and then the order is that of the names.
     """
     specs = sorted(_specs(path, tensors), key=lambda spec: (-_bytes(spec.dtype), spec.name))
-    # Readers such as transformers look for the format in metadata, where a file has any.
-    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}} if metadata else {}
+    # Readers such as transformers look for the format in metadata.
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0
     for spec in specs:
         start, end = end, end + spec.size * _bytes(spec.dtype)

@@ -77,10 +77,10 @@ def as_path(where: Where) -> Path:
     return Path(where)
 
 
-def file_path(where: Where, what: str, suffixes: Sequence[str]) -> Path:
+def file_path(where: Where, what: str, suffixes: Sequence[str], replace: bool = True) -> Path:
     """The path of a file to write; raises `UsageError` for another suffix or a missing folder.
 
-    `what` names the kind of file in messages.
+    `what` names the kind of file in messages. Unless it may `replace` a file, none may be there.
 
     >>> file_path("run.html", "a report", [".html"])
     PosixPath('run.html')
@@ -92,4 +92,6 @@ def file_path(where: Where, what: str, suffixes: Sequence[str]) -> Path:
         raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give the file another name")
+    if not replace and path.exists():
+        raise UsageError(f"{path} is there already; give another name, or --force to replace it")
     return path

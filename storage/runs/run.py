@@ -159,9 +159,14 @@ class StoredRun(RunFacts):
         """
         which = which_round(str(round))
         if which == "best":
-            return self.best("accuracy" if "accuracy" in self.scores else "loss")
+            return self.best(self.ranked_by)
         number = -1 if which == "last" else which
         return StoredRound(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
+
+    @property
+    def ranked_by(self) -> str:
+        """The score that ``round("best")`` goes by: ``accuracy``, or ``loss`` where that was not scored."""
+        return "accuracy" if "accuracy" in self.scores else "loss"
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> StoredRound:
         """The first of the rounds with the best score.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from flows.command.common import Json, Root, RunName, Trust, output, say
+from flows.command.common import Force, Json, Root, RunName, Trust, output, say
 from flows.exporting.trackers import TRACKERS, story_of
-from flows.stored import open_run
+from flows.reporting.scores import shown
+from flows.stored import Run, open_run
 from storage.checkpoints.files import SUFFIXES
+from storage.checkpoints.writing import check_place
 from storage.errors import PlaceError, UsageError, failing_as, one_line
-from storage.runs.names import stored_round
+from storage.runs.names import WhichRound, stored_round
 
 
 def export_command(
@@ -21,12 +23,26 @@ def export_command(
     out: Annotated[
         str | None, typer.Option(help="the tracker's folder, or tracking URI; default: as its environment says")
     ] = None,
+    force: Force = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
     """Write a round's weights to a file, or a whole run's numbers to a tracker of experiments."""
-    where = _tracked(what, to, out, root) if to in TRACKERS else _saved(what, to, out, root)
-    output(as_json, {"exported": what, "to": where}, say, f"{what} is now in {where}")
+    if to in TRACKERS:
+        where = _tracked(what, to, out, root)
+        output(as_json, {"exported": what, "to": where}, say, f"{what} is now in {where}")
+        return
+    check_place(to, force)
+    run, round = _named(what, out, root)
+    which = run.round(round)
+    which.save(to)
+    facts: dict[str, Any] = {"run": run.name, "round": which.number, "chain": which.chain}
+    named = f"{what} is round {which.number}, and" if isinstance(round, str) else what
+    if round == "best" and which.score:
+        by, value = run.ranked_by, which.score.row()[run.ranked_by]
+        facts["best"] = {by: value}
+        named = f"{what} is round {which.number}, the best by {by} ({shown(by, value)}), and"
+    output(as_json, {"exported": what, "to": to, **facts}, say, f"{named} is now in {to}")
 
 
 def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
@@ -40,15 +56,14 @@ def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
         return TRACKERS[tracker](story, out)
 
 
-def _saved(round: str, file: str, out: str | None, root: str | None) -> str:
-    """Write a round's weights to a file and return its path; raises `UsageError` for a run or a given `out`."""
+def _named(round: str, out: str | None, root: str | None) -> tuple[Run, WhichRound]:
+    """The run and the round of a text such as ``RUN@12``; raises `UsageError` for a run or a given `out`."""
     named = stored_round(round)
     if named is None:
         raise UsageError(f"{round} is no round; name one, as {round}@last")
     if out is not None:
         raise UsageError(f"--out is where a tracker ({', '.join(TRACKERS)}) puts a run; --to names the file")
-    open_run(named[0], root).round(named[1]).save(file)
-    return file
+    return open_run(named[0], root), named[1]
 
 
 def report_command(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.command.common import Json, Trust, console, output, say, text_table
+from flows.command.common import Force, Json, Trust, console, output, say, text_table
 from flows.command.options import with_options
 from flows.config.merge import Architecture, MergeConfig, Merging
 from flows.config.train import Placement
@@ -27,12 +27,13 @@ def merge_command(
     plot: Annotated[
         str | None, typer.Option(help="where to draw the path of two networks; default: by out")
     ] = None,
+    force: Force = False,
     trust: Trust = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
     """Merge networks that were trained apart: match their hidden units, then average."""
-    config = MergeConfig(networks=tuple(networks), out=out, plot=plot, trust=trust, **options)
+    config = MergeConfig(networks=tuple(networks), out=out, plot=plot, force=force, trust=trust, **options)
     # glibc would keep the memory of freed tensors of some sizes; make it return it to the system.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from flows.command.common import Json, Root, RunName, output, say
-from flows.command.errors import FAILED
-from storage.errors import UsageError, listed
+from flows.command.errors import fail
+from storage.errors import NotARun, PlaceError, UsageError, listed
 from storage.places.addresses import last_name, scheme_of
 from storage.places.schemes import place_of
 from storage.rounds.store import RoundStore
@@ -26,6 +26,9 @@ from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run, remove_run
 from storage.upkeep.verifying.verify import Verification, verify
 
+DAMAGED, NO_RUN, UNREADABLE = 3, 4, 5
+"""The exit codes of `verify`, besides 1 for other failures and 2 for bad usage."""
+
 
 def verify_command(
     run: RunName,
@@ -35,13 +38,21 @@ def verify_command(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Read all of a run and name every file that is not as it was written; exit code 1 where there is one."""
-    address = find_run(run, root)
-    result = verify(address, expect)
+    """Read all of a run and name every file that is not as it was written.
+
+    Exit code 0: the run is sound; 3: it is damaged; 4: there is no such run; 5: something could not be read.
+    """
+    try:
+        address = find_run(run, root)
+        result = verify(address, expect)
+    except NotARun as error:
+        fail(str(error), NO_RUN, as_json)
+    except PlaceError as error:
+        fail(str(error), UNREADABLE, as_json)
     name = run_name(address)
     output(as_json, {"run": name, "sound": result.sound, **asdict(result)}, _print_verification, name, result)
     if not result.sound:
-        sys.exit(FAILED)
+        sys.exit(DAMAGED)
 
 
 def _print_verification(name: str, result: Verification) -> None:
