@@ -69,13 +69,8 @@ class Round(StoredRound):
         """
         from storage.checkpoints.writing import write_checkpoint
 
-        write_checkpoint(place, self.tensors, self._facts)
-
-    @property
-    def _facts(self) -> dict[str, str]:
-        """What a file says of the round that it has: the run, the round, its chain, data and scores."""
         run = StoredRun(self._store.place)
-        scores = {} if self.score is None else self.score.row()
-        data = str(run.attributes["data"].get("digest", ""))
-        facts = {"run": run.name, "round": str(self.number), "chain": self.chain, "data_digest": data}
-        return facts | {"scores": json.dumps(scores)}
+        scores = json.dumps(self.score.row() if self.score else {})
+        facts = {"run": run.name, "round": str(self.number), "chain": self.chain, "scores": scores}
+        digest = str(run.attributes["data"].get("digest", ""))
+        write_checkpoint(place, self.tensors, facts | {"data_digest": digest})

@@ -24,13 +24,9 @@ class Architecture(Config):
         default=None, description="as `roundweave train --data`; default: of the run that is merged"
     )
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
-    transform: NamedOrOwn | None = Field(
-        default=None, description="as `roundweave train --transform`; default: of the run that is merged"
-    )
-    held_out_transform: NamedOrOwn | None = Field(default=None, description="the same for examples to score with")
-    collate: NamedOrOwn | None = Field(
-        default=None, description="FILE.py:fn that makes a batch; default: of the run that is merged"
-    )
+    transform: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as for the data")
+    held_out_transform: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as for the data")
+    collate: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as for the data")
     held_out: float = Field(
         default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
     )

@@ -65,9 +65,9 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if config.plot:
         check_plot(Path(config.plot))
     opened = [open_checkpoint(place, root) for place in config.networks]
-    known, types = kept_code(_with_recorded(config)), dict[str, torch.dtype]()
-    if "dtype" not in known.model_fields_set:
-        types = types_of(opened)
+    known = kept_code(_with_recorded(config))
+    types = {} if "dtype" in known.model_fields_set else types_of(opened)
+    if types:
         known = known.model_copy(update={"dtype": dtype_name(reduce(torch.promote_types, types.values()))})
     wishes = {"average = best": known.average == "best", "repair": bool(known.repair), "plot": bool(known.plot)}
     wishes |= {f"match {known.match}": known.match in ("activations", "mixed")}

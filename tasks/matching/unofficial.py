@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["GROUPED_PRODUCT", "NOISY", "OpOverload", "TorchDispatchMode"]
+__all__ = ["GROUPED_PRODUCT", "NOISY", "OpOverload", "TorchDispatchMode", "tree_map_only"]
 
 GROUPED_PRODUCT = "aten::_grouped_mm"
 """The operation of mixtures of experts, which multiplies runs of rows by one matrix each."""
@@ -26,18 +26,9 @@ NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes
 """Torch's loggers that print an error of an export at length, which is raised anyway."""
 
 
-Nested = TypeVar("Nested")
-
-
 def tensors_in(values: object) -> list[torch.Tensor]:
     """All tensors in nested tuples, lists and dicts, and in output classes that libraries register with torch."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-def mapped(values: Nested, change: Callable[[torch.Tensor], torch.Tensor]) -> Nested:
-    """A tensor, or nested tuples, lists and dicts, whose tensors are replaced by what `change` makes of them."""
-    changed: Nested = tree_map_only(torch.Tensor, change, values)
-    return changed
 
 
 def operation_name(operation: OpOverload) -> str:

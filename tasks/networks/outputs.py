@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -59,12 +58,8 @@ def with_output(given: Any, output: torch.Tensor) -> Any:
     """What a network gives, a tensor or an object with logits, with another output in its place."""
     if isinstance(given, torch.Tensor):
         return output
-    changed = copy.copy(given)
-    if isinstance(changed, MutableMapping):
-        changed["logits"] = output
-    else:
-        changed.logits = output
-    return changed
+    parts = given if isinstance(given, Mapping) else vars(given)
+    return type(given)(**{**parts, "logits": output})
 
 
 def member(given: Any, name: str) -> Any:

@@ -37,12 +37,12 @@ def export_command(
     which = run.round(round)
     which.save(to)
     facts: dict[str, Any] = {"run": run.name, "round": which.number, "chain": which.chain}
-    named = f"{what} is round {which.number}, and" if isinstance(round, str) else what
+    said = f" is round {which.number}, and" if isinstance(round, str) else ""
     if round == "best" and which.score:
         by, value = run.ranked_by, which.score.row()[run.ranked_by]
         facts["best"] = {by: value}
-        named = f"{what} is round {which.number}, the best by {by} ({shown(by, value)}), and"
-    output(as_json, {"exported": what, "to": to, **facts}, say, f"{named} is now in {to}")
+        said = f" is round {which.number}, the best by {by} ({shown(by, value)}), and"
+    output(as_json, {"exported": what, "to": to, **facts}, say, f"{what}{said} is now in {to}")
 
 
 def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:

@@ -45,10 +45,8 @@ def verify_command(
     try:
         address = find_run(run, root)
         result = verify(address, expect)
-    except NotARun as error:
-        fail(str(error), NO_RUN, as_json)
-    except PlaceError as error:
-        fail(str(error), UNREADABLE, as_json)
+    except (NotARun, PlaceError) as error:
+        fail(str(error), NO_RUN if isinstance(error, NotARun) else UNREADABLE, as_json)
     name = run_name(address)
     output(as_json, {"run": name, "sound": result.sound, **asdict(result)}, _print_verification, name, result)
     if not result.sound:

@@ -16,9 +16,9 @@ from torch import fx, nn
 from storage.errors import UsageError
 from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.search.terms import Metric, MomentTerm
-from tasks.matching.tracing.export import Inputs, exported, plain_attention
+from tasks.matching.tracing.export import Inputs, exported, mapped, plain_attention
 from tasks.matching.units import find_units
-from tasks.matching.unofficial import mapped, tensors_in
+from tasks.matching.unofficial import tensors_in
 
 Pair = tuple[int, int]
 BATCH = 100

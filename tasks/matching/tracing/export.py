@@ -7,7 +7,7 @@ import io
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch.fx.config
 from torch import nn
 
 from storage.errors import ModelError, one_line
-from tasks.matching.unofficial import NOISY
+from tasks.matching.unofficial import NOISY, tree_map_only
 
 Inputs = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 """What a module is called with: a tensor (examples, …), several, or several by name as keyword arguments."""
@@ -27,6 +27,12 @@ def as_call(inputs: Inputs) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.T
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return ((inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)), {}
+
+
+def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+    """The inputs whose tensors are replaced by what `change` makes of them."""
+    changed: Inputs = tree_map_only(torch.Tensor, change, inputs)
+    return changed
 
 
 def exported(model: nn.Module, inputs: Inputs) -> torch.export.ExportedProgram:
