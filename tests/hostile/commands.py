@@ -56,8 +56,8 @@ COMMANDS = LOOKING | CHANGING
 LONGEST = 30_000_000
 """Characters of an answer, which JSON may give as long as they are in the store."""
 
-CODES = (0, 1, 2, 3)
-"""Done; failed; bad usage; of a replay, what differs and what is not as it was recorded."""
+CODES = (0, 1, 2, 3, 4, 5)
+"""Done; failed; bad usage; of a replay, what differs and what is not as it was recorded; those of verify."""
 
 
 def fill(arguments: tuple[str, ...], run: Path, sound: Path) -> list[str]:

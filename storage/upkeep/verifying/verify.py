@@ -108,8 +108,8 @@ def verify(where: Where | Place, expect: str | None = None) -> Verification:
 def _unopened(place: Place, error: StoreError) -> Verification:
     """The result for a run that cannot be opened, as its attributes are damaged or not those of its records."""
     sizes = place.sizes()
-    if not sizes:
-        raise NotARun(f"nothing lies in {place}; `roundweave runs` lists the runs") from error
+    if not any(key == "zarr.json" or key.startswith("commits/") for key in sizes):
+        raise NotARun(f"no run lies in {place}; `roundweave runs` lists the runs") from error
     what = str(error).removeprefix(str(place)).removeprefix("/zarr.json").lstrip(": ")
     findings = [Finding("zarr.json", what)]
     alone = [key for key in sizes if key == "commits/0.json" and "commits/1.json" not in sizes]

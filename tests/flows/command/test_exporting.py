@@ -64,11 +64,49 @@ def test_a_round_goes_out_and_in_with_the_same_bits(train, own, tmp_path, capsys
 
 def test_best_and_last_are_rounds(train, tmp_path, capsys) -> None:
     stored = train(**FIELDS, name="first")
-    for which, wanted in {"last": stored.round(3), "-1": stored.round(3), "best": stored.round("best")}.items():
-        file = tmp_path / f"{which}.pt"
+    best = max((1, 2, 3), key=lambda number: stored.round(number).score.accuracy)
+    for which, number in {"last": 3, "-1": 3, "best": best}.items():
+        file, wanted = tmp_path / f"{which}.pt", stored.round(number)
         code, out, _ = run(capsys, "export", f"first@{which}", "--to", str(file), "--json")
-        assert (code, json.loads(out)) == (0, {"exported": f"first@{which}", "to": str(file)})
+        told = {"exported": f"first@{which}", "to": str(file), "run": "first", "round": number}
+        told |= {"chain": wanted.chain} | ({"best": {"accuracy": wanted.score.accuracy}} if which == "best" else {})
+        assert (code, json.loads(out)) == (0, told)
         assert same(torch.load(file), wanted.tensors)
+    _, out, _ = run(capsys, "export", "first@best", "--to", str(tmp_path / "told.pt"))
+    assert out.startswith(f"first@best is round {best}, the best by accuracy ({stored.round(best).score.accuracy:.2%})")
+    _, out, _ = run(capsys, "export", "first@last", "--to", str(tmp_path / "last2.pt"))
+    assert out.startswith("first@last is round 3, and is now in ")
+
+
+def test_the_best_round_without_classes_is_that_of_the_lowest_loss(train, own, tmp_path, capsys) -> None:
+    data = own("import torch\ndef data(): return torch.eye(80, 3), torch.arange(80.0) % 7\n") + ":data"
+    stored = train(**FIELDS, data=data, model="linear", name="numbers")
+    best = min((1, 2, 3), key=lambda number: stored.round(number).score.loss)
+    code, out, _ = run(capsys, "export", "numbers@best", "--to", str(tmp_path / "best.pt"), "--json")
+    assert (code, json.loads(out)["best"]) == (0, {"loss": stored.round(best).score.loss})
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(train, tmp_path, capsys) -> None:
+    stored, file = train(**FIELDS, name="first"), tmp_path / "model.pt"
+    assert run(capsys, "export", "first@1", "--to", str(file))[0] == 0
+    said = f"{file} is there already; give another name, or --force to replace it"
+    assert refused(capsys, "export", "first@2", "--to", str(file)) == (2, said)
+    assert same(torch.load(file), stored.round(1).tensors)
+    assert run(capsys, "export", "first@2", "--to", str(file), "--force")[0] == 0
+    assert same(torch.load(file), stored.round(2).tensors)
+
+
+def test_a_safetensors_file_says_which_round_it_is(train, tmp_path, capsys) -> None:
+    stored, file = train(**FIELDS, name="first"), tmp_path / "model.safetensors"
+    for number in (1, 2):
+        assert run(capsys, "export", f"first@{number}", "--to", str(file), "--force")[0] == 0
+        with safetensors.safe_open(file, "pt") as opened:
+            told = opened.metadata()
+        wanted = stored.round(number)
+        assert json.loads(told.pop("scores")) == wanted.score.row()
+        data = stored.attributes["data"]["digest"]
+        facts = {"run": "first", "round": str(number), "chain": wanted.chain, "data_digest": data}
+        assert told == facts | {"format": "pt"}
 
 
 def test_a_whole_run_goes_to_a_tracker(train, tmp_path, capsys) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from io import StringIO
 from pathlib import Path
@@ -50,7 +52,7 @@ def test_the_last_line_of_cp_is_a_run_to_verify(first, capsys, tmp_path: Path) -
     assert (code, out.splitlines()[-1]) == (0, str(tmp_path / "there/first.zarr"))
     assert run(capsys, "verify", out.splitlines()[-1])[0] == 0
     code, line = refused(capsys, "verify", str(tmp_path / "there"))
-    assert (code, "it holds first; name one, as " in line) == (1, True)
+    assert (code, "it holds first; name one, as " in line) == (4, True)
 
 
 def test_rm_deletes_a_run_where_it_is_told_to(first, capsys) -> None:
@@ -89,7 +91,7 @@ def test_rm_deletes_no_run_through_a_link(first, capsys, tmp_path: Path) -> None
 )
 def test_what_is_not_there_is_said_in_one_line(first, capsys, arguments, said: str) -> None:
     code, line = refused(capsys, *arguments)
-    assert code in (1, 2)
+    assert code in (1, 2, 4)
     assert said in line
 
 
@@ -106,12 +108,12 @@ def test_a_sound_run_is_told_with_its_chain(train, capsys) -> None:
     assert out.splitlines()[1:] == [f"chain {chain}"]
 
 
-def test_each_finding_is_a_line_with_its_path_and_the_exit_code_is_1(train, capsys, flip) -> None:
+def test_each_finding_is_a_line_with_its_path_and_the_exit_code_is_3(train, capsys, flip) -> None:
     path = train(**SHORT).path
     flip(path / "params/1.weight/c/1/0/0")
     (path / "commits/added").write_text("x")
     code, out, err = run(capsys, "verify", str(path))
-    assert (code, err) == (1, "")
+    assert (code, err) == (3, "")
     first, second, last, _ = out.splitlines()
     assert first == "commits/added: it does not belong to the run"
     assert second.startswith("params/1.weight/c/1/0/0: the stored bytes are not those that were written")
@@ -119,7 +121,7 @@ def test_each_finding_is_a_line_with_its_path_and_the_exit_code_is_1(train, caps
     code, out, _ = run(capsys, "verify", "first", "--json")
     told = json.loads(out)
     assert (code, told["sound"], [each["path"] for each in told["findings"]]) == (
-        1,
+        3,
         False,
         ["commits/added", "params/1.weight/c/1/0/0"],
     )
@@ -128,8 +130,32 @@ def test_each_finding_is_a_line_with_its_path_and_the_exit_code_is_1(train, caps
 def test_a_run_that_cannot_be_opened_is_verified_too(train, capsys, flip) -> None:
     flip(train(**SHORT | {"rounds": 1}).path / "zarr.json")
     code, out, err = run(capsys, "verify", "first")
-    assert (code, err) == (1, "")
+    assert (code, err) == (3, "")
     assert out.startswith("zarr.json: ")
+
+
+def test_what_is_no_run_or_cannot_be_read_has_an_exit_code_of_its_own(
+    train, tmp_path, capsys, monkeypatch
+) -> None:
+    train(**SHORT)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").write_text("x")
+    for place in ("nowhere", str(tmp_path), str(tmp_path / "other")):
+        assert refused(capsys, "verify", place)[0] == 4
+    opened = os.open
+
+    def failing(path: object, *given: object, **named: object) -> int:
+        if path == "0":
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(path, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing)
+        code, line = refused(capsys, "verify", "first")
+    assert (code, "Input/output error" in line) == (5, True)
+    code, out, _ = run(capsys, "verify", "nowhere", "--json")
+    assert (code, json.loads(out)["status"]) == (4, "failed")
+    assert refused(capsys, "verify", "first", "--expect", "12")[0] == 2
 
 
 def test_an_expected_chain_is_that_of_a_round_or_a_finding(train, capsys) -> None:
@@ -138,7 +164,7 @@ def test_an_expected_chain_is_that_of_a_round_or_a_finding(train, capsys) -> Non
     code, out, _ = run(capsys, "verify", "first", "--expect", chain)
     assert (code, out.splitlines()[-1]) == (0, "the expected chain vouches for rounds 0 to 1")
     code, out, _ = run(capsys, "verify", "first", "--expect", "0" * 64)
-    assert code == 1
+    assert code == 3
     assert f"{'0' * 64} is that of no round of this history" in out
     said = "'12' is no chain, which has 64 hexadecimal digits; `roundweave verify` prints it"
     assert refused(capsys, "verify", "first", "--expect", "12") == (2, said)

@@ -166,11 +166,6 @@ def test_a_score_that_needs_all_outputs_refuses_those_of_other_lengths(file: str
             ModelError,
             "score .*spread fails with AttributeError",
         ),
-        (
-            {"data": "dicts", "model": "own", "algorithm": "matched", "match": "activations"},
-            DataError,
-            "matching by activations needs examples of one tensor, not of a, b",
-        ),
         ({"data": "dicts", "model": "own", "stacked": 2}, DataError, "stacked needs examples of one tensor"),
         (
             {"data": "plain", "model": "own", "stacked": 2, "collate": "ragged"},

@@ -269,7 +269,7 @@ def test_a_chain_of_no_round_is_a_finding_and_what_is_none_is_refused(every) -> 
 
 
 def test_where_nothing_lies_there_is_no_run(tmp_path) -> None:
-    with pytest.raises(NotARun, match="nothing lies in"):
+    with pytest.raises(NotARun, match="no run lies in"):
         verify(tmp_path / "nowhere")
 
 
