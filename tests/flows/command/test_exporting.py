@@ -69,11 +69,13 @@ def test_best_and_last_are_rounds(train, tmp_path, capsys) -> None:
         file, wanted = tmp_path / f"{which}.pt", stored.round(number)
         code, out, _ = run(capsys, "export", f"first@{which}", "--to", str(file), "--json")
         told = {"exported": f"first@{which}", "to": str(file), "run": "first", "round": number}
-        told |= {"chain": wanted.chain} | ({"best": {"accuracy": wanted.score.accuracy}} if which == "best" else {})
+        told |= {"chain": wanted.chain}
+        told |= {"best": {"accuracy": wanted.score.accuracy}} if which == "best" else {}
         assert (code, json.loads(out)) == (0, told)
         assert same(torch.load(file), wanted.tensors)
     _, out, _ = run(capsys, "export", "first@best", "--to", str(tmp_path / "told.pt"))
-    assert out.startswith(f"first@best is round {best}, the best by accuracy ({stored.round(best).score.accuracy:.2%})")
+    accuracy = f"{stored.round(best).score.accuracy:.2%}"
+    assert out.startswith(f"first@best is round {best}, the best by accuracy ({accuracy}), and is now in ")
     _, out, _ = run(capsys, "export", "first@last", "--to", str(tmp_path / "last2.pt"))
     assert out.startswith("first@last is round 3, and is now in ")
 

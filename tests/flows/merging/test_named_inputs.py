@@ -1,4 +1,4 @@
-"""Merging runs whose examples are batches that a function makes, of inputs by name, as of Hugging Face's networks."""
+"""Merging runs whose batches a function makes, of inputs by name, as those of Hugging Face's networks."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def test_a_merge_takes_the_runs_batches_and_its_loss(named, mine, merge, fields)
     for seed, state in enumerate(states):
         parent, stored = result.scores[f"parent own{seed}@-1"], rw.open_run(f"own{seed}", named).round(-1).score
         assert parent.loss == pytest.approx(stored.loss, rel=1e-5)
-        assert parent.loss == pytest.approx(functional.cross_entropy(outputs(mine, state), labels).item(), rel=1e-5)
+        by_hand = functional.cross_entropy(outputs(mine, state), labels).item()
+        assert parent.loss == pytest.approx(by_hand, rel=1e-5)
     mean = torch.stack([outputs(mine, state).softmax(1) for state in states]).mean(0).log()
     assert result.scores["ensemble"].loss == pytest.approx(functional.cross_entropy(mean, labels).item(), rel=1e-5)
     merged = dict(result.run.round(1).tensors)
@@ -130,7 +131,7 @@ def test_a_merge_takes_the_runs_batches_and_its_loss(named, mine, merge, fields)
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 6])
-def test_a_network_in_another_order_is_found_by_batches_of_any_length(named, mine, merge, tmp_path, blocks) -> None:
+def test_a_permuted_network_is_found_by_batches_of_any_length(named, mine, merge, tmp_path, blocks) -> None:
     """Blocks are padded to other lengths each, and to others than the examples by which units were found."""
     state = dict(rw.open_run("own0", named).round(-1).tensors)
     units = find_units(mine["model"](), mine["inputs"]())
@@ -157,7 +158,7 @@ def test_statistics_are_recomputed_of_inputs_by_name(named, mine, merge) -> None
 
 
 def test_units_of_padded_batches_are_rescaled_where_these_are_of_one_length(merge) -> None:
-    with pytest.raises(DataError, match="a repair needs inputs of one length; .* or give --blocks 1"):
+    with pytest.raises(DataError, match=r"a repair needs inputs of one length; .* or give --blocks 1"):
         merge("own0@-1", "own1@-1", repair=True, examples=240, blocks=6)
     assert "merged, repaired" in merge("own0@-1", "own1@-1", repair=True, examples=240, blocks=1).scores
 
