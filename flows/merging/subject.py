@@ -130,7 +130,7 @@ def _own_inputs(code: Code) -> Inputs:
     tensors = [*given, *named.values()]
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         kind = type(value).__name__
-        raise UsageError(f"{code.reference} must return a tuple of tensors, or a dict of them by name, not {kind}")
+        raise UsageError(f"{code.reference} must return a tuple of tensors or a dict of them, not {kind}")
     return named or given
 
 

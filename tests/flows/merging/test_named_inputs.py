@@ -178,7 +178,7 @@ def test_example_inputs_may_have_names(named, merge, tmp_path) -> None:
     asked = merge("own0@-1", "own1@-1", input=f"{named}/mine.py:inputs", name="asked")
     assert asked.scores == {}, "with --input the run's data are not loaded"
     assert all(torch.equal(t, asked.run.round(1).tensors[n]) for n, t in read_checkpoint(fields["out"]).items())
-    with pytest.raises(UsageError, match="must return a tuple of tensors, or a dict of them by name, not dict"):
+    with pytest.raises(UsageError, match="must return a tuple of tensors or a dict of them, not dict"):
         merge(*places, input=f"{named}/mine.py:odd", **fields | {"force": True})
 
 
