@@ -129,7 +129,11 @@ BAD = {
     "input of other type": ([*SMALL, "--input", "float16:2x4"], 2, "--input 'float16:2x4' is no shape"),
     "input that does not fit": ([*SMALL, "--input", "2x9"], 1, "the model fails on inputs of shape (2, 9)"),
     "input of integers": ([*SMALL, "--input", "int64:2x4"], 1, "the model fails on inputs of shape (2, 4) int64"),
-    "input no tensor": ([*SMALL, "--input", "{work}/mine.py:number"], 2, "must return a tuple of tensors or a dict of them, not"),
+    "input no tensor": (
+        [*SMALL, "--input", "{work}/mine.py:number"],
+        2,
+        "a tuple of tensors or a dict of them, not int",
+    ),
     "input fails": ([*SMALL, "--input", "{work}/mine.py:fails"], 2, "ZeroDivisionError: no inputs today"),
     "activations without data": ([*SMALL, "--input", "2x4", "--match", "activations"], 2, "needs examples; give"),
     "mixed without data": ([*SMALL, "--input", "2x4", "--match", "mixed"], 2, "match mixed needs examples"),
