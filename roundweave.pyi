@@ -32,6 +32,7 @@ from tasks.applies.optimizers import Adam as Adam
 from tasks.applies.optimizers import Sgd as Sgd
 from tasks.applies.optimizers import Yogi as Yogi
 from tasks.applies.schedules import Schedule as Schedule
+from tasks.data.current import partition as partition
 from tasks.data.datasets import Dataset as Dataset
 from tasks.data.datasets import Reader as Reader
 from tasks.data.distribution import draw_counts as draw_counts

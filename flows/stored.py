@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from flows.stored_round import Round
-from storage.errors import NotARun, UsageError
+from storage.errors import DataError, NotARun, UsageError
 from storage.places.addresses import Where, full_address
 from storage.runs.figures import Plots
 from storage.runs.names import WhichRound, default_root
@@ -59,8 +59,8 @@ class Run(StoredRun):
                 not need this; one from elsewhere does where its data come from a function of its author.
 
         Returns:
-            A table whose index has the numbers of the examples in the data, with a column ``label``. The column is
-            missing where targets are not single labels.
+            A table whose index has the numbers of the examples in the data, in the order in which the partition
+            has them, with a column ``label``. The column is missing where targets are not single labels.
 
         Raises:
             UsageError: There is no such partition, the run was made of networks, or loading needs `trust`.
@@ -77,9 +77,12 @@ class Run(StoredRun):
 
         if not 0 <= partition < self.partitions:
             raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
-        (examples,) = (self.round(round).owners == partition).nonzero()
+        at, dealt = self.round(round), self._dealt(trust)
+        examples = dealt.rows(partition, dealt.split.number(at.number))
+        if sorted(examples) != (at.owners == partition).nonzero()[0].tolist():
+            raise DataError(f"{self.name}: partition {partition} of round {at.number} is dealt other examples now")
         table = pd.DataFrame(index=pd.Index(examples, name="example"))
-        every_label = labels(self._dealt(trust))
+        every_label = labels(dealt)
         return table if every_label is None else table.assign(label=every_label[table.index])
 
     def label_counts(self, round: int = -1, trust: bool = False) -> pd.DataFrame:
@@ -249,8 +252,9 @@ class Run(StoredRun):
         if recorded.model is None or not isinstance(network, dict) or {*network} != {"inputs", "outputs"}:
             raise NotARun(f"{self.address} does not say how its network is built; load a round into yours")
         options = json.dumps(recorded.model_options or {}, sort_keys=True)
+        seed = recorded.seed if self.config.get("init_seed") is None else self.config["init_seed"]
         return ModelSpec(
-            recorded.model, tuple(network["inputs"]), network["outputs"], recorded.dtype, recorded.seed, options
+            recorded.model, tuple(network["inputs"]), network["outputs"], recorded.dtype, seed, options
         )
 
 

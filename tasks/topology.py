@@ -7,16 +7,19 @@ the round that they follow.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from storage.errors import UsageError, failing_as
-from storage.parsing import from_json
+from storage.errors import UsageError
 from tasks.tables import Entry, Table, make
 
 OWN = "own"
 """The slot of a carry that holds a partition's own network; only this one is averaged."""
+
+
+def own_slots(carry: Iterable[str]) -> list[str]:
+    """The slots of a carry that hold a partition's own network: ``own``, or ``own.LAYER`` for a layer of it."""
+    return [slot for slot in carry if slot.partition(".")[0] == OWN]
 
 
 @dataclass(frozen=True)
@@ -130,11 +133,3 @@ def find_topology(named: str | tuple[tuple[int, int], ...] | None, partitions: i
     made: Topology = make("topology", named, TOPOLOGIES) if isinstance(named, str) else Edges(named)
     made.check(partitions)
     return made
-
-
-def read_edges(given: object) -> object:
-    """The value in a JSON file that is named; any other value unchanged. Raises `UsageError`."""
-    if isinstance(given, str) and given.endswith(".json"):
-        with failing_as(lambda error: UsageError(f"topology {given} cannot be read: {error}")):
-            return from_json(Path(given).read_text(encoding="utf-8"))
-    return given

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from storage.errors import UsageError, nearest
-from storage.parsing import at_commas
+from storage.errors import UsageError, failing_as, nearest, reason
+from storage.parsing import at_commas, from_json, from_toml
 from tasks.user_code import Code, find_code
 
 NAMES = "only letters, digits, '.', '_' and '-', the first a letter, digit or '_'"
@@ -61,6 +62,15 @@ def _problem(detail: ErrorDetails, fields: Iterable[str]) -> str:
 
 def _keep_callable(value: Any) -> Any:
     return find_code(value) if callable(value) else value
+
+
+def read_values(given: Any) -> Any:
+    """The values in a JSON or TOML file that is named; any other value unchanged. Raises `UsageError`."""
+    if not (isinstance(given, str) and given.endswith((".json", ".toml"))):
+        return given
+    with failing_as(lambda error: UsageError(f"{given} cannot be read: {reason(error)}")):
+        text = Path(given).read_text(encoding="utf-8")
+        return from_toml(text) if given.endswith(".toml") else from_json(text)
 
 
 NamedOrOwn = Annotated[str | Code, BeforeValidator(_keep_callable, json_schema_input_type=str | Code)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from flows.config.algorithms import DEFAULT, Named, Recombined
-from flows.config.base import Config, EachOwn, NamedOrOwn, Names
+from flows.config.base import Config, EachOwn, NamedOrOwn, Names, read_values
 from storage.parsing import MOST_PARTITIONS, at_commas
 from tasks.compute.compute import Compute
 from tasks.data.reading import Loading
@@ -19,7 +19,7 @@ from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSS_NAMES, SCORES
 from tasks.networks.start import Fork, Start
 from tasks.tables import spelled
-from tasks.topology import TOPOLOGIES, read_edges
+from tasks.topology import TOPOLOGIES
 from tasks.user_code import Code, find_code
 
 PREPARED = ("transform", "held_out_transform", "collate")
@@ -32,6 +32,16 @@ def _as_number(given: Any) -> Any:
 
 
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def _read_options(given: Any) -> Any:
+    """Options by partition, of a file if one is named; raises `ValueError` for another text."""
+    if isinstance(read := read_values(given), str):
+        raise ValueError(f"partition_options {given!r} is no FILE.toml or FILE.json of a table for each partition")
+    return {str(key): value for key, value in read.items()} if isinstance(read, dict) else read
+
+
+PartitionOptions = Annotated[str | dict[str, dict[str, JsonValue]], BeforeValidator(_read_options)]
 
 
 class Dealing(Config):
@@ -56,9 +66,14 @@ class Dealing(Config):
         default=None,
         gt=0,
         lt=1,
-        description="share of its examples that each partition holds out for a score of its own, such as 0.1",
+        description="share of its examples that each partition holds out for a score of its own, such as 0.1; of "
+        "the network that it carries as own, else of the common one",
     )
     seed: int = Field(default=0, ge=0, description="decides every random number")
+    split_seed: int | None = Field(default=None, ge=0, description="decides the split; default: seed")
+    partition_options: PartitionOptions | None = Field(
+        default=None, description="FILE.toml, FILE.json: a table for each partition, by its name or number"
+    )
     transform: NamedOrOwn | None = Field(
         default=None,
         description="FILE.py:fn of an input to train on, or of input and target; its draws are seeded",
@@ -95,6 +110,7 @@ class Experiment(Dealing):
     model_options: dict[str, Any] = Field(
         default={}, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
     )
+    init_seed: int | None = Field(default=None, ge=0, description="decides the initial weights; default: seed")
     loss: NamedOrOwn | None = Field(
         default=None, description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets"
     )
@@ -109,7 +125,7 @@ class Experiment(Dealing):
     algorithm: Named = Field(
         default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
     )
-    topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_edges)] = Field(
+    topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_values)] = Field(
         default=None,
         description=f"{', '.join(spelled(TOPOLOGIES))}, FILE.json of edges: whose network is averaged with whose",
     )
@@ -174,6 +190,8 @@ class Experiment(Dealing):
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
+        if self.init_seed is not None and self.algorithm.options.get("init") == "per-partition":
+            raise ValueError("init = per-partition draws weights by seed; leave init_seed out")
         if isinstance(self.cohort, int) and self.cohort > self.partitions:
             raise ValueError(f"a cohort of {self.cohort} is more than the {self.partitions} partitions")
         if self.cohort is not None and self.topology is not None:

@@ -61,7 +61,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
             return _place(folder, value)
         case "root" | "start_from", str() if key == "root" or not STORED_ROUND.fullmatch(value):
             return join_address(folder, value)
-        case "scheduler" | "topology", str() if value.endswith((".json", ".toml")):
+        case "scheduler" | "topology" | "partition_options", str() if value.endswith((".json", ".toml")):
             kind, _, file = value.rpartition(":")
             return f"{kind}:{folder / file}" if kind else str(folder / file)
     return value

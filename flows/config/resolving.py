@@ -78,8 +78,9 @@ def resolve(config: TrainConfig, by_worker: bool = False) -> Resolved:
     if topology and algorithm.apply != Sgd():
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
     config = with_server(config, algorithm)
-    resolved = Resolved(config, algorithm, replace(deal(config, config.dtype), cohort=config.drawn))
-    if resolved.partitions.source.partitioned:
+    partitions = replace(deal(config, config.dtype), cohort=config.drawn, seed=config.seed)
+    resolved = Resolved(config, algorithm, partitions)
+    if partitions.source.partitioned:
         return resolved
     apart = by_worker and EXECUTORS[config.executor].distributed
     with suppress(TooLarge), at_most(MOST_BYTES) if apart else nullcontext():
@@ -133,10 +134,12 @@ def _described(resolved: Resolved, gather: Callable[..., list[Any]], start: Star
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:
     """The partitions of a configuration's examples; nothing is loaded yet. Raises `UsageError`, `CodeError`."""
-    split = Split(config.partitions, config.split, config.seed, config.resplit_every)
+    seed = config.seed if config.split_seed is None else config.split_seed
+    split = Split(config.partitions, config.split, seed, config.resplit_every)
     source = find_source(config.data, config.target, split.deal.column, config.hash_data)
-    own = config.score_partitions or 0.0
-    return Partitions(source, split, dtype, config.held_out, loading=config.loading, own_held_out=own)
+    own, options = config.score_partitions or 0.0, config.partition_options or {}
+    how: dict[str, Any] = {"loading": config.loading, "own_held_out": own, "options": options}
+    return Partitions(source, split, dtype, config.held_out, **how)
 
 
 def _complete(config: TrainConfig) -> TrainConfig:
@@ -186,7 +189,8 @@ def objective_for(config: TrainConfig, description: Description) -> Objective:
     if loss == "cross_entropy" and isinstance(config.model, str):
         check_numbered(outputs, description.distinct)
     options = json.dumps(config.model_options, sort_keys=True)
-    model = ModelSpec(config.model, description.inputs, outputs, config.dtype, config.seed, options)
+    seed = config.seed if config.init_seed is None else config.init_seed
+    model = ModelSpec(config.model, description.inputs, outputs, config.dtype, seed, options)
     return Objective(model, loss, config.scores)
 
 

@@ -107,6 +107,7 @@ def _with_recorded(config: MergeConfig) -> MergeConfig:
         if stored := stored_round(place):
             run = open_stored(stored[0], config.root)
             recorded = {field: value for field, value in run.config.items() if value is not None}
+            recorded["seed"] = recorded.get("split_seed", recorded["seed"])  # by which examples are held out
             open_fields = set(Architecture.model_fields) - config.model_fields_set
             if "input" not in open_fields:
                 open_fields -= {"data"}

@@ -89,6 +89,8 @@ def _checked_batch(config: TrainConfig) -> int:
         raise UsageError("plan compares steps of one batch each; leave accumulate out")
     if is_own_optimizer(options.get("optimizer", "")):
         raise UsageError("plan tries other learning rates, and a function of yours sets them; name an optimizer")
+    if config.partition_options:
+        raise UsageError("plan deals examples to as many partitions as fit; leave partition_options out")
     dealt = deal(config)
     if dealt.source.partitioned:
         raise UsageError("plan deals examples to as many partitions as fit, and these data give each its own")

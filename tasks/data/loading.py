@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary, finalize
 import numpy as np
 
 from storage.errors import one_line
+from tasks.data.current import CURRENT
 from tasks.data.datasets import Reader
 from tasks.data.examples import Examples, Move, grouped_passes, passes
 from tasks.data.reading import Reading, ReadingFailed
@@ -136,7 +137,8 @@ class LoadedExamples:
         keys = ((rows, derive_seed(seed, "batch", number)) for number, rows in enumerate(batches))
         if workers := self.reading.loading.workers:
             self.loader[:] = [_loaders.get(workers) or _loaders.setdefault(workers, Loader(workers))]
-            return self._moved(self.loader[0].batches(self.reading, keys))
+            reading = replace(self.reading, owner=CURRENT.get() or self.reading.owner)  # a map's knows its cohort
+            return self._moved(self.loader[0].batches(reading, keys))
         return self._moved(self.reading.rows(*key) for key in keys)
 
     def _moved(self, batches: Iterator[Examples]) -> Iterator[Examples]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from storage.errors import DataError, FileMissing, UsageError
+from storage.errors import DataError, FileMissing, UsageError, nearest
+from tasks.data.current import CurrentPartition, as_partition
 from tasks.data.datasets import Reader, differing_files, digest_of, targets_of
 from tasks.data.description import Description
 from tasks.data.examples import Examples, are_scalar_labels, check_distinct, single
 from tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
-from tasks.data.reading import Loading, Opened, Reading, ReadingFailed, Unreadable, forget_opened
+from tasks.data.reading import Loading, Opened, Reading, ReadingFailed, Unreadable, forget_opened, opened
 from tasks.data.sources.own import READ_AGAIN
-from tasks.data.sources.table import Source
+from tasks.data.sources.table import Each, Source
 from tasks.data.splits.cohort import Cohort
 from tasks.data.splits.deals import Pool, Rows
 from tasks.data.splits.split import Split, held_out_rows, hold_out_of
@@ -43,6 +45,8 @@ class Partitions:
         files: The names of the files that are read where they are used, each with what shows that it is the same.
         cohort: How many partitions take part in a round, or compute at one time; None: all.
         own_held_out: The share of its examples that each partition holds out for a score of its own.
+        options: Options of partitions' own, by the partition's name or number, which `partition()` gives.
+        seed: Draws the cohorts.
 
     Example:
         >>> partitions = rw.Partitions(rw.find_source("digits"), rw.Split(4))
@@ -58,6 +62,8 @@ class Partitions:
     files: tuple[tuple[str, str], ...] = ()
     cohort: Cohort | None = None
     own_held_out: float = 0.0
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seed: int = 0
 
     def __post_init__(self) -> None:
         # A source that loads each partition on its own is not split, so asking for a special split is an error.
@@ -81,7 +87,7 @@ class Partitions:
     def next_of(self, pushes: int, busy: Collection[int]) -> int:
         """The partition of a parameter server's cohort that computes next; see `Cohort.draw_next`."""
         assert self.cohort is not None
-        return self.cohort.draw_next(self.split.seed, pushes, _known_sizes(self, 0), busy)
+        return self.cohort.draw_next(self.seed, pushes, _known_sizes(self, 0), busy)
 
     def load(self, number: int, partition: int, place: int | None = None, scorers: int | None = None) -> Partition:
         """Load a partition under the split of this number; raises `DataError` if the examples have changed.
@@ -150,7 +156,7 @@ class Partitions:
 
     def _train_rows(self, partition: int, number: int) -> tuple[Rows, Rows]:
         """The rows that a partition trains on under a split, and those that it holds out for its own score."""
-        rows = self._rows(partition, number)[0][0 if self.source.partitioned else partition]
+        rows = self.rows(partition, number)
         if not self.own_held_out or self._brings_own(partition):
             return rows, rows[:0]
         if number and not self.source.partitioned:  # what is held out in one split is trained on in none
@@ -168,8 +174,22 @@ class Partitions:
         return LoadedExamples(self._reading(partition, held_out), rows)
 
     def _reading(self, partition: int, held_out: bool) -> Reading:
-        number, of = (partition, self.split.partitions) if self.source.partitioned else (0, 1)
-        return Reading(self.source, number, of, held_out, self.loading, self.dtype)
+        own, apart = self.current(partition), self.source.partitioned
+        owner = own if not held_out or (apart and not self.shared) else None
+        return Reading(self.source, own if apart else None, owner, held_out, self.loading, self.dtype)
+
+    def current(self, partition: int, cohort: Sequence[int] | None = None) -> CurrentPartition:
+        """What the user's code is told of the partition that it is called for; without a `cohort` all take part.
+
+        Raises `UsageError` for options of a partition that is not there.
+        """
+        every, (names, options) = range(self.split.partitions), _known_options(self)
+        name, own = names[partition] if names else str(partition), options.get(partition, {})
+        return CurrentPartition(partition, name, len(every), own, cohort or every)
+
+    def rows(self, partition: int, number: int) -> Rows:
+        """The rows of the data that a split deals to a partition, int64 (row,), in the partition's own order."""
+        return self._rows(partition, number)[0][0 if self.source.partitioned else partition]
 
     def targets(self) -> torch.Tensor:
         """The targets (examples, *) of all training examples that the source loads at once; raises `DataError`."""
@@ -235,7 +255,8 @@ class Partitions:
     def check_again(self, partition: int) -> None:
         """Read a partition again and raise `DataError` if the user's code then gives other examples."""
         partition = self.readable(partition)
-        again = self.source.again(partition, self.split.partitions)
+        with as_partition(self._reading(partition, held_out=False).partition):
+            again = self.source.again(partition, self.split.partitions)
         if again is not None and digest_of(again) != self._dataset(partition).digest:
             raise DataError(
                 f"{self.source} gives other examples when it is read again, so no round could be replayed; "
@@ -327,6 +348,25 @@ def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[li
 
 
 @functools.lru_cache(maxsize=2)
+def _known_options(partitions: Partitions) -> tuple[Sequence[str], Mapping[int, Mapping[str, Any]]]:
+    """The names of the partitions, empty if they have none, and the options of those that have some."""
+    split, source = partitions.split, partitions.source
+    names = source.names if isinstance(source, Each) else ()
+    if split.deal.column:
+        dataset = opened(source, None, partitions.loading.bound).dataset
+        rows = split.taking_part(Pool(np.arange(len(dataset.train)), columns=dataset.columns))
+        names = tuple(map(str, np.unique(dataset.columns[split.deal.column][rows]).tolist()))
+    numbers = {str(n): n for n in range(split.partitions)} | {name: n for n, name in enumerate(names)}
+    known: dict[int, Mapping[str, Any]] = {}
+    for name, options in partitions.options.items():
+        if (number := numbers.get(name, -1)) in {-1, *known}:
+            advice = nearest(name, numbers, f"there are 0 to {split.partitions - 1}")
+            raise UsageError(f"partition_options: {name!r} is no partition, or has options already; {advice}")
+        known[number] = options
+    return names, known
+
+
+@functools.lru_cache(maxsize=2)
 def _known_own(partitions: Partitions) -> Rows:
     """The rows that all partitions together hold out for scores of their own, under the first split."""
     return np.concatenate([partitions._train_rows(each, 0)[1] for each in range(partitions.split.partitions)])
@@ -337,7 +377,7 @@ def _known_cohort(partitions: Partitions, round: int) -> tuple[int, ...]:
     """What `Partitions.cohort_of` returns, drawn once for a round, which asks several times."""
     cohort, split = partitions.cohort, partitions.split
     assert cohort is not None
-    return cohort.draw(split.seed, round, _known_sizes(partitions, split.number(round)))
+    return cohort.draw(partitions.seed, round, _known_sizes(partitions, split.number(round)))
 
 
 @functools.lru_cache(maxsize=2)
@@ -355,7 +395,7 @@ def _known_part(partitions: Partitions, place: int, scorers: int) -> AnyExamples
 
 def forget_examples() -> None:
     """Clear the caches of examples of this process and its loaders; the examples may have changed on disk."""
-    for known in (_known_rows, _known_own, _known_cohort, _known_sizes, _known_part):
+    for known in (_known_rows, _known_options, _known_own, _known_cohort, _known_sizes, _known_part):
         known.cache_clear()
     forget_opened()
     forget_loaders()

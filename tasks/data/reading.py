@@ -15,6 +15,7 @@ import numpy as np
 
 from storage.errors import RoundweaveError, located
 from tasks.data.collating import batch_of, check_pair, collated, needed
+from tasks.data.current import CURRENT, CurrentPartition, as_partition
 from tasks.data.datasets import Dataset, Reader, check_alike, digest_of
 from tasks.data.examples import Examples
 from tasks.data.sources.table import Source
@@ -38,17 +39,18 @@ class Opened:
         return digest_of(self.dataset)
 
 
-_opened: OrderedDict[tuple[Source, int, int], Opened] = OrderedDict()
+_opened: OrderedDict[tuple[Source, CurrentPartition | None], Opened] = OrderedDict()
 
 
-def opened(source: Source, partition: int, partitions: int, memory: float = 0) -> Opened:
-    """What a source gives for a partition; raises `DataError`.
+def opened(source: Source, partition: CurrentPartition | None, memory: float = 0) -> Opened:
+    """What a source gives for a partition, or if that is None for all; raises `DataError`.
 
     A process holds at most `memory` bytes of examples and the last data set. What was used longest ago goes first.
     """
-    key = (source, partition, partitions)
+    key = (source, partition)
     if key not in _opened:
-        dataset = source.load(partition, partitions)
+        with as_partition(partition):
+            dataset = source.load(*((partition.number, partition.partitions) if partition else (0, 1)))
         check_alike(dataset, str(source))
         _opened[key] = Opened(dataset)
         size = sum(one.dataset.nbytes for one in _opened.values())
@@ -64,7 +66,7 @@ def forget_opened(reading: Reading | None = None) -> None:
     if reading is None:
         _opened.clear()
     else:
-        _opened.pop((reading.source, reading.partition, reading.partitions), None)
+        _opened.pop((reading.source, reading.partition), None)
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,14 @@ class Loading:
 class Reading:
     """Reads and prepares batches of what a source gives for a partition; a small value that loaders are sent.
 
-    `partitions` is the number of partitions that the source is asked for; `held_out` means the examples to score
-    with, and `dtype` is that of their floats.
+    `partition` is the one that the source is asked for, None if it gives all at once, and `owner` the one whose
+    examples they are, None if all partitions score with them. `held_out` means the examples to score with, and
+    `dtype` is that of their floats.
     """
 
     source: Source
-    partition: int
-    partitions: int
+    partition: CurrentPartition | None
+    owner: CurrentPartition | None
     held_out: bool
     loading: Loading
     dtype: str
@@ -111,7 +114,7 @@ class Reading:
     @property
     def opened(self) -> Opened:
         """What the source gives, which each process opens once."""
-        return opened(self.source, self.partition, self.partitions, self.loading.bound)
+        return opened(self.source, self.partition, self.loading.bound)
 
     @property
     def part(self) -> Examples | Reader:
@@ -124,14 +127,14 @@ class Reading:
 
     def rows(self, rows: np.ndarray, seed: int) -> Examples:
         """The prepared batch of some rows, int64 (row,), drawn from the seed; raises `ReadingFailed`."""
-        with _drawing(seed, self.source):
+        with self._drawing(seed):
             if self._transform is None and self.loading.collate is None:
                 return self.opened.dataset.finished(self.part.read(rows), self.dtype)
             return self._prepared(self.part.items(rows))
 
     def next(self, items: Iterator[Any], count: int, seed: int) -> Examples:
         """The prepared batch of the next examples of a stream, at most so many; see `rows`."""
-        with _drawing(seed, self.source):
+        with self._drawing(seed):
             return self._prepared(list(islice(items, count)), alone=True)
 
     def _prepared(self, items: Sequence[Any], alone: bool = False) -> Examples:
@@ -140,6 +143,17 @@ class Reading:
             items = list(map(_per_example(self._transform, name), items))
         batch = batch_of(_function(collate)(list(items)), name) if collate else collated(items, name, alone)
         return self.opened.dataset.finished(batch, self.dtype)
+
+    @contextmanager
+    def _drawing(self, seed: int) -> Iterator[None]:
+        """Seed the process's generators, and raise `ReadingFailed` for any error, in a loader as in here."""
+        with pinned(seed, threads=1), as_partition(CURRENT.get() or self.owner):
+            try:
+                yield
+            except RoundweaveError as error:
+                raise ReadingFailed(str(error)) from error
+            except (Exception, SystemExit) as error:
+                raise ReadingFailed(f"{self.source}: {located(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -152,18 +166,6 @@ class Unreadable(Reading):
     def part(self) -> Examples | Reader:
         """Raises `ReadingFailed`."""
         raise ReadingFailed(self.reason)
-
-
-@contextmanager
-def _drawing(seed: int, source: Source) -> Iterator[None]:
-    """Seed the process's generators, and raise `ReadingFailed` for any error, in a loader as in this process."""
-    with pinned(seed, threads=1):
-        try:
-            yield
-        except RoundweaveError as error:
-            raise ReadingFailed(str(error)) from error
-        except (Exception, SystemExit) as error:
-            raise ReadingFailed(f"{source}: {located(error)}") from error
 
 
 _function = functools.lru_cache(maxsize=4)(Code.load)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from storage.errors import UsageError
 from storage.rounds.store import RoundStore
-from storage.values.tensors import Vectors
+from storage.values.tensors import Vectors, views
 from tasks.numerics.dtypes import accumulator
 from tasks.rounds.job import Work
 from tasks.rounds.steps import Outcome
-from tasks.topology import OWN
+from tasks.topology import OWN, own_slots
+from tasks.when import Asynchronous
 
 Read = Callable[[int | None, int], Mapping[str, Vectors]]
 """Gives what a partition carried away from a round, vectors (element,) by slot; empty if the round is None."""
@@ -38,11 +40,23 @@ def exchanged(work: Work, before: Outcome, partition: int, read: Read) -> Mappin
 def own_params(work: Work, store: RoundStore, after: Outcome) -> Callable[[int], Vectors] | None:
     """Gives the parameters of each partition's network after a round, (element,) by dtype; None if it has none.
 
-    A partition that has carried nothing yet has those of the state.
+    They are those of the state, but for what the partition carries of a network of its own. A parameter server's
+    partitions have none, as what they carry is stored only with their round. Raises `UsageError` for a slot of
+    a layer that is not there.
     """
+    slots, specs = own_slots(work.algorithm.map.carry), work.objective.layout.params
+    held = {s: [spec.name for spec in specs if f"{OWN}.{spec.name}.".startswith(f"{s}.")] for s in slots}
+    if lacking := [slot for slot, names in held.items() if not names]:
+        raise UsageError(
+            f"the map carries {lacking[0]}, and the network has no layer {lacking[0][len(OWN) + 1 :]}"
+        )
 
     def read(partition: int) -> Vectors:
-        source = after.carry_from.get(partition)
-        return after.state.params if source is None else store.tensors.read_carry(source, partition)[OWN]
+        source, params = after.carry_from.get(partition), {k: v.clone() for k, v in after.state.params.items()}
+        carry = {} if source is None else store.tensors.read_carry(source, partition)
+        for slot, vectors in carry.items():
+            for name in held.get(slot, ()):
+                views(specs, params)[name].copy_(views(specs, vectors)[name])
+        return params
 
-    return read if work.topology else None
+    return read if slots and not isinstance(work.algorithm.when, Asynchronous) else None

@@ -17,6 +17,7 @@ from storage.rounds.commits import Score, ServerRecord, UpdateRecord
 from storage.values.digests import match_digest
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
+from tasks.data.current import as_partition
 from tasks.data.loading import BlockExamples, Partition
 from tasks.networks.copies import TRAINING_ONLY
 from tasks.networks.objective import Objective, check_unchanged
@@ -124,7 +125,9 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
     round, rule, layout = state.round + 1, work.algorithm.map, work.objective.layout
     partitions, data, carries = zip(*given, strict=True)
     seeds = [work.map_seed(number, partition) for partition in partitions]
-    with pinned(seeds[0], work.threads):
+    cohort = None if work.in_turn else work.cohort(round)
+    alone = work.partitions.current(partitions[0], cohort) if work.compute.stacked == 1 else None
+    with pinned(seeds[0], work.threads), as_partition(alone):
         with failing_as(partial(map_error, round, partitions)), mapping(round, partitions[0]):
             examples = [each.train for each in data]
             updates = work.mapper(work.objective, work.counted(state), examples, carries, seeds)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.config.base import read_values
 from storage.errors import UsageError
-from tasks.topology import TOPOLOGIES, Edges, Topology, Torus, TwoLevel, find_topology, read_edges
+from tasks.topology import TOPOLOGIES, Edges, Topology, Torus, TwoLevel, find_topology
 
 
 def weights(topology: Topology, partitions: int, exchange: int = 1) -> np.ndarray:
@@ -138,9 +139,9 @@ def test_a_file_of_edges(tmp_path) -> None:
     for text, message in {"": "cannot be read: Expecting value", "[[0, 1": "cannot be read: Expecting"}.items():
         file.write_text(text)
         with pytest.raises(UsageError, match=message):
-            read_edges(str(file))
-    with pytest.raises(UsageError, match=r"topology none.json cannot be read: .*No such file"):
-        read_edges("none.json")
+            read_values(str(file))
+    with pytest.raises(UsageError, match=r"none.json cannot be read: .*No such file"):
+        read_values("none.json")
     file.write_text("[[0, 1], [1, 2]]")
-    assert read_edges(str(file)) == [[0, 1], [1, 2]]
-    assert read_edges("ring") == "ring"
+    assert read_values(str(file)) == [[0, 1], [1, 2]]
+    assert read_values("ring") == "ring"

@@ -19,6 +19,7 @@ from storage.rounds.commits import ProcessGroupRecord
 from storage.runs.listing import looked_through
 from storage.runs.run import StoredRun, open_stored
 from storage.runs.tables import worker_rows
+from tasks.topology import own_slots
 from tasks.user_code import short_name
 
 if TYPE_CHECKING:
@@ -215,12 +216,15 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
     config, data, last = run.config, run.attributes["data"], run.round(-1).commit
     every, mean = config.get("resplit_every"), _seconds_per_round(history)
     score = " or to score partitions by" if config.get("score_partitions") else ""
+    own = own_slots(run.attributes["schema"]["carry"]) if last.server is None else []
+    network = f"each partition's own network, carried as {', '.join(own)}" if own else "the network that all share"
     examples = f"{data['examples']} examples to train on{score}, {data['held_out']} held out"
     examples += f", digest {data['digest'][:16]}" if data["digest"] else ""
     facts = {
         "algorithm": run.attributes["algorithm"],
         "data": f"{_reference(config['data'])}, {examples}",
         "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
+        "own scores": f"of {network}" if score else "",
         "topology": named if isinstance(named := config.get("topology") or "", str) else f"{len(named)} edges",
         "classes": _classes(data.get("class_names", ())),
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +24,7 @@ def in_turn(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
     Each has the random generators that it would have in a process of its own, so that the bits are the same as
     those of ranks in separate processes. Raises the first error of a rank.
     """
-    turns = _Turns(ranks)
+    turns, contexts = _Turns(ranks), [copy_context() for _ in range(ranks)]
     grad, threads = torch.is_grad_enabled(), torch.get_num_threads()
 
     def run(rank: int) -> Any:
@@ -40,7 +41,7 @@ def in_turn(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
     # The pool waits for its threads even after an interrupt, after which `Thread.join` may return too early.
     with ThreadPoolExecutor(ranks, "rank") as pool:
         try:
-            results = list(pool.map(run, range(ranks)))
+            results = list(pool.map(lambda context, rank: context.run(run, rank), contexts, range(ranks)))
         except BaseException as error:
             turns.error = error
             turns.end(0)

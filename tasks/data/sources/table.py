@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from storage.errors import DataError, UsageError
@@ -41,9 +42,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Each(Source):
-    """A separate source for each partition; each loads all of its examples at once."""
+    """A separate source for each partition, which may have a name; each loads all of its examples at once."""
 
     sources: tuple[Source, ...]
+    names: tuple[str, ...] = ()
 
     partitioned = True
 
@@ -99,7 +101,9 @@ def find_source(data: Data, target: str | None = None, by: str | None = None, ha
         >>> digits = rw.find_source("digits")
     """
     if isinstance(data, tuple):
-        return Each(tuple(find_source(one, target, by, hash_data) for one in data))
+        names = tuple(each.name if isinstance(each, Code) else PurePath(each).stem for each in keep_source(data))
+        distinct = names if len({*names}) == len(names) else ()
+        return Each(tuple(find_source(one, target, by, hash_data) for one in data), distinct)
     kept = keep_source(data)
     entry, given = (OWN, kept) if isinstance(kept, Code) else find("data", kept, SOURCES)
     build: Callable[..., Source] = entry.load()
