@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -64,11 +64,11 @@ def _keep_callable(value: Any) -> Any:
     return find_code(value) if callable(value) else value
 
 
-def read_values(given: Any) -> Any:
+def read_values(given: Any, info: ValidationInfo) -> Any:
     """The values in a JSON or TOML file that is named; any other value unchanged. Raises `UsageError`."""
     if not (isinstance(given, str) and given.endswith((".json", ".toml"))):
         return given
-    with failing_as(lambda error: UsageError(f"{given} cannot be read: {reason(error)}")):
+    with failing_as(lambda error: UsageError(f"{info.field_name} {given} cannot be read: {reason(error)}")):
         text = Path(given).read_text(encoding="utf-8")
         return from_toml(text) if given.endswith(".toml") else from_json(text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationInfo, model_validator
 
 from flows.config.algorithms import DEFAULT, Named, Recombined
 from flows.config.base import Config, EachOwn, NamedOrOwn, Names, read_values
@@ -34,9 +34,9 @@ def _as_number(given: Any) -> Any:
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-def _read_options(given: Any) -> Any:
+def _read_options(given: Any, info: ValidationInfo) -> Any:
     """Options by partition, of a file if one is named; raises `ValueError` for another text."""
-    if isinstance(read := read_values(given), str):
+    if isinstance(read := read_values(given, info), str):
         raise ValueError(f"partition_options {given!r} is no FILE.toml or FILE.json of a table for each partition")
     return {str(key): value for key, value in read.items()} if isinstance(read, dict) else read
 

@@ -47,9 +47,7 @@ def own_params(work: Work, store: RoundStore, after: Outcome) -> Callable[[int],
     slots, specs = own_slots(work.algorithm.map.carry), work.objective.layout.params
     held = {s: [spec.name for spec in specs if f"{OWN}.{spec.name}.".startswith(f"{s}.")] for s in slots}
     if lacking := [slot for slot, names in held.items() if not names]:
-        raise UsageError(
-            f"the map carries {lacking[0]}, and the network has no layer {lacking[0][len(OWN) + 1 :]}"
-        )
+        raise UsageError(f"the map carries {lacking[0]}, and the network has no such layer; name one that it has")
 
     def read(partition: int) -> Vectors:
         source, params = after.carry_from.get(partition), {k: v.clone() for k, v in after.state.params.items()}
