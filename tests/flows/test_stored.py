@@ -105,7 +105,8 @@ def test_the_examples_of_a_partition_have_their_labels(train) -> None:
         assert counts.equals(rw.label_counts(partitions, number))
         for partition in range(3):
             table = run.examples(partition, round)
-            assert table.index.tolist() == np.flatnonzero(partitions.assignment(number) == partition).tolist()
+            assert table.index.tolist() == partitions.rows(partition, number).tolist()
+            assert sorted(table.index) == np.flatnonzero(partitions.assignment(number) == partition).tolist()
             assert table["label"].tolist() == digits.targets.numpy()[table.index].tolist()
             told = table["label"].value_counts()
             assert {label: count for label, count in counts.loc[partition].items() if count} == {
