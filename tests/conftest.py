@@ -78,8 +78,7 @@ def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def without_prefect() -> Iterator[None]:
     """Flows in this process are plain functions, as where no server starts: Prefect takes most of a small run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flows.serving.ahead.start_server", lambda root: None)
-        patch.setattr("flows.serving.ahead.place_prefect_home", lambda root: None)
+        patch.setattr("flows.serving.ahead.prefect_server", lambda root: nullcontext())
         patch.setattr("flows.serving.ahead.prefect_api", lambda root: nullcontext())
         yield
 

@@ -6,26 +6,21 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import copy
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import Flow, task
 from prefect.cache_policies import NO_CACHE
-from prefect.context import FlowRunContext, SyncClientContext
+from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectSignal, TerminationSignal
-from prefect.settings import (
-    PREFECT_API_REQUEST_TIMEOUT,
-    PREFECT_API_URL,
-    PREFECT_CLIENT_MAX_RETRIES,
-    temporary_settings,
-)
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.reporting.listening import notice
 from flows.reporting.reporter import ANSWER_SECONDS, INTERRUPTED_SECONDS, Reporter, patience_after, reporting
-from flows.reporting.unofficial import screen_handlers, wait_less
-from storage.errors import one_line
+from flows.reporting.unofficial import client_context, screen_handlers, wait_less
+from storage.errors import RoundweaveError, one_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,7 +51,7 @@ def run_flow(flow: Flow[[Any], T], config: Any) -> T:
     stay off the screen unless the user has set PREFECT_LOGGING_LEVEL; its pages show them in any case.
     """
     api = PREFECT_API_URL.value()
-    if not api:
+    if not api and FlowRunContext.get() is None:
         return flow.fn(config)
     outcome: Future[T] = Future()
     with nullcontext() if "PREFECT_LOGGING_LEVEL" in os.environ else filtered(_not_of_prefect):
@@ -93,6 +88,7 @@ def _run_in_engine(flow: Flow[[Any], T], config: Any, outcome: Future[T], report
 
     @wraps(flow.fn)
     def function(config: Any) -> T:
+        beginning.close()
         try:
             value = flow.fn(config)
         except BaseException as error:
@@ -105,27 +101,40 @@ def _run_in_engine(flow: Flow[[Any], T], config: Any, outcome: Future[T], report
 
     observed = copy(flow)
     observed.fn = function
-    patience = {PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: ANSWER_SECONDS}
-    with temporary_settings(patience), SyncClientContext() as context:
+    once_more = temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1})
+    with once_more, client_context(reporter.httpx_settings) as context, ExitStack() as beginning:
+        beginning.enter_context(reporter.in_turn())
         observed(config)
 
 
 @contextmanager
 def filtered(wanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
     """While the context is open, Prefect's screen handlers print only log records for which `wanted` is true."""
-    handlers = screen_handlers()
+    handlers, own = screen_handlers(), partial(wanted)  # others may filter by the same function at once
     for handler in handlers:
-        handler.addFilter(wanted)
+        handler.addFilter(own)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(wanted)
+            handler.removeFilter(own)
 
 
 def without_dask(record: logging.LogRecord) -> bool:
     """Whether a log record is anything but routine information from Dask."""
     return record.levelno > logging.INFO or not record.name.startswith("distributed.")
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Have the log of a run that failed with an error of Roundweave's tell its line in place of a traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, RoundweaveError):
+        record.msg, record.args, record.exc_info = str(error), (), None
+    return True
+
+
+for _kind in ("flow_runs", "task_runs"):
+    logging.getLogger(f"prefect.{_kind}").addFilter(_in_one_line)
 
 
 def _not_of_prefect(record: logging.LogRecord) -> bool:

@@ -44,12 +44,10 @@ _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=(
 def listening(listener: Listener) -> Iterator[None]:
     """Add a listener while the context is open."""
     token = _listeners.set((*_listeners.get(), listener))
-    _route_log()
     try:
         yield
     finally:
         _listeners.reset(token)
-        _route_log()
 
 
 begun: list[str] = []
@@ -109,18 +107,11 @@ class Raises(Listener):
                 notice(f"round {commit.round} refused partition {partition}: {record.refused}")
 
 
-class _Notices(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        notice(record.getMessage())
-
-
-_notices = _Notices()
-
-
-def _route_log() -> None:
-    """Send the log of `roundweave` to the listeners if there are any, else to the usual handlers."""
-    log = logging.getLogger("roundweave")
-    log.propagate = not _listeners.get()
-    log.removeHandler(_notices)
+def _to_listeners(record: logging.LogRecord) -> bool:
+    """Send a line of the log `roundweave` to the context's listeners, or if there are none to usual handlers."""
     if _listeners.get():
-        log.addHandler(_notices)
+        notice(record.getMessage())
+    return not _listeners.get()
+
+
+logging.getLogger("roundweave").addFilter(_to_listeners)

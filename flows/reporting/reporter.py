@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any
@@ -23,6 +23,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from flows.reporting.listening import notice
 from flows.reporting.unofficial import give_back, take_over
 from storage.errors import DiskFull, one_line
+from tasks.shared import shared
 
 LIMIT = 10_000
 """The most reports that may wait to be sent; further ones are lost."""
@@ -50,14 +51,20 @@ Send = Callable[[SyncPrefectClient, list[Any]], object]
 
 
 class Reporter:
-    """Sends reports in order from a thread of its own, each again and again until the server takes it."""
+    """Sends reports in order from a thread of its own, each again and again until the server takes it.
+
+    `httpx_settings` are those of clients that ask the server, one of this machine by no proxy.
+    """
 
     def __init__(self) -> None:
+        local = httpx.URL(PREFECT_API_URL.value() or "").host in ("127.0.0.1", "localhost", "::1")
+        self.httpx_settings = {"timeout": httpx.Timeout(ANSWER_SECONDS), "trust_env": not local}
         self.error: BaseException | None = None
         self._lost = 0
         self._patience = ANSWER_SECONDS
         self._waiting: deque[tuple[Send, Any]] = deque()
         self._changed = threading.Condition()
+        self._turn = threading.Lock()
         self._closed = False
         threading.Thread(target=copy_context().run, args=(self._work,), daemon=True).start()
 
@@ -89,6 +96,19 @@ class Reporter:
                     return False
         return True
 
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """Wait, but not long, until no other thread of this process is in this context.
+
+        Prefect's server refuses what writes at once, as transactions keep its database from each other.
+        """
+        mine = self._turn.acquire(timeout=ANSWER_SECONDS)
+        try:
+            yield
+        finally:
+            if mine:
+                self._turn.release()
+
     def close(self) -> int:
         """End the thread; returns how many reports the server did not take."""
         with self._changed:
@@ -97,13 +117,15 @@ class Reporter:
             return self._lost + len(self._waiting)
 
     def _work(self) -> None:
-        settings = {"timeout": httpx.Timeout(ANSWER_SECONDS)}
-        with (
-            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
-            get_client(sync_client=True, httpx_settings=settings) as client,
-        ):
-            while batch := self._next():
-                self._send(client, batch)
+        try:
+            with (
+                temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+                get_client(sync_client=True, httpx_settings=self.httpx_settings) as client,
+            ):
+                while batch := self._next():
+                    self._send(client, batch)
+        except Exception as error:  # noqa: BLE001 - such as of a proxy that httpx has no package for
+            self.error = error
 
     def _next(self) -> list[tuple[Send, Any]]:
         """Wait for reports and return the next of one kind; empty once closed. They stay in the queue."""
@@ -116,7 +138,8 @@ class Reporter:
 
     def _send(self, client: SyncPrefectClient, batch: list[tuple[Send, Any]]) -> None:
         try:
-            batch[0][0](client, [content for _, content in batch])
+            with self.in_turn():
+                batch[0][0](client, [content for _, content in batch])
         except Exception as error:  # noqa: BLE001 - whatever Prefect's client raises, further reports are sent
             self.error = error
             refused = isinstance(error, PrefectHTTPStatusError) and error.response.status_code in REFUSED
@@ -131,22 +154,15 @@ class Reporter:
             self._changed.notify_all()
 
 
-_reporter: ContextVar[Reporter | None] = ContextVar("reporter", default=None)
-
-
+@shared
 @contextmanager
 def reporting() -> Iterator[Reporter]:
-    """Yield the current reporter, or a new one if there is none.
+    """Yield the reporter of all runs of this process that go on at once.
 
-    When the context that made it closes, reports that are still waiting are sent, and one notice says how many
-    Prefect did not take.
+    When the last context closes, reports that are still waiting are sent, and one notice says how many Prefect did
+    not take.
     """
-    outer = _reporter.get()
-    if outer is not None:
-        yield outer
-        return
     reporter = Reporter()
-    token = _reporter.set(reporter)
     patience = ANSWER_SECONDS
     take_over(partial(reporter.put, send_events), partial(reporter.put, send_logs))
     try:
@@ -155,7 +171,6 @@ def reporting() -> Iterator[Reporter]:
         patience = patience_after(error)
         raise
     finally:
-        _reporter.reset(token)
         give_back(patience)
         reporter.flush(patience)
         if missing := reporter.close():

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.context import SyncClientContext
 from prefect.events import Event
 from prefect.events import worker as events
 from prefect.logging import handlers as logs
@@ -22,6 +23,13 @@ Put = Callable[[dict[str, Any]], None]
 def wait_less(client: SyncPrefectClient, seconds: float) -> None:
     """Set how many seconds a Prefect client waits for an answer from now on."""
     client._client.timeout = seconds
+
+
+def client_context(httpx_settings: dict[str, Any]) -> SyncClientContext:
+    """A context whose client Prefect takes wherever it asks for one, and would else make another."""
+    context = SyncClientContext(httpx_settings)
+    context._httpx_settings = None
+    return context
 
 
 def screen_handlers() -> list[logging.Handler]:

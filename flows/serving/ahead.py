@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from flows.config.train import Placement
 from flows.reporting.listening import notice
-from flows.serving.server import place_prefect_home, prefect_api, start_server
+from flows.serving.server import prefect_api, prefect_server
 from storage.errors import ClusterError
 from storage.places.schemes import place_of
 from tasks.executors.base import Executor
@@ -42,11 +42,10 @@ def ahead(resolved: HasConfig) -> Iterator[None]:
     """
     config = resolved.config
     place_of(config.root).make()
-    start_server(config.root)
-    place_prefect_home(config.root)
-    # Prefect needs `fastapi.encoders` to record a flow's parameters. Both take as long as a cluster's start.
-    importing = Importing("prefect.flows", "fastapi.encoders")
-    with _executor(config) as executor, ExitStack() as stack:
+    with prefect_server(config.root), ExitStack() as stack:
+        # Prefect needs `fastapi.encoders` to record a flow's parameters. Both take as long as a cluster's start.
+        importing = Importing("prefect.flows", "fastapi.encoders")
+        executor = stack.enter_context(_executor(config))
         importing.join()
         try:
             stack.enter_context(prefect_api(config.root))

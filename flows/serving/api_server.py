@@ -31,6 +31,8 @@ NOWHERE = Path(os.devnull, "prefect")
 
 def main() -> None:
     """Serve until standard input is closed."""
+    # Prefect takes settings from files in the current folder, which are the user's: here there are none.
+    os.chdir(Path(__file__).parent)
     # Bound before the slow imports: a request waits in the backlog until the server accepts it.
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     # Connections inherit this. Without it each answer but the first waits 40 ms for the client's acknowledgement;
@@ -90,7 +92,7 @@ def _ask_first(url: str) -> None:
 
 def template() -> Path:
     """The cached file of an empty database of this version of Prefect; making a database takes 4 s."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    cache = Path("~/.cache").expanduser() / os.environ.get("XDG_CACHE_HOME", "")
     return Path(cache, "roundweave", f"prefect-{version('prefect')}.db")
 
 

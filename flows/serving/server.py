@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from storage.errors import ClusterError
 from storage.places.addresses import Where
+from tasks.shared import shared
 
 START_SECONDS, STOP_SECONDS = 60, 3
 """The longest time until a server answers, which usually takes 5 s, and until it ends when it is told to."""
@@ -52,7 +54,8 @@ class Server:
         self.password = f"roundweave:{secrets.token_urlsafe()}"
         self._url: str | None = None
         settings = SETTINGS if schedules else SETTINGS | REPORTS_ALONE
-        own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+        # Prefect takes its variables in lower case, too.
+        own = {key: value for key, value in os.environ.items() if not key.upper().startswith("PREFECT_")}
         self.process = subprocess.Popen(
             # Run as a file, not as a module: the user's current folder may hold another package named `flows`.
             [sys.executable, "-P", str(Path(__file__).with_name("api_server.py"))],
@@ -159,34 +162,72 @@ def _home(root: Where) -> Path:
 
 
 @contextmanager
+def prefect_server(root: Where, schedules: bool = False) -> Iterator[Server | None]:
+    """Start the root's server in the background; None if there is a Prefect API of the user's or of their flow.
+
+    Runs that go on at once in one process share the first one's. With `schedules`, it ends with the context.
+    """
+    if _in_flow():
+        yield None
+        return
+    with _one_server(root, schedules) as server:
+        yield server
+
+
+@shared
+@contextmanager
+def _one_server(root: Where, schedules: bool) -> Iterator[Server | None]:
+    server = start_server(root, schedules)
+    place_prefect_home(root)
+    try:
+        yield server
+    finally:
+        if server is not None and server.once:
+            server.end()
+
+
+def _in_flow() -> bool:
+    """Whether this is part of a flow or task that Prefect runs already, and which reports to an API of its own."""
+    context: Any = sys.modules.get("prefect.context")
+    return context is not None and bool(context.FlowRunContext.get() or context.TaskRunContext.get())
+
+
+@contextmanager
 def prefect_api(root: Where, schedules: bool = False) -> Iterator[Server | None]:
     """While the context is open, Prefect reports to the root's own server, or to the user's API if there is one.
 
     Yields the server, or None for the user's API. With `schedules`, a server of its own begins scheduled runs and
     ends with the context. Raises `ClusterError` if the server does not start.
     """
-    server = start_server(root, schedules)
-    if server is None:
-        yield None
-        return
-    place_prefect_home(root)
-    Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-    import_module("prefect.flows")  # imported, which takes a second, while the server is still starting
-    from prefect.context import refresh_global_settings_context
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    with prefect_server(root, schedules) as server:
+        if server is None:
+            yield None
+            return
+        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+        import_module("prefect.flows")  # imported, which takes a second, while the server is still starting
+        from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    names = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
-    before = {name: os.environ.pop(name) for name in names if name in os.environ}
-    try:
-        os.environ |= dict(zip(names, (server.url(), server.password, "false"), strict=True))
-        refresh_global_settings_context()
         # Prefect's heartbeat takes a second to end, and this process's own server does not need it.
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        with _addressed(server), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             yield server
+
+
+@shared
+@contextmanager
+def _addressed(server: Server) -> Iterator[None]:
+    """Make Prefect in this process, and in those that it starts, report to a server, and by no proxy."""
+    from prefect.context import refresh_global_settings_context
+
+    proxies = {name: f"{os.environ.get(name, '')},127.0.0.1" for name in ("no_proxy", "NO_PROXY")}
+    names = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
+    values = dict(zip(names, (server.url(), server.password, "false"), strict=True)) | proxies
+    before = {name: os.environ.pop(name) for name in values if name in os.environ}
+    try:
+        os.environ |= values
+        refresh_global_settings_context()
+        yield
     finally:
-        if server.once:
-            server.end()
-        for name in names:
+        for name in values:
             os.environ.pop(name, None)
         os.environ |= before
         refresh_global_settings_context()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -17,9 +19,10 @@ from distributed.security import Security
 from storage.errors import ClusterError
 from tasks.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from tasks.clusters.plugins import Loosen, import_nothing_ahead, prompt
-from tasks.clusters.starting import is_class, started_cluster
+from tasks.clusters.starting import is_class, refused, started_cluster
 from tasks.clusters.watching import begin_run
 from tasks.clusters.workers import WORKER_SECONDS, on_workers, scheduler_gone, wait_at_most
+from tasks.shared import shared
 
 CONNECT_SECONDS = 10
 """The longest time to wait for the answer of a scheduler that was named."""
@@ -81,18 +84,23 @@ def connect(
 
 @contextmanager
 def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]:
-    """Start worker processes of one thread each on this machine; a private cluster uses TLS with a new key."""
+    """Start worker processes of one thread each on this machine; a private cluster uses TLS with a new key.
+
+    It is private, too, where Dask's settings require encryption. Raises `ClusterError`.
+    """
+    private = private or dask.config.get("distributed.comm.require-encryption")
     options = {"processes": True, "silence_logs": "CRITICAL", "memory_limit": 0}
     options |= {"n_workers": workers, "threads_per_worker": 1, "host": HERE, "dashboard_address": f"{HERE}:0"}
-    options |= {"env": dict(os.environ)}
-    settings = LOCAL_SETTINGS | {"distributed.worker.multiprocessing-method": start_method()}
     if private:
-        settings |= NO_PAGES
         options |= {"security": Security.temporary(), "scheduler_kwargs": {"dashboard": False}}
     import_nothing_ahead()
     # Some settings are read when the cluster is made, others when a worker is lost.
-    with dask.config.set(settings), _silent():
-        cluster = LocalCluster(**options)
+    with _local_settings():
+        with _one_at_a_time, dask.config.set(NO_PAGES if private else {}):
+            try:
+                cluster = LocalCluster(**options, env=dict(os.environ))
+            except Exception as error:  # noqa: BLE001 - whatever a setting of Dask or a worker's start leads to
+                raise ClusterError(f"{refused('a local cluster', error)}{_unguarded()}") from None
         try:
             yield cluster
         finally:
@@ -101,9 +109,22 @@ def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]
                 cluster.close()
 
 
+def _unguarded() -> str:
+    """Advice for a script that trains wherever it is imported; empty for others."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is None or "__name__" in Path(file).read_text(errors="replace"):
+        return ""
+    return f'; {file} must train below `if __name__ == "__main__":`, as worker processes import it'
+
+
+_one_at_a_time = threading.Lock()
+"""Held while a local cluster is made, as settings that are only its own are those of the process meanwhile."""
+
+
+@shared
 @contextmanager
-def _silent() -> Iterator[None]:
-    """Log only critical lines of Dask while the context is open.
+def _local_settings() -> Iterator[None]:
+    """Dask's settings for local clusters; it logs only critical lines.
 
     `silence_logs` does so for Dask's own handlers alone. Dask has none if the program had set up handlers of its
     own, as Prefect does, before Dask was imported.
@@ -112,7 +133,8 @@ def _silent() -> Iterator[None]:
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with dask.config.set(LOCAL_SETTINGS | {"distributed.worker.multiprocessing-method": start_method()}):
+            yield
     finally:
         logger.setLevel(before)
 

@@ -44,7 +44,7 @@ def started_cluster(scheduler: str, workers: int) -> Iterator[Client]:
     except (ImportError, AttributeError) as error:
         raise ClusterError(f"no class {name} is installed here ({error})") from error
     except (TypeError, ValueError, OSError, RuntimeError) as error:
-        raise _refused(name, error) from error
+        raise refused(name, error) from error
     try:
         _begin(cluster, name, adapt)
         with Client(cluster, set_as_default=False) as client:
@@ -71,11 +71,11 @@ def _begin(cluster: Any, name: str, adapt: dict[str, Any]) -> None:
         try:
             begin_workers(cluster)
         except (OSError, RuntimeError) as error:
-            raise _refused(name, error) from error
+            raise refused(name, error) from error
     cluster.adapt(**adapt)
 
 
-def _refused(name: str, error: BaseException) -> ClusterError:
+def refused(name: str, error: BaseException) -> ClusterError:
     """The error of a cluster that does not start, in one line.
 
     Dask's class may wrap the error of a command, whose own output stands at the end.

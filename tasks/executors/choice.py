@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,6 +30,8 @@ def open_executor(
     others, and about each worker that is given up, as it sent no heartbeat for so long. With `plain_ranks` the
     ranks may exchange unencrypted data on a cluster whose Dask is encrypted.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        sys.exit(1)  # a worker that imports a script which trains wherever it is imported; its starter tells why
     if not EXECUTORS[name].distributed:
         from tasks.executors.inline import InlineExecutor
 

@@ -90,7 +90,7 @@ def _without_servers() -> Iterator[None]:
 
     app.warm_up = lambda: None  # type: ignore[assignment]
     fork_server.begin = lambda: None  # type: ignore[assignment]
-    ahead.start_server = lambda root: None
+    ahead.prefect_server = lambda root: contextlib.nullcontext()
     ahead.Importing = lambda *modules: Imported()  # type: ignore[assignment, misc]
     ahead.prefect_api = contextlib.nullcontext  # type: ignore[assignment]
     yield
