@@ -50,8 +50,8 @@ def run_flow(flow: Flow[[Any], T], config: Any) -> T:
     Where no Prefect API is set or it cannot be reached, the function runs without Prefect. Prefect's own log lines
     stay off the screen unless the user has set PREFECT_LOGGING_LEVEL; its pages show them in any case.
     """
-    api = PREFECT_API_URL.value()
-    if not api and FlowRunContext.get() is None:
+    api = PREFECT_API_URL.value() or ("its temporary server" if FlowRunContext.get() else "")
+    if not api:
         return flow.fn(config)
     outcome: Future[T] = Future()
     with nullcontext() if "PREFECT_LOGGING_LEVEL" in os.environ else filtered(_not_of_prefect):

@@ -175,10 +175,8 @@ def reporting() -> Iterator[Reporter]:
         reporter.flush(patience)
         if missing := reporter.close():
             reason = one_line(reporter.error) if reporter.error else "too many at once"
-            notice(
-                f"Prefect at {PREFECT_API_URL.value()} did not take {missing} reports ({reason}); "
-                "the run itself is not affected"
-            )
+            api = PREFECT_API_URL.value() or "its temporary server"
+            notice(f"Prefect at {api} did not take {missing} reports ({reason}); the run itself is not affected")
 
 
 def patience_after(error: BaseException) -> float:

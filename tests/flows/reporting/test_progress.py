@@ -6,6 +6,7 @@ import base64
 import json
 
 import pytest
+import torch
 from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
@@ -56,3 +57,25 @@ def test_a_server_leaves_its_arrivals_as_a_table_and_their_staleness_as_a_plot()
 def test_names_have_letters_that_keys_of_prefect_have_not() -> None:
     assert rw.train(rw.TrainConfig(name="größe", model="logistic", executor="inline", rounds=1)).done == 1
     assert artifacts_of("gr--e").keys() == {"origin", "progress", "history", "plot"}
+
+
+@pytest.mark.parametrize("proxy", [{"HTTP_PROXY": "http://127.0.0.1:9"}, {"ALL_PROXY": "socks5://127.0.0.1:9"}])
+def test_reports_to_this_machine_go_by_no_proxy(monkeypatch, capsys, proxy: dict[str, str]) -> None:
+    for name, value in ({"NO_PROXY": "", "no_proxy": ""} | proxy).items():
+        monkeypatch.setenv(name, value)
+    name = "-".join(proxy).lower().replace("_", "-")
+    rw.train(rw.TrainConfig(name=name, model="logistic", executor="inline", rounds=1))
+    assert "Prefect" not in capsys.readouterr().err
+    assert artifacts_of(name).keys() == {"origin", "progress", "history", "plot"}
+
+
+def test_the_log_of_a_failed_flow_run_is_the_line_of_the_error() -> None:
+    def data() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(8, 2), torch.full((8,), 7.5)
+
+    with pytest.raises(rw.RoundweaveError) as raised:
+        rw.train(rw.TrainConfig(name="fails", data=data, model="mlp", executor="inline", rounds=1, quorum=2))
+    with get_client(sync_client=True) as client:
+        logs = client.read_logs()
+    assert any(str(raised.value) in log.message for log in logs)
+    assert not any("Traceback" in log.message for log in logs)

@@ -165,6 +165,32 @@ def test_a_server_that_died_before_its_root_was_known_is_one_clear_error(tmp_pat
     server.stop()
 
 
+COMPANY = {
+    ".env": 'PREFECT_SERVER_DATABASE_CONNECTION_URL="sqlite+aiosqlite:///{}"',
+    "prefect.toml": 'server.database.connection_url = "sqlite+aiosqlite:///{}"',
+    "pyproject.toml": 'tool.prefect.server.database.connection_url = "sqlite+aiosqlite:///{}"',
+}
+"""Files of settings in which somebody names the database of another server."""
+
+
+def test_a_server_opens_its_own_database_whatever_settings_the_working_folder_and_variables_have(
+    tmp_path, monkeypatch
+) -> None:
+    for file, line in COMPANY.items():
+        (tmp_path / file).write_text(line.format(tmp_path / f"company{file}.db"))
+    variable = "prefect_server_database_connection_url"
+    monkeypatch.setenv(variable, f"sqlite+aiosqlite:///{tmp_path}/company-variable.db")
+    monkeypatch.chdir(tmp_path)
+    server = Server().settle(tmp_path / "home")
+    try:
+        made = httpx.post(f"{server.url()}/flows/", json={"name": "flow"}, auth=known(server))
+        assert made.status_code == 201
+    finally:
+        server.stop()
+    assert list(tmp_path.glob("company*")) == []
+    assert "flow" in tables(tmp_path / "home" / "prefect.db")
+
+
 def test_the_servers_settings_are_settings_of_prefect(monkeypatch) -> None:
     from prefect.settings import Settings
 

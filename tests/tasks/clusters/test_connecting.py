@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import dask
 import httpx
 import psutil
 import pytest
@@ -231,4 +233,37 @@ def test_a_cluster_of_a_class_is_started_and_closed(train, tmp_path: Path) -> No
 def test_a_class_that_is_not_there_or_is_refused_is_named(tmp_path: Path, scheduler: str, says: str) -> None:
     (wrong := tmp_path / "wrong.toml").write_text('coress = 1\ndashboard_address = ":0"\n')
     with pytest.raises(ClusterError, match=says), connect(scheduler.format(wrong=wrong), 2):
+        pass
+
+
+def test_local_clusters_at_once_leave_the_settings_of_dask_as_they_were() -> None:
+    """Whichever of them ends first."""
+
+    def settings() -> list[object]:
+        of_dask = [dask.config.get(name, "none") for name in connecting.LOCAL_SETTINGS]
+        return [*of_dask, logging.getLogger("distributed").level]
+
+    before = settings()
+    first, second = local_cluster(1), local_cluster(1)
+    first.__enter__()
+    with second:
+        first.__exit__(None, None, None)
+        assert dask.config.get("distributed.scheduler.allowed-failures") == 5
+        assert logging.getLogger("distributed").level == logging.CRITICAL
+    assert settings() == before
+
+
+def test_a_local_cluster_is_encrypted_where_the_settings_of_dask_require_it() -> None:
+    with dask.config.set({"distributed.comm.require-encryption": True}), connect(None, 1) as client:
+        assert client.scheduler.address.startswith("tls://")
+        assert client.submit(int, "7").result() == 7
+
+
+def test_a_setting_by_which_no_cluster_starts_is_one_clear_error() -> None:
+    wrong = dask.config.set({"distributed.scheduler.preload": ["not_there"]})
+    with (
+        wrong,
+        pytest.raises(ClusterError, match=r"a local cluster does not start: .*not_there"),
+        connect(None, 1),
+    ):
         pass
