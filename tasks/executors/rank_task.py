@@ -37,15 +37,19 @@ def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, top
     this rank knows to be committed, or None if another rank is lost. Ends early if it is halted, or if the client
     no longer waits for it.
     """
-    worker, forgotten = get_worker(), _forgotten(topic)
+    worker, forgotten = get_worker(), _forgotten()
     opened = open_rendezvous(meeting.host) if meeting.rank == 0 else None
     if opened is not None:
         meeting = replace(meeting, port=opened.port)
         worker.log_event(topic, ("port", meeting.port))
+
+    def halted() -> bool:
+        return topic in _halted or forgotten()
+
     try:
-        with join_group(meeting, forgotten, opened) as group, generators_kept():
+        with join_group(meeting, halted, opened, forgotten) as group, generators_kept():
             examples = BlockData(group.rank // job.ranks, draw, data)
-            return _run(job, group, examples, forgotten, lambda round: worker.log_event(topic, ("round", round)))
+            return _run(job, group, examples, halted, lambda round: worker.log_event(topic, ("round", round)))
     except Broken:
         return None
     finally:
@@ -84,12 +88,12 @@ def by_tasks(map_again: Callable[[], Mapped]) -> Mapped:
     raise MapRaised("a map of a rank raised")
 
 
-def _forgotten(topic: str) -> Callable[[], bool]:
-    """A function that says whether the ranks are halted, or the client no longer waits for this task."""
+def _forgotten() -> Callable[[], bool]:
+    """A function that says whether the client no longer waits for this task."""
     worker, key = get_worker(), get_worker().get_current_task()
 
     def forgotten() -> bool:
         task = worker.state.tasks.get(key)
-        return topic in _halted or task is None or task.state != "executing"
+        return task is None or task.state != "executing"
 
     return forgotten

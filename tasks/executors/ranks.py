@@ -283,6 +283,7 @@ class RunningRanks:
         if self.pool.look(self.job):
             raise LostWork("the worker of a rank is lost")
         if self._broken is not None and time.monotonic() > self._broken + FOLLOWING_SECONDS:
+            self.pool.notice("ranks no longer reach each other, and their workers are there; tasks do this round")
             raise LostWork("a rank is lost")
         self._idleness.look()
 

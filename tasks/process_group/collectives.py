@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+Result = TypeVar("Result")
 
 
 class Broken(BaseException):
@@ -30,13 +32,13 @@ class Collectives:
     def objects(self, value: Any) -> list[Any]:
         """The values of all ranks in their order; for small ones, which are pickled."""
         values: list[Any] = [None] * self.ranks
-        _whole(lambda: dist.all_gather_object(values, value, group=self._group))
+        unbroken(lambda: dist.all_gather_object(values, value, group=self._group))
         return values
 
     def tensors(self, sent: torch.Tensor) -> list[torch.Tensor]:
         """The tensors of all ranks in their order; they must have one shape and dtype."""
         received = [torch.empty_like(sent) for _ in range(self.ranks)]
-        _whole(lambda: dist.all_gather(received, sent, group=self._group))
+        unbroken(lambda: dist.all_gather(received, sent, group=self._group))
         return received
 
     def scattered(self, sent: torch.Tensor, sizes: Sequence[int], received: Sequence[int]) -> torch.Tensor:
@@ -45,7 +47,7 @@ class Collectives:
         Returns the parts that the ranks sent to this one, (byte,) in their order, of `received` bytes each.
         """
         whole = torch.empty(sum(received), dtype=torch.uint8)
-        _whole(lambda: dist.all_to_all_single(whole, sent, [*received], [*sizes], group=self._group))
+        unbroken(lambda: dist.all_to_all_single(whole, sent, [*received], [*sizes], group=self._group))
         return whole
 
     def close(self) -> None:
@@ -56,9 +58,9 @@ class Collectives:
             dist.destroy_process_group(ours)
 
 
-def _whole(exchange: Callable[[], Any]) -> None:
-    """Call an exchange, and raise `Broken` if it fails because a rank is gone."""
+def unbroken(exchange: Callable[[], Result]) -> Result:
+    """What an exchange returns; raises `Broken` if it fails because a rank is gone."""
     try:
-        exchange()
+        return exchange()
     except RuntimeError as error:
         raise Broken(str(error)) from error

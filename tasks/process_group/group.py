@@ -24,7 +24,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tasks.compute.communicator import Alone
 from tasks.process_group.channels import Channel, Network, SharedMemory
-from tasks.process_group.collectives import Broken, Collectives
+from tasks.process_group.collectives import Broken, Collectives, unbroken
+from tasks.process_group.connections import Connections
 from tasks.process_group.messages import Message
 
 FORMING_SECONDS = 60
@@ -33,6 +34,7 @@ FORMING_SECONDS = 60
 LOOK_SECONDS = 0.2
 """Seconds after which a rank that waits for others checks whether it was halted."""
 
+FORMING = timedelta(seconds=FORMING_SECONDS)
 FOREVER = timedelta(days=365)
 """The timeout of exchanges: a map may take any time, and a lost rank is noticed by its connection."""
 
@@ -57,7 +59,8 @@ def open_rendezvous(host: str) -> TCPStore:
 class Group:
     """The communicator of several ranks that have met; `join_group` and `part` make it."""
 
-    def __init__(self, rank: int, process_group: Any = None) -> None:
+    def __init__(self, rank: int, connections: Connections, process_group: Any = None) -> None:
+        self._connections = connections
         self._all_ranks = Collectives(process_group)
         self.rank = rank
         self.ranks = self._all_ranks.ranks
@@ -84,9 +87,11 @@ class Group:
         for ranks in parts:
             if len(ranks) > 1:
                 # Torch demands that all ranks make all parts, also those that they are not in.
-                process_group = dist.new_group([*ranks], timeout=FOREVER, backend="gloo")
+                with self._connections.forming():
+                    process_group = unbroken(lambda: dist.new_group([*ranks], timeout=FORMING, backend="gloo"))
                 if self.rank in ranks:
-                    mine = Group(ranks.index(self.rank), process_group)
+                    process_group.set_timeout(FOREVER)
+                    mine = Group(ranks.index(self.rank), self._connections, process_group)
                     self._parts.append(mine)
         return mine
 
@@ -113,32 +118,34 @@ def _channels(rank: int, all_ranks: Collectives) -> list[Channel]:
 
 @contextmanager
 def join_group(
-    meeting: Rendezvous, halted: Callable[[], bool], opened: TCPStore | None = None
+    meeting: Rendezvous,
+    halted: Callable[[], bool],
+    opened: TCPStore | None = None,
+    forgotten: Callable[[], bool] = lambda: False,
 ) -> Iterator[Group | Alone]:
     """Make this process a rank of a group until the context ends.
 
     Rank 0 passes `opened`, the result of `open_rendezvous`. Raises `Broken` if the other ranks do not come within
-    a minute, or if `halted` returns true while it waits.
+    a minute, or if `halted` returns true while it waits for them. Within the context every exchange raises it
+    once `forgotten` returns true, or the link to another rank has been cut for a minute.
     """
     if meeting.ranks == 1:
         yield Alone()
         return
-    store = opened or _connected(meeting)
-    _meet(store, meeting, halted)
-    with _interface_chosen(meeting):
-        dist.init_process_group("gloo", store=store, rank=meeting.rank, world_size=meeting.ranks, timeout=FOREVER)
+    connections = Connections()
+    with connections.broken_once(forgotten), _interface_chosen(meeting):
+        with connections.forming():
+            store = opened or unbroken(lambda: TCPStore(meeting.host, meeting.port, timeout=FORMING))
+            _meet(store, meeting, halted)
+            places: dict[str, Any] = {"store": store, "rank": meeting.rank, "world_size": meeting.ranks}
+            unbroken(lambda: dist.init_process_group("gloo", timeout=FORMING, **places))
         try:
-            with closing(Group(meeting.rank)) as group:
+            assert dist.group.WORLD is not None
+            dist.group.WORLD.set_timeout(FOREVER)
+            with closing(Group(meeting.rank, connections)) as group:
                 yield group
         finally:
             dist.destroy_process_group()
-
-
-def _connected(meeting: Rendezvous) -> TCPStore:
-    try:
-        return TCPStore(meeting.host, meeting.port, timeout=timedelta(seconds=FORMING_SECONDS))
-    except RuntimeError as error:
-        raise Broken(str(error)) from error
 
 
 def _meet(store: TCPStore, meeting: Rendezvous, halted: Callable[[], bool]) -> None:
