@@ -207,7 +207,8 @@ def _create(
         layout = work.objective.layout
         if specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES:
             executor.gather(create, range(1))
-            return RoundStore(where, config.fsync)
+            if is_run(where):
+                return RoundStore(where, config.fsync)
         return create()
     initial, carried = start.state(work.objective), _carried(start, config, work, description)
     if not carried:

@@ -19,7 +19,7 @@ from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, UpdateRecord, check_names
-from storage.rounds.lease import fenced
+from storage.rounds.lease import fenced, read_claim
 from storage.rounds.log import CommitLog, Link, quarantined_rounds
 from storage.rounds.numbers import Numbers
 from storage.rounds.splits import Splits
@@ -147,5 +147,13 @@ def _not_a_run(place: Place) -> NotARun:
 
 @functools.lru_cache(maxsize=8)
 def open_store(address: str, token: str, epoch: int, fsync: bool) -> RoundStore:
-    """The store at an address, opened once in this process for each writer, with its `token` and `epoch`."""
-    return RoundStore(fenced(place_of(address, fsync), epoch))
+    """The store at an address, opened once in this process for each writer.
+
+    `token` and `epoch` are those of the writer's claim; epoch 0 is of one that only reads. Raises `NotARun` where
+    that claim is not: a worker's machine may have nothing, or an older copy of the run, at this address.
+    """
+    place = place_of(address, fsync)
+    claim = read_claim(place, epoch) if epoch else None
+    if epoch and (claim is None or claim.token != token):
+        raise NotARun(f"{address} is not this run on a worker; give a --root (a folder, a bucket) that they share")
+    return RoundStore(fenced(place, epoch))

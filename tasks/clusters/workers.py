@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +11,7 @@ from distributed import Client, Future, KilledWorker, wait
 from distributed.client import FuturesCancelledError
 from distributed.scheduler import NoValidWorkerError
 
-from storage.errors import ClusterError
+from storage.errors import ClusterError, DiskFull, StoreError
 from tasks.rounds.timing import log_notice
 
 LOOK_SECONDS = 1.0
@@ -37,6 +37,10 @@ class DeadlyWork(LostWork):
     """Raised if several workers died one after the other at the same task."""
 
 
+class StepFailed(LostWork):
+    """Raised for a `StoreError` of a step, its cause: it may be the worker that does not see the store."""
+
+
 class Idleness:
     """Counts the looks in a row at which no worker is busy, although work is awaited."""
 
@@ -60,27 +64,28 @@ def wait_at_most(client: Client, seconds: float) -> None:
     _seconds[client] = seconds
 
 
-def usable_workers(client: Client) -> list[str]:
-    """The addresses of a client's workers, in order.
+def usable_workers(client: Client, without: Collection[str] = ()) -> list[str]:
+    """The addresses of a client's workers, in order, `without` those that do not see the run.
 
     If there are none, it asks the cluster for one and waits, with a notice if it takes long. Raises `ClusterError`
     if no worker comes in time; see `wait_at_most`.
     """
-    if workers := sorted(processes(client)):
+    if workers := sorted(processes(client).keys() - without):
         return workers
+    seeing = " that see the run's folder or bucket" if without else ""
     began, seconds, said = time.monotonic(), _seconds.get(client, WORKER_SECONDS), False
     asking = client.submit(int, pure=False)  # an adaptive cluster only starts workers if there is a task
     try:
-        while not (workers := sorted(processes(client))):
+        while not (workers := sorted(processes(client).keys() - without)):
             waited = time.monotonic() - began
             if waited > seconds:
                 raise ClusterError(
-                    f"the scheduler has no workers after {seconds:g} s; start one with `dask worker ADDRESS`, "
+                    f"the scheduler has no workers{seeing} after {seconds:g} s; start one with `dask worker ADDRESS`, "
                     "or wait longer with --wait-for-workers"
                 )
             if waited > LOOK_SECONDS and not said:
                 said = True
-                log_notice(f"no worker is there: waiting for one, {seconds:g} s at most (--wait-for-workers)")
+                log_notice(f"no worker{seeing} is there: waiting for one, {seconds:g} s at most (--wait-for-workers)")
             time.sleep(0.1)
     finally:
         asking.release()
@@ -112,8 +117,8 @@ def finished(
 ) -> Future[Any]:
     """Wait for a future without a time limit, or until `unless` returns True; returns the future.
 
-    Calls `look` about once a second. Raises the task's own error, or `LostWork` if Dask gave up or forgot the
-    task.
+    Calls `look` about once a second. Raises the task's own error, with `StepFailed` around one of the store, or
+    `LostWork` if Dask gave up or forgot the task.
     """
     idleness = Idleness(client)
     while future.status == "pending" and not unless():
@@ -132,6 +137,8 @@ def finished(
         raise _deadly(reason) from reason
     if reason is None or isinstance(reason, NoValidWorkerError):
         raise LostWork(str(reason) if reason else "the scheduler forgot it") from reason
+    if isinstance(reason, StoreError) and not isinstance(reason, DiskFull):
+        raise StepFailed(str(reason)) from reason
     raise reason
 
 

@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
-from storage.errors import ClusterError
+from storage.errors import ClusterError, StoreError
 from storage.rounds.commits import Commit
-from tasks.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
+from tasks.clusters.workers import DeadlyWork, LostWork, StepFailed, finished, result, usable_workers
 from tasks.evidence.results import RoundResult
 from tasks.executors.on_worker import run_step
 from tasks.executors.parameter_server.on_dask import DaskServer
@@ -189,6 +189,11 @@ class GraphExecutor:
                 for done in compute(rounds, losses):
                     yield done
                     rounds, losses = rounds[1:], 0
+            except StepFailed as error:
+                assert isinstance(error.__cause__, StoreError)
+                self.pool.leave_out_blind(job, error.__cause__)
+                self.end()
+                self.pool.forget()
             except LostWork as error:
                 self.pool.look(job)
                 losses = max(losses + 1, max(self.pool.deaths.values(), default=0) if by_deaths else 0)
@@ -215,10 +220,10 @@ class GraphExecutor:
         rounds = rounds[:1] if losses else rounds
         self.pool.deaths.clear()
         # Dask sends these functions to the scheduler, which cannot import this package: they must not use `Task`.
-        home = self.pool.homes(job.blocks)
+        home, only = self.pool.homes(job.blocks), self.pool.only
         with annotate(
-            workers=lambda key: [home[key[3]]] if key[0] in PLACED else [],
-            allow_other_workers=True,
+            workers=lambda key: only or ([home[key[3]]] if key[0] in PLACED else []),
+            allow_other_workers=not only,
             priority=lambda key: 0 if key[0] in PLACED else 1,
         ):
             last = [self.pool.key(job, window.kind, round) for round in rounds]

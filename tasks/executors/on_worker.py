@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from distributed import get_worker, secede, worker_client
 
-from storage.errors import RoundweaveError, show_whole
+from storage.errors import RoundweaveError, StoreError, show_whole
 from storage.rounds.commits import Commit
 from tasks.clusters.watching import report_timing
 from tasks.persistence.committing import commit_round
 from tasks.persistence.mapping import read_outcome
-from tasks.rounds.job import Job
+from tasks.rounds.job import Attempt, Job
 from tasks.rounds.steps import Outcome
 
 T = TypeVar("T")
@@ -33,6 +33,15 @@ def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
         show_whole(error)
         error.__cause__ = error.__context__ = None
         raise
+
+
+def unusable(attempt: Attempt) -> str:
+    """Why the worker that calls this cannot read or write the store of an attempt; empty if it can."""
+    try:
+        attempt.open().place.make()
+    except StoreError as error:
+        return str(error).partition(";")[0]
+    return ""
 
 
 def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from distributed import Client, Future
 
-from storage.errors import listed
+from storage.errors import ClusterError, NotARun, StoreError, listed
 from tasks.clusters.watching import Lost, Watch
 from tasks.clusters.workers import ANSWER_SECONDS, usable_workers
-from tasks.executors.on_worker import run_step
+from tasks.executors.on_worker import run_step, unusable
 from tasks.rounds.job import Job
 from tasks.rounds.timing import Notice, Stragglers
 from tasks.when import Asynchronous
@@ -64,13 +64,15 @@ PLACED = ("data", "map", "score", *PUSHES)
 class WorkerPool:
     """The workers of a Dask client, and the futures that they hold for longer than a window of rounds.
 
-    `deaths` counts by partition how many workers died while they worked on it.
+    `deaths` counts by partition how many workers died while they worked on it. `blind` are workers that do not see
+    the run's store, and are not used.
     """
 
     def __init__(self, client: Client, worker_timeout: float, notice: Notice) -> None:
         self.client = client
         self.notice = notice
         self.workers: list[str] = []
+        self.blind: set[str] = set()
         self.deaths: Counter[int] = Counter()
         self._watch = Watch(client, worker_timeout)
         self._stragglers = Stragglers(worker_timeout, notice)
@@ -86,13 +88,42 @@ class WorkerPool:
         If workers came or went since the last call, their data is forgotten and will be loaded again. With
         `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other.
         """
-        workers = usable_workers(self.client)
+        workers = self.usable_workers()
         if workers != self.workers:
             self.forget()
             self.workers = workers
         most = min(job.work.partitions.taking_part, len(job.plan.shards))
         blocks = most if one_by_one else min(most, max(1, len(workers) // ranks))
         return replace(job, blocks=blocks, one_by_one=one_by_one)
+
+    def usable_workers(self) -> list[str]:
+        """The addresses of the workers that see the run's store; see `tasks.clusters.workers.usable_workers`."""
+        return usable_workers(self.client, self.blind)
+
+    @property
+    def only(self) -> list[str]:
+        """The workers that alone may be given tasks; empty if all may."""
+        return self.workers if self.blind else []
+
+    def leave_out_blind(self, job: Job | None, error: StoreError) -> None:
+        """Use those workers no more that cannot read or write the store, and notify of each.
+
+        Raises the `error` of a step if there is none, or if no worker is left: `ClusterError` if none sees the run.
+        """
+        here = self.usable_workers()
+        why = job and self.client.run(unusable, job.attempt, workers=here, on_error="ignore")
+        blind = {worker: reason for worker, reason in (why or {}).items() if reason}
+        self.blind |= blind.keys()
+        if not self.blind.issuperset([*here, *self.workers]) and blind:
+            for worker, reason in blind.items():
+                self.notice(f"worker {worker} is not used, as it does not see the run: {reason}")
+        elif blind and isinstance(error, NotARun):
+            raise ClusterError(
+                f"no worker sees the run, {error.args[0].partition(';')[0]} there; --root must be a folder or a bucket "
+                "that the workers share with this process"
+            )
+        else:
+            raise error
 
     def forget(self) -> None:
         """Use new keys from now on, and hold no data. Futures are dropped: cancelling them would disconnect."""
@@ -135,8 +166,8 @@ class WorkerPool:
                 function,
                 *arguments,
                 key=key,
-                workers=self.homes(Task(*key).block + 1)[-1:],
-                allow_other_workers=True,
+                workers=self.only or self.homes(Task(*key).block + 1)[-1:],
+                allow_other_workers=not self.only,
             )
         return self._held[key]
 

@@ -53,10 +53,10 @@ class DaskSubmitter:
 
     def flush(self) -> None:
         """Submit the tasks that were collected, after which they have futures."""
-        keys, places = list(self._graph), self._places
+        keys, places, only = list(self._graph), self._places, self.pool.only
         with annotate(
-            workers=lambda key: [places[key]],
-            allow_other_workers=True,
+            workers=lambda key: only or [places[key]],
+            allow_other_workers=not only,
             priority=lambda key: PRIORITY.get(key[0], 0),
         ):
             futures = self.pool.client.get(self._graph, keys, sync=False)
