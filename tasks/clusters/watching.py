@@ -31,13 +31,16 @@ class Lost:
     """A lost worker, with the keys of the tasks that it worked on and of finished tasks whose values were lost.
 
     `silent` is the number of seconds without a heartbeat after which it was given up, or None if it died by
-    itself.
+    itself. `partition` is the one that it mapped at its last heartbeat, if any. `memory` is what it used of its
+    limit if its nanny ended it because of that, else empty.
     """
 
     worker: str
     working: tuple[Hashable, ...]
     finished: tuple[Hashable, ...]
     silent: float | None = None
+    partition: int | None = None
+    memory: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Watch:
         self._all_paused = 0.0
         self._silence: dict[str, tuple[float, float]] = {}
         self._given_up: dict[str, float] = {}
+        self._last: dict[str, tuple[float, Any, int]] = {}
 
     def look(self) -> Seen:
         """Look at the workers: what has happened since the last look, or since the run began; see `begin_run`.
@@ -73,7 +77,8 @@ class Watch:
         now, heartbeats, paused, gone = on_scheduler(self.client, _census, self._since)
         passed, self._since = min(now - self._since, LOOK_SECONDS), now
         before, self._silence = self._silence, {}
-        for worker, (heartbeat, _) in heartbeats.items():
+        self._last |= heartbeats
+        for worker, (heartbeat, *_) in heartbeats.items():
             last, silent = before.get(worker, (None, 0.0))
             self._silence[worker] = (heartbeat, silent + passed if last == heartbeat else 0.0)
         self._all_paused = self._all_paused + passed if paused and len(paused) == len(heartbeats) else 0.0
@@ -88,10 +93,14 @@ class Watch:
         if silent_for:
             self._given_up |= silent_for
             on_scheduler(self.client, _give_up, list(silent_for))
-        lost = tuple(
-            Lost(worker, working, finished, self._given_up.pop(worker, None)) for worker, working, finished in gone
-        )
-        return Seen(tuple(Timing(*values) for _, values in heartbeats.values() if values), lost, paused)
+        lost = tuple(self._lost(*each) for each in gone)
+        return Seen(tuple(Timing(*values) for _, values, _ in heartbeats.values() if values), lost, paused)
+
+    def _lost(self, worker: str, working: tuple[Hashable, ...], finished: tuple[Hashable, ...], used: int) -> Lost:
+        _, values, limit = self._last.pop(worker, (0.0, None, used))
+        memory = f"{format_bytes(used)} of {format_bytes(limit)}" if used else ""
+        silent, at = self._given_up.pop(worker, None), Timing(*values or ()).partition
+        return Lost(worker, working, finished, silent, at, memory)
 
 
 def begin_run(client: Client) -> None:
@@ -124,20 +133,25 @@ def _watched(dask_scheduler: Any) -> float:
 
 def _census(
     since: float, dask_scheduler: Any
-) -> tuple[float, dict[str, tuple[float, Any]], dict[str, str], list[Any]]:
-    """Runs on the scheduler: the time, heartbeats with timings, paused workers, and workers lost since a time."""
+) -> tuple[float, dict[str, tuple[float, Any, int]], dict[str, str], list[Any]]:
+    """Runs on the scheduler: the time, heartbeats with timings, paused workers, and workers lost since a time.
+
+    A heartbeat also has the worker's limit of memory, and a lost worker what it used if that was too much.
+    """
     workers = dask_scheduler.workers
-    heartbeats = {address: (state.last_seen, state.metrics.get(METRIC)) for address, state in workers.items()}
+    heartbeats = {a: (s.last_seen, s.metrics.get(METRIC), s.memory_limit) for a, s in workers.items()}
     paused = {
         address: f"{format_bytes(state.metrics['memory'])} of {format_bytes(state.memory_limit)}"
         for address, state in workers.items()
         if state.status is Status.paused
     }
     recent = takewhile(lambda event: event[0] > since, reversed(dask_scheduler.get_events("all")))
+    ended = dask_scheduler.get_events("worker-restart-memory")  # by nannies
+    used = {event["worker"]: event["rss"] for at, event in ended if at > since - END_SECONDS}
     lost = [
-        (event["worker"], tuple(event["processing-tasks"]), tuple(event["lost-computed-tasks"]))
-        for _, event in recent
-        if event["action"] == "remove-worker" and not event["expected"]
+        (e["worker"], tuple(e["processing-tasks"]), tuple(e["lost-computed-tasks"]), used.get(e["worker"], 0))
+        for _, e in recent
+        if e["action"] == "remove-worker" and not e["expected"]
     ]
     return time.time(), heartbeats, paused, lost[::-1]
 

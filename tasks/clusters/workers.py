@@ -11,7 +11,7 @@ from distributed import Client, Future, KilledWorker, wait
 from distributed.client import FuturesCancelledError
 from distributed.scheduler import NoValidWorkerError
 
-from storage.errors import ClusterError, DiskFull, StoreError
+from storage.errors import ClusterError, StoreError
 from tasks.rounds.timing import log_notice
 
 LOOK_SECONDS = 1.0
@@ -35,10 +35,6 @@ class LostWork(Exception):
 
 class DeadlyWork(LostWork):
     """Raised if several workers died one after the other at the same task."""
-
-
-class StepFailed(LostWork):
-    """Raised for a `StoreError` of a step, its cause: it may be the worker that does not see the store."""
 
 
 class Idleness:
@@ -65,14 +61,13 @@ def wait_at_most(client: Client, seconds: float) -> None:
 
 
 def usable_workers(client: Client, without: Collection[str] = ()) -> list[str]:
-    """The addresses of a client's workers, in order, `without` those that do not see the run.
+    """The addresses of a client's workers, in order, `without` those that cannot be used.
 
     If there are none, it asks the cluster for one and waits, with a notice if it takes long. Raises `ClusterError`
     if no worker comes in time; see `wait_at_most`.
     """
     if workers := sorted(processes(client).keys() - without):
         return workers
-    seeing = " that see the run's folder or bucket" if without else ""
     began, seconds, said = time.monotonic(), _seconds.get(client, WORKER_SECONDS), False
     asking = client.submit(int, pure=False)  # an adaptive cluster only starts workers if there is a task
     try:
@@ -80,12 +75,12 @@ def usable_workers(client: Client, without: Collection[str] = ()) -> list[str]:
             waited = time.monotonic() - began
             if waited > seconds:
                 raise ClusterError(
-                    f"the scheduler has no workers{seeing} after {seconds:g} s; start one with `dask worker ADDRESS`, "
+                    f"the scheduler has no workers after {seconds:g} s; start one with `dask worker ADDRESS`, "
                     "or wait longer with --wait-for-workers"
                 )
             if waited > LOOK_SECONDS and not said:
                 said = True
-                log_notice(f"no worker{seeing} is there: waiting for one, {seconds:g} s at most (--wait-for-workers)")
+                log_notice(f"no worker is there: waiting for one, {seconds:g} s at most (--wait-for-workers)")
             time.sleep(0.1)
     finally:
         asking.release()
@@ -117,8 +112,8 @@ def finished(
 ) -> Future[Any]:
     """Wait for a future without a time limit, or until `unless` returns True; returns the future.
 
-    Calls `look` about once a second. Raises the task's own error, with `StepFailed` around one of the store, or
-    `LostWork` if Dask gave up or forgot the task.
+    Calls `look` about once a second. Raises the task's own error, or `LostWork` if Dask gave up or forgot the
+    task, or because of a `StoreError`: it may be the worker alone that does not see the store.
     """
     idleness = Idleness(client)
     while future.status == "pending" and not unless():
@@ -135,10 +130,8 @@ def finished(
     reason = future.exception() if future.status == "error" else None
     if isinstance(reason, KilledWorker):
         raise _deadly(reason) from reason
-    if reason is None or isinstance(reason, NoValidWorkerError):
+    if reason is None or isinstance(reason, NoValidWorkerError | StoreError):
         raise LostWork(str(reason) if reason else "the scheduler forgot it") from reason
-    if isinstance(reason, StoreError) and not isinstance(reason, DiskFull):
-        raise StepFailed(str(reason)) from reason
     raise reason
 
 

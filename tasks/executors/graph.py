@@ -18,7 +18,7 @@ from distributed import Client, Future
 
 from storage.errors import ClusterError, StoreError
 from storage.rounds.commits import Commit
-from tasks.clusters.workers import DeadlyWork, LostWork, StepFailed, finished, result, usable_workers
+from tasks.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
 from tasks.evidence.results import RoundResult
 from tasks.executors.on_worker import run_step
 from tasks.executors.parameter_server.on_dask import DaskServer
@@ -96,7 +96,7 @@ class GraphExecutor:
     def _prepared(self, ask: Callable[[], T]) -> T:
         """What `ask` gets from workers before round 1; it is called again after a loss."""
         self.pool.deaths.clear()
-        (results,) = self._despite_losses(None, [0], lambda rounds, losses: iter([ask()]), _start_advice)
+        (results,) = self._despite_losses(None, [0], lambda rounds, losses: iter([ask()]), _resume_advice)
         self.pool.look()
         return results
 
@@ -183,20 +183,19 @@ class GraphExecutor:
         workers died, and says what `advice` has for the round. With `by_deaths` a partition's deaths count, even
         if other rounds were done between them.
         """
-        losses = 0
+        losses = self.pool.out_of_memory = 0
         while rounds:
             try:
                 for done in compute(rounds, losses):
                     yield done
-                    rounds, losses = rounds[1:], 0
-            except StepFailed as error:
-                assert isinstance(error.__cause__, StoreError)
-                self.pool.leave_out_blind(job, error.__cause__)
-                self.end()
-                self.pool.forget()
+                    rounds, losses, self.pool.out_of_memory = rounds[1:], 0, 0
             except LostWork as error:
                 self.pool.look(job)
-                losses = max(losses + 1, max(self.pool.deaths.values(), default=0) if by_deaths else 0)
+                if isinstance(error.__cause__, StoreError):
+                    self.pool.leave_out_blind(job, error.__cause__)
+                    self.end()
+                else:
+                    losses = max(losses + 1, max(self.pool.deaths.values(), default=0) if by_deaths else 0)
                 most = self._most_losses(job)
                 if losses > most or (losses == most and isinstance(error, DeadlyWork)):
                     what = f"round {rounds[0]}" if rounds[0] else "work before round 1"
@@ -236,9 +235,5 @@ class GraphExecutor:
         self.pool.look(job)
 
 
-def _start_advice(round: int) -> str:
-    return "start again"
-
-
 def _resume_advice(round: int) -> str:
-    return f"rounds to {round - 1} are kept, `roundweave resume` goes on"
+    return f"rounds to {round - 1} are kept, `roundweave resume` goes on" if round else "start again"

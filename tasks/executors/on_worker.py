@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from distributed import get_worker, secede, worker_client
 
-from storage.errors import RoundweaveError, StoreError, show_whole
+from storage.errors import RoundweaveError, show_whole
 from storage.rounds.commits import Commit
 from tasks.clusters.watching import report_timing
 from tasks.persistence.committing import commit_round
@@ -35,13 +35,9 @@ def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
-def unusable(attempt: Attempt) -> str:
-    """Why the worker that calls this cannot read or write the store of an attempt; empty if it can."""
-    try:
-        attempt.open().place.make()
-    except StoreError as error:
-        return str(error).partition(";")[0]
-    return ""
+def reach(attempt: Attempt) -> None:
+    """Raise the `StoreError` for which the worker that calls this cannot read or write the store of an attempt."""
+    attempt.open().place.make()
 
 
 def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:

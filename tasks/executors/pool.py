@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from distributed import Client, Future
 
-from storage.errors import ClusterError, NotARun, StoreError, listed
+from storage.errors import ClusterError, StoreError, listed
 from tasks.clusters.watching import Lost, Watch
 from tasks.clusters.workers import ANSWER_SECONDS, usable_workers
-from tasks.executors.on_worker import run_step, unusable
+from tasks.executors.on_worker import reach, run_step
 from tasks.rounds.job import Job
 from tasks.rounds.timing import Notice, Stragglers
 from tasks.when import Asynchronous
@@ -61,11 +61,15 @@ PLACED = ("data", "map", "score", *PUSHES)
 """Kinds of tasks that prefer the worker that holds their examples. All other kinds are small, and go first."""
 
 
+STARVED = 3
+"""How many workers may run out of memory one after the other, with nothing done between, before a run gives up."""
+
+
 class WorkerPool:
     """The workers of a Dask client, and the futures that they hold for longer than a window of rounds.
 
-    `deaths` counts by partition how many workers died while they worked on it. `blind` are workers that do not see
-    the run's store, and are not used.
+    `deaths` counts by partition how many workers died while they worked on it, and `out_of_memory` those that ran
+    out of memory since something was done. `blind` are workers that do not see the run's store, and are not used.
     """
 
     def __init__(self, client: Client, worker_timeout: float, notice: Notice) -> None:
@@ -74,6 +78,7 @@ class WorkerPool:
         self.workers: list[str] = []
         self.blind: set[str] = set()
         self.deaths: Counter[int] = Counter()
+        self.out_of_memory = 0
         self._watch = Watch(client, worker_timeout)
         self._stragglers = Stragglers(worker_timeout, notice)
         self._paused: set[str] = set()
@@ -88,7 +93,7 @@ class WorkerPool:
         If workers came or went since the last call, their data is forgotten and will be loaded again. With
         `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other.
         """
-        workers = self.usable_workers()
+        workers = usable_workers(self.client, self.blind)
         if workers != self.workers:
             self.forget()
             self.workers = workers
@@ -96,34 +101,24 @@ class WorkerPool:
         blocks = most if one_by_one else min(most, max(1, len(workers) // ranks))
         return replace(job, blocks=blocks, one_by_one=one_by_one)
 
-    def usable_workers(self) -> list[str]:
-        """The addresses of the workers that see the run's store; see `tasks.clusters.workers.usable_workers`."""
-        return usable_workers(self.client, self.blind)
-
     @property
     def only(self) -> list[str]:
-        """The workers that alone may be given tasks; empty if all may."""
+        """The workers that alone are given tasks; empty if all workers see the store."""
         return self.workers if self.blind else []
 
     def leave_out_blind(self, job: Job | None, error: StoreError) -> None:
         """Use those workers no more that cannot read or write the store, and notify of each.
 
-        Raises the `error` of a step if there is none, or if no worker is left: `ClusterError` if none sees the run.
+        Raises the `error` of a step if all can, or if none can.
         """
-        here = self.usable_workers()
-        why = job and self.client.run(unusable, job.attempt, workers=here, on_error="ignore")
-        blind = {worker: reason for worker, reason in (why or {}).items() if reason}
+        here = usable_workers(self.client, self.blind)
+        answers = job and self.client.run(reach, job.attempt, workers=here, on_error="return")
+        blind = {worker: why for worker, why in (answers or {}).items() if isinstance(why, StoreError)}
         self.blind |= blind.keys()
-        if not self.blind.issuperset([*here, *self.workers]) and blind:
-            for worker, reason in blind.items():
-                self.notice(f"worker {worker} is not used, as it does not see the run: {reason}")
-        elif blind and isinstance(error, NotARun):
-            raise ClusterError(
-                f"no worker sees the run, {error.args[0].partition(';')[0]} there; --root must be a folder or a bucket "
-                "that the workers share with this process"
-            )
-        else:
+        if not blind or self.blind.issuperset([*here, *self.workers]):
             raise error
+        for worker, why in blind.items():
+            self.notice(f"worker {worker} is not used: {str(why).partition(';')[0]}")
 
     def forget(self) -> None:
         """Use new keys from now on, and hold no data. Futures are dropped: cancelling them would disconnect."""
@@ -174,7 +169,8 @@ class WorkerPool:
     def look(self, job: Job | None = None) -> bool:
         """Notify of lost and paused workers and of stragglers, and count the deaths of workers by partition.
 
-        Returns whether a worker was lost since the last look.
+        Returns whether a worker was lost since the last look. Raises `ClusterError` once `STARVED` workers ran out
+        of memory one after the other.
         """
         seen = self._watch.look()
         self._stragglers.look(seen.timings)
@@ -183,10 +179,18 @@ class WorkerPool:
             self.notice(f"worker {worker} is paused by Dask: it uses {memory} of memory; give workers more")
         self._paused = set(seen.paused)
         for lost in seen.lost:
-            self.deaths.update({partition for _, partition in _parts(job, lost.working, PLACED)})
+            at = {partition for _, partition in _parts(job, lost.working, PLACED)}
+            self.deaths.update(at or ([] if lost.partition is None else [lost.partition]))
+            self.out_of_memory += bool(lost.memory)
             again = _parts(job, (*lost.working, *lost.finished), ("map", *PUSHES))
             of = "push" if job and isinstance(job.work.algorithm.when, Asynchronous) else "round"
             self.notice(_lost_line(lost, [number for number, _ in again], [part for _, part in again], of))
+            if self.out_of_memory == STARVED:
+                what = f"{self.suspects()}{STARVED} workers ran out of memory in a row ({lost.memory})"
+                self.deaths.clear()  # which are named
+                raise ClusterError(
+                    f"{what}; give workers more memory, or more --partitions of fewer examples each"
+                )
         return bool(seen.lost)
 
     def suspects(self) -> str:
@@ -215,6 +219,9 @@ def _lost_line(lost: Lost, numbers: Sequence[int], partitions: Iterable[int], of
     `numbers` are those of rounds, or of pushes; `of` is the word for them.
     """
     why = f"has been silent for {lost.silent:.0f} s and is given up" if lost.silent else "is lost"
+    if lost.memory:
+        at = "" if lost.partition is None else f" at partition {lost.partition}"
+        why = f"is lost, as it ran out of memory{at} ({lost.memory})"
     if not lost.working and not lost.finished:
         return f"worker {lost.worker} {why}; it had no work"
     again = listed(partitions)

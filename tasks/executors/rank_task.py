@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from distributed import get_worker
+from tornado.ioloop import PeriodicCallback
 
 from tasks.compute.communicator import Alone
 from tasks.data.loading import BlockExamples
@@ -14,6 +15,7 @@ from tasks.numerics.pinning import generators_kept
 from tasks.persistence.mapping import WholeNetwork
 from tasks.persistence.streaming import InShares
 from tasks.process_group.collectives import Broken
+from tasks.process_group.connections import Connections
 from tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
 from tasks.rounds.failures import MapRaised
 from tasks.rounds.job import Job
@@ -37,7 +39,7 @@ def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, top
     this rank knows to be committed, or None if another rank is lost. Ends early if it is halted, or if the client
     no longer waits for it.
     """
-    worker, forgotten = get_worker(), _forgotten()
+    worker, forgotten, connections = get_worker(), _forgotten(), Connections()
     opened = open_rendezvous(meeting.host) if meeting.rank == 0 else None
     if opened is not None:
         meeting = replace(meeting, port=opened.port)
@@ -46,13 +48,17 @@ def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, top
     def halted() -> bool:
         return topic in _halted or forgotten()
 
+    # An exchange cannot ask by itself whether it is still waited for.
+    asking = PeriodicCallback(lambda: connections.shut() if forgotten() else None, 1000)
+    worker.loop.add_callback(asking.start)
     try:
-        with join_group(meeting, halted, opened, forgotten) as group, generators_kept():
+        with join_group(meeting, halted, connections, opened) as group, generators_kept():
             examples = BlockData(group.rank // job.ranks, draw, data)
             return _run(job, group, examples, halted, lambda round: worker.log_event(topic, ("round", round)))
     except Broken:
         return None
     finally:
+        worker.loop.add_callback(asking.stop)
         _halted.discard(topic)
 
 

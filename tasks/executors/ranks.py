@@ -21,7 +21,7 @@ from distributed.client import FuturesCancelledError
 
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
-from tasks.clusters.workers import LOOK_SECONDS, Idleness, LostWork, processes, result
+from tasks.clusters.workers import LOOK_SECONDS, Idleness, LostWork, processes, result, usable_workers
 from tasks.compute.compute import whole_part
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.on_worker import run_step
@@ -127,7 +127,7 @@ class RanksExecutor(GraphExecutor):
     def _await_team(self, job: Job) -> None:
         """Wait a while for workers to come back, if a team was formed and too few workers are left for one."""
         deadline = time.monotonic() + TEAM_SECONDS
-        while self._formed_teams and len(self.pool.usable_workers()) < job.ranks:
+        while self._formed_teams and len(usable_workers(self.client, self.pool.blind)) < job.ranks:
             if time.monotonic() > deadline:
                 return
             time.sleep(LOOK_SECONDS)

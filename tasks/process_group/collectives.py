@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
-
-Result = TypeVar("Result")
 
 
 class Broken(BaseException):
@@ -58,7 +56,7 @@ class Collectives:
             dist.destroy_process_group(ours)
 
 
-def unbroken(exchange: Callable[[], Result]) -> Result:
+def unbroken(exchange: Callable[[], Any]) -> Any:
     """What an exchange returns; raises `Broken` if it fails because a rank is gone."""
     try:
         return exchange()

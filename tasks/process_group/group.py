@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psutil
@@ -28,15 +29,14 @@ from tasks.process_group.collectives import Broken, Collectives, unbroken
 from tasks.process_group.connections import Connections
 from tasks.process_group.messages import Message
 
-FORMING_SECONDS = 60
-"""Seconds that ranks wait for each other when they meet."""
+FORMING = timedelta(seconds=60)
+"""How long ranks wait for each other when they meet and connect."""
 
 LOOK_SECONDS = 0.2
 """Seconds after which a rank that waits for others checks whether it was halted."""
 
-FORMING = timedelta(seconds=FORMING_SECONDS)
 FOREVER = timedelta(days=365)
-"""The timeout of exchanges: a map may take any time, and a lost rank is noticed by its connection."""
+"""The timeout of exchanges: a map may take any time, and a lost rank is noticed by its connections."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ def open_rendezvous(host: str) -> TCPStore:
 class Group:
     """The communicator of several ranks that have met; `join_group` and `part` make it."""
 
-    def __init__(self, rank: int, connections: Connections, process_group: Any = None) -> None:
+    def __init__(self, rank: int, connections: Connections, process_group: Any) -> None:
+        process_group.set_timeout(FOREVER)
+        connections.watch()
         self._connections = connections
         self._all_ranks = Collectives(process_group)
         self.rank = rank
@@ -87,10 +89,8 @@ class Group:
         for ranks in parts:
             if len(ranks) > 1:
                 # Torch demands that all ranks make all parts, also those that they are not in.
-                with self._connections.forming():
-                    process_group = unbroken(lambda: dist.new_group([*ranks], timeout=FORMING, backend="gloo"))
+                process_group = unbroken(partial(dist.new_group, [*ranks], timeout=FORMING, backend="gloo"))
                 if self.rank in ranks:
-                    process_group.set_timeout(FOREVER)
                     mine = Group(ranks.index(self.rank), self._connections, process_group)
                     self._parts.append(mine)
         return mine
@@ -118,31 +118,28 @@ def _channels(rank: int, all_ranks: Collectives) -> list[Channel]:
 
 @contextmanager
 def join_group(
-    meeting: Rendezvous,
-    halted: Callable[[], bool],
-    opened: TCPStore | None = None,
-    forgotten: Callable[[], bool] = lambda: False,
+    meeting: Rendezvous, halted: Callable[[], bool], connections: Connections, opened: TCPStore | None = None
 ) -> Iterator[Group | Alone]:
-    """Make this process a rank of a group until the context ends.
+    """Make this process a rank of a group until the context ends. Its `connections` may be shut at any time.
 
     Rank 0 passes `opened`, the result of `open_rendezvous`. Raises `Broken` if the other ranks do not come within
-    a minute, or if `halted` returns true while it waits for them. Within the context every exchange raises it
-    once `forgotten` returns true, or the link to another rank has been cut for a minute.
+    a minute, or if `halted` returns true while it waits.
     """
     if meeting.ranks == 1:
         yield Alone()
         return
-    connections = Connections()
-    with connections.broken_once(forgotten), _interface_chosen(meeting):
-        with connections.forming():
-            store = opened or unbroken(lambda: TCPStore(meeting.host, meeting.port, timeout=FORMING))
-            _meet(store, meeting, halted)
-            places: dict[str, Any] = {"store": store, "rank": meeting.rank, "world_size": meeting.ranks}
-            unbroken(lambda: dist.init_process_group("gloo", timeout=FORMING, **places))
+    store = opened or unbroken(partial(TCPStore, meeting.host, meeting.port, timeout=FORMING))
+    _meet(store, meeting, halted)
+    with _interface_chosen(meeting):
+        joined: dict[str, Any] = {
+            "store": store,
+            "rank": meeting.rank,
+            "world_size": meeting.ranks,
+            "timeout": FORMING,
+        }
+        unbroken(partial(dist.init_process_group, "gloo", **joined))
         try:
-            assert dist.group.WORLD is not None
-            dist.group.WORLD.set_timeout(FOREVER)
-            with closing(Group(meeting.rank, connections)) as group:
+            with closing(Group(meeting.rank, connections, dist.group.WORLD)) as group:
                 yield group
         finally:
             dist.destroy_process_group()
@@ -152,7 +149,7 @@ def _meet(store: TCPStore, meeting: Rendezvous, halted: Callable[[], bool]) -> N
     """Wait until all ranks are there; raises `Broken` if they do not come."""
     store.set(f"here/{meeting.rank}", "yes")
     waited_for = [f"here/{rank}" for rank in range(meeting.ranks)]
-    deadline = time.monotonic() + FORMING_SECONDS
+    deadline = time.monotonic() + FORMING.total_seconds()
     while time.monotonic() < deadline and not halted():
         try:
             store.wait(waited_for, timedelta(seconds=LOOK_SECONDS))
