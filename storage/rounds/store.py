@@ -155,7 +155,5 @@ def open_store(address: str, token: str, epoch: int, fsync: bool) -> RoundStore:
     place = place_of(address, fsync)
     claim = read_claim(place, epoch) if epoch else None
     if epoch and (claim is None or claim.token != token):
-        raise NotARun(
-            f"{address} is not this run on a worker; give a --root (folder or bucket) that workers share"
-        )
+        raise NotARun(f"{address} is not this run on a worker; give a --root (a folder, a bucket) that they share")
     return RoundStore(fenced(place, epoch))

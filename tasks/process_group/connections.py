@@ -40,7 +40,7 @@ class Connections:
     def shut(self) -> None:
         """Break the connections, so that an exchange which waits for others ends; also while the group forms."""
         now = _connections()
-        for file, *_ in now & self._own or now - self._before:
+        for file, *_ in now & self._own if self._own else now - self._before:
             with suppress(OSError), socket.socket(fileno=os.dup(file)) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
 

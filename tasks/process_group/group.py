@@ -59,8 +59,9 @@ def open_rendezvous(host: str) -> TCPStore:
 class Group:
     """The communicator of several ranks that have met; `join_group` and `part` make it."""
 
-    def __init__(self, rank: int, connections: Connections, process_group: Any) -> None:
-        process_group.set_timeout(FOREVER)
+    def __init__(self, rank: int, connections: Connections, process_group: Any = None) -> None:
+        formed: Any = process_group or dist.group.WORLD
+        formed.set_timeout(FOREVER)
         connections.watch()
         self._connections = connections
         self._all_ranks = Collectives(process_group)
@@ -131,15 +132,10 @@ def join_group(
     store = opened or unbroken(partial(TCPStore, meeting.host, meeting.port, timeout=FORMING))
     _meet(store, meeting, halted)
     with _interface_chosen(meeting):
-        joined: dict[str, Any] = {
-            "store": store,
-            "rank": meeting.rank,
-            "world_size": meeting.ranks,
-            "timeout": FORMING,
-        }
-        unbroken(partial(dist.init_process_group, "gloo", **joined))
+        who: dict[str, Any] = {"rank": meeting.rank, "world_size": meeting.ranks}
+        unbroken(partial(dist.init_process_group, "gloo", store=store, timeout=FORMING, **who))
         try:
-            with closing(Group(meeting.rank, connections, dist.group.WORLD)) as group:
+            with closing(Group(meeting.rank, connections)) as group:
                 yield group
         finally:
             dist.destroy_process_group()

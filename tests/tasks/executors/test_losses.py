@@ -19,6 +19,7 @@ from tasks.clusters.workers import wait_at_most
 from tasks.evidence.results import RoundResult
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
+from tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.deeds import KILL, STOP, foreign, lines, replay_job
 
 slow = pytest.mark.slow
@@ -84,12 +85,20 @@ def test_a_map_that_hangs_is_named_while_it_hangs(train, client, fields, hang, c
 
 
 @slow
-def test_a_partition_that_takes_all_memory_is_named(train, fields, do) -> None:
+@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
+def test_a_partition_that_takes_all_memory_is_named_and_given_up_after_the_third_worker(
+    train, fields, do, caplog, kind
+) -> None:
     """The nanny kills its worker at 95 % of the memory it may have."""
     do("hog = torch.ones(1 << 28); time.sleep(60)", 2, 1, always=True)
-    deadly = r"round 2 was lost 2 times \(workers died at partition 2: 2 workers died one after the other"
-    with foreign(memory_limit="1GiB") as client, pytest.raises(ClusterError, match=deadly):
-        train(GraphExecutor(client), 1, **fields, name="there")
+    wanted = (
+        r"workers died at partition [^:]*2[^:]*: 3 workers ran out of memory in a row \(.* of 1.00 GiB\); give"
+    )
+    with foreign(memory_limit="1GiB") as client, pytest.raises(ClusterError, match=wanted):
+        train(kind(client), 1, **fields, name="there")
+    told = [line for line in lines(caplog) if " is lost" in line]
+    assert len(told) == 3
+    assert all("is lost, as it ran out of memory at partition 2 (" in line for line in told)
 
 
 @contextmanager
@@ -118,11 +127,12 @@ def test_where_no_worker_is_left_it_is_told_what_they_died_at(train, fields, do,
 
 
 @slow
-def test_a_hung_worker_that_nobody_ends_is_left_behind(train, fields, do, tmp_path) -> None:
+@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
+def test_a_hung_worker_that_nobody_ends_is_left_behind(train, fields, do, tmp_path, kind) -> None:
     reference = train(**fields, name="reference")
     do(STOP, 2, 2)
     with without_nanny(tmp_path) as (client, workers):
-        run = train(GraphExecutor(client, worker_timeout=5), 2, **fields, name="there")
+        run = train(kind(client, worker_timeout=5), 2, **fields, name="there")
         assert sum(psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED for worker in workers) == 1
         assert len(client.nthreads()) == 1
     assert run.digest == reference.digest

@@ -5,6 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +19,7 @@ import torch
 from storage.values.state import Update
 from tasks.process_group.channels import SharedMemory
 from tasks.process_group.collectives import Broken
+from tasks.process_group.connections import HEARTBEAT, Connections
 from tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
 
 RANKS = 3
@@ -89,6 +93,37 @@ def one_leaves(group: Group) -> str:
     return one_dies(group)
 
 
+def one_is_stopped(group: Group) -> str | None:
+    """The others are told to wait no longer, as a rank is once nobody waits for it."""
+    processes = group.all_gather(os.getpid())
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    threading.Timer(0.5, group._connections.shut).start()
+    try:
+        group.all_gather(group.rank)
+    except Broken:
+        return "broken"
+    finally:
+        if group.rank == 0:
+            os.kill(processes[1], signal.SIGKILL)
+    return None
+
+
+def link_is_cut(group: Group) -> str:
+    """Of the machine to itself. A heartbeat is of seconds here, not of a minute."""
+    HEARTBEAT.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_USER_TIMEOUT=3000)
+    group._connections.watch()
+    group.all_gather(group.rank)
+    if group.rank == 0:
+        subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
+    try:
+        group.all_gather(group.rank)
+        group.all_gather(group.rank)
+    except Broken:
+        return "broken"
+    return "whole"
+
+
 def rank(number: int, ports: Any, results: Any, work: Callable[[Group], Any], shares: bool) -> None:
     if not shares:
         del os.memfd_create  # as on a system that has no such memory
@@ -98,7 +133,7 @@ def rank(number: int, ports: Any, results: Any, work: Callable[[Group], Any], sh
             ports.put(opened.port)
     meeting = Rendezvous(number, RANKS, "127.0.0.1", opened.port if opened else ports.get())
     listening = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
-    with join_group(meeting, lambda: False, opened) as group:
+    with join_group(meeting, lambda: False, Connections(), opened) as group:
         listening |= {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
         assert listening <= {"127.0.0.1"}, listening
         results.put((number, work(group)))
@@ -141,6 +176,19 @@ def test_who_is_left_alone_by_a_rank_that_died_knows_it() -> None:
     assert results_of(one_dies, 2) == {0: "broken", 2: "broken"}
 
 
+def test_who_waits_for_a_rank_that_is_stopped_can_be_told_to_wait_no_longer() -> None:
+    assert results_of(one_is_stopped, 2) == {0: "broken", 2: "broken"}
+
+
+def test_ranks_whose_link_is_cut_for_good_know_it_on_both_sides() -> None:
+    if subprocess.run(["unshare", "-rn", "ip", "link"], check=False, capture_output=True).returncode:
+        pytest.skip("this system gives a process no network of its own")
+    work = f"from {__name__} import *; print(sorted(results_of(link_is_cut, RANKS).items()))"
+    line = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, "-c", work]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=90)
+    assert done.stdout.strip() == "[(0, 'broken'), (1, 'broken'), (2, 'broken')]"
+
+
 @pytest.mark.slow
 def test_who_is_left_alone_by_a_rank_that_went_knows_it() -> None:
     assert results_of(one_leaves, 3) == {0: "broken", 1: "left", 2: "broken"}
@@ -150,6 +198,8 @@ def test_a_rank_that_nobody_joins_gives_up_once_it_is_halted() -> None:
     looks = iter([False, False, True])
     with (
         pytest.raises(Broken),
-        join_group(Rendezvous(0, 2, "127.0.0.1", 0), lambda: next(looks), open_rendezvous("127.0.0.1")),
+        join_group(
+            Rendezvous(0, 2, "127.0.0.1", 0), lambda: next(looks), Connections(), open_rendezvous("127.0.0.1")
+        ),
     ):
         pass

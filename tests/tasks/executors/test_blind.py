@@ -1,0 +1,85 @@
+"""Workers that do not see the runs' folder: they are not used, and are named; where none sees it, the run ends."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client, LocalCluster
+
+from storage.errors import NotARun
+from tasks.clusters.connecting import connect
+from tasks.executors.graph import GraphExecutor
+from tasks.executors.ranks import RanksExecutor
+from tests.tasks.executors.deeds import until
+
+NOT_USED = r"worker tcp://\S+ is not used: \S+there.*\.zarr is not this run on a worker"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Client]]:
+    """Start worker processes, of which the blind ones have nothing in the folder of the runs."""
+    if subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system mounts no file system for a process of its own")
+    (tmp_path / "runs").mkdir()
+    hidden = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs tmpfs {tmp_path / "runs"} && exec "$@"', "sh"]
+    started: list[subprocess.Popen[bytes]] = []
+    with LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL") as local:
+        command = [
+            sys.executable,
+            "-m",
+            "dask",
+            "worker",
+            local.scheduler_address,
+            "--no-nanny",
+            "--nthreads",
+            "1",
+        ]
+        command += ["--local-directory", str(tmp_path)]
+        connection = connect(local.scheduler_address, 1)
+
+        def begin(seeing: int, blind: int) -> None:
+            for line in [command] * seeing + [[*hidden, *command]] * blind:
+                started.append(subprocess.Popen(line, stderr=subprocess.DEVNULL))
+            until(lambda: len(local.scheduler.workers) == len(started))
+
+        try:
+            yield begin, connection
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+
+
+def test_a_worker_that_does_not_see_the_runs_is_not_used_and_named(train, fields, start) -> None:
+    """At first it joins in mid-run, then it is there from the beginning."""
+    reference, served = train(**fields, name="reference"), fields | {"algorithm": "fed_buff"}
+    begin, connection = start
+    begin(2, 0)
+    told: list[str] = []
+    with connection as client:
+
+        def join(commit) -> None:
+            if commit.round == 1:
+                begin(0, 1)
+
+        run = train(GraphExecutor(client, notice=told.append), 1, join, **fields, name="there")
+        assert run.digest == reference.digest
+        for number, kind in enumerate([GraphExecutor, RanksExecutor]):
+            run = train(kind(client, notice=told.append), 4, **fields, name=f"there-{number}")
+            assert run.digest == reference.digest
+        assert train(GraphExecutor(client, notice=told.append), 4, **served, name="there-served").done == 4
+    assert 3 <= len(told) <= 4  # the run may have ended before the one that joined was asked for anything
+    assert all(re.fullmatch(NOT_USED, line) for line in told)
+
+
+def test_where_no_worker_sees_the_runs_a_run_ends_with_what_to_do(train, fields, start) -> None:
+    begin, connection = start
+    begin(0, 2)
+    wanted = r"is not this run on a worker; give a --root \(a folder, a bucket\) that they share"
+    with connection as client, pytest.raises(NotARun, match=wanted):
+        train(GraphExecutor(client), 1, **fields, name="there")
