@@ -7,12 +7,16 @@ import difflib
 import os
 import threading
 import traceback
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+CODE_RAISES = (Exception, SystemExit, GeneratorExit, CancelledError)
+"""What the user's code may raise; the last three would end a process, a generator or a task without a word."""
 
 LONGEST = 10_000
 """The most characters of a text that are shown."""
@@ -204,14 +208,14 @@ def show_whole(error: BaseException) -> None:
 def failing_as(convert: Callable[[BaseException], RoundweaveError]) -> Iterator[None]:
     """A context for running the user's code, whose exceptions are raised as the error that `convert` gives.
 
-    A `RoundweaveError` passes unchanged. `sys.exit()` is converted as well, and so is a KeyboardInterrupt outside
-    of the main thread, where it cannot come from Ctrl-C: either would end a worker process.
+    A `RoundweaveError` passes unchanged. All of `CODE_RAISES` is converted, and so is a KeyboardInterrupt outside
+    of the main thread, where it cannot come from Ctrl-C.
     """
     try:
         yield
     except RoundweaveError:
         raise
-    except (Exception, SystemExit) as error:
+    except CODE_RAISES as error:
         raise convert(error) from error
     except KeyboardInterrupt as error:
         if threading.current_thread() is threading.main_thread():

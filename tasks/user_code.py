@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 
-from storage.errors import CodeError, one_line, reason
+from storage.errors import CODE_RAISES, CodeError, failing_as, one_line, reason
 from storage.values.hashing import json_digest, text_digest
 from tasks.definitions import definitions_of
 from tasks.user_modules import PREFIX, Imports, called, file_of, is_library, load, module_of
@@ -65,7 +65,8 @@ class Code:
     def load(self) -> Callable[..., Any]:
         """The function itself, made by running the stored source; raises `CodeError`."""
         if self.pickled:
-            function = cloudpickle.loads(base64.b64decode(self.pickled))
+            with failing_as(lambda error: CodeError(f"{self.reference}: {one_line(error)}; is it in PYTHONPATH?")):
+                function = cloudpickle.loads(base64.b64decode(self.pickled))
         else:
             function = getattr(_module(self), self.name, None)
         if not callable(function):
@@ -199,7 +200,7 @@ def _module(code: Code) -> ModuleType:
         texts = dict(code.siblings) | {path.relative_to(folder).as_posix(): code.source}
         root = PREFIX + text_digest(repr((code.path, module, texts, code.names)))[:16]
         return load(root, folder, module, texts, dict(code.names))
-    except (Exception, SystemExit) as error:
+    except CODE_RAISES as error:
         reason = re.sub(rf"{PREFIX}\w+\.", "", one_line(error))
         raise CodeError(f"{code.reference}: the file does not run: {reason}") from error
 

@@ -55,7 +55,8 @@ def check_checkpoint(
     """Raise `CheckpointError` unless tensors have the names and shapes of a network and are finite in its dtypes.
 
     `expected` has the network's tensors, of which the values are not read. Integer scalars, such as
-    ``num_batches_tracked``, may be missing, and so may all but one of tied tensors.
+    ``num_batches_tracked``, may be missing, and so may all but one of tied tensors. What is not trained may be
+    infinite.
     """
     tensors = _with_tied(tensors, expected)
     _check_names(place, tensors, expected)
@@ -64,7 +65,7 @@ def check_checkpoint(
         if actual != wanted:
             raise CheckpointError(f"{place}: {name!r} is {actual}, but {wanted} in the network; {WHOSE}")
         dtype = expected[name].dtype
-        broken = _not_finite(tensor, dtype)
+        broken = _not_finite(tensor, dtype, expected[name].requires_grad)
         if broken:
             number = f"{broken} of {tensor.numel()} elements that are not finite as {dtype_name(dtype)}"
             raise CheckpointError(f"{place}: {name!r} has {number}; take an earlier checkpoint")
@@ -73,12 +74,12 @@ def check_checkpoint(
 def outline(network: torch.nn.Module) -> dict[str, torch.Tensor]:
     """A network's tensors without their values, on the meta device; only integer scalars keep theirs.
 
-    Those that are tied, as they are one tensor under several names, are one here, too.
+    Those that are tied, as they are one tensor under several names, are one here, too, and trained ones are so.
     """
     named, outlines = network.state_dict(keep_vars=True), dict[int, torch.Tensor]()
     for tensor in named.values():
-        kept = tensor.detach() if _described(tensor) == INTEGER else torch.empty_like(tensor, device="meta")
-        outlines.setdefault(id(tensor), kept)
+        empty = torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
+        outlines.setdefault(id(tensor), tensor.detach() if _described(tensor) == INTEGER else empty)
     return {name: outlines[id(tensor)] for name, tensor in named.items()}
 
 
@@ -175,9 +176,10 @@ def _described(tensor: torch.Tensor) -> str:
     return f"{'bool' if dtype == torch.bool else number} of shape {tuple(tensor.shape)}"
 
 
-def _not_finite(tensor: torch.Tensor, dtype: torch.dtype) -> int:
+def _not_finite(tensor: torch.Tensor, dtype: torch.dtype, trained: bool) -> int:
+    """How many elements a network cannot have: NaN, and infinity where it is `trained`; a mask may hold -inf."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0
     values = tensor.to(dtype)
     values = values.float() if values.itemsize == 1 else values  # isfinite does not support float8
-    return int(values.numel() - values.isfinite().sum())
+    return int(values.isnan().sum() + (values.isinf().sum() if trained else 0))

@@ -24,7 +24,7 @@ SMALL = 1 << 26
 """Files of at most so many bytes are read without checking how much memory is left."""
 
 
-def refuse_larger_than_memory(size: int, path: Path) -> None:
+def refuse_larger_than_memory(size: int, path: Path | str) -> None:
     """Raise `StoreError` for a file larger than the free memory, since reading it would kill the process."""
     if size > SMALL and size > (free := psutil.virtual_memory().available):
         raise StoreError(f"{path} would take {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are left")

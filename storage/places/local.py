@@ -51,6 +51,8 @@ def _refusal(what: str, error: Exception) -> PlaceError | None:
     return kind(f"cannot {what}: {error.strerror or error}; {remedy}")
 
 
+UNLINKED, ELSEWHERE = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS), "give another --root, such as on ext4 or NFS"
+
 _reading, _writing, _deleting = (refusing(act, _refusal) for act in ("read", "write", "delete"))
 
 
@@ -151,6 +153,10 @@ class LocalPlace:
             except FileNotFoundError:
                 # The holder of the lease swept the temporary file together with those of former writers.
                 return self.create(key, *pieces, durable=durable)
+            except OSError as error:
+                if error.errno not in UNLINKED:
+                    raise
+                raise PlaceError(f"{self}: {error.strerror}: its disk has no hard links; {ELSEWHERE}") from error
         return True
 
     @_deleting

@@ -17,6 +17,7 @@ from storage.hierarchy.documents import replace_documents
 from storage.hierarchy.schema import ArraySpec
 from storage.hierarchy.shards import read_stored, write_shard
 from storage.places.base import together
+from storage.places.descriptors import refuse_larger_than_memory
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.log import CommitLog
 from storage.rounds.pruned import Pruned, has_updates, read_pruned, there
@@ -102,6 +103,7 @@ class StoredTensors:
         `layout` says. Raises as `read_state` does.
         """
         commit = self.commit(at)
+        refuse_larger_than_memory(self.schema.stored_bytes(1, 0), f"a state of {self.place}")
         params, buffers, frozen = map(empty_vectors, (layout.params, layout.buffers, layout.frozen))
         memory = {slot: empty_vectors(layout.params) for slot in self.schema.memory}
         state = State(params, buffers, frozen, memory, commit.round)

@@ -22,7 +22,9 @@ Vectors = Mapping[str, torch.Tensor]
 """One contiguous vector, (element,), by the name of its logical dtype, such as ``{"float32": ...}``."""
 
 
-RAW = {"bfloat16": "uint16"}
+FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+
+RAW = {"bfloat16": "uint16", "complex32": "uint32", **dict.fromkeys(FLOAT8, "uint8")}
 """Logical dtypes that numpy lacks, and the numpy dtype that holds their raw bits."""
 
 
@@ -36,8 +38,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stores a plain value for each element: it is not sparse, meta, nested or quantized."""
-    return tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
+    """Whether a tensor stores a plain value for each element: it is not sparse, meta, nested, or of some bits."""
+    name = dtype_name(tensor.dtype)
+    plain = tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
+    return plain and hasattr(np, RAW.get(name, name))
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -67,8 +67,11 @@ def drawing(work: Work) -> Draw:
 
 
 def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:
-    """The server's record in the commit before a round; see `standing`."""
-    return recorded or standing(None, work.cohort(0) or range(work.partitions.split.partitions))
+    """The server's record in the commit before a round; see `standing`. Raises `RoundFailed` for an odd one."""
+    server = recorded or standing(None, work.cohort(0) or range(work.partitions.split.partitions))
+    if len(server.in_flight) != work.partitions.taking_part:
+        raise RoundFailed(f"the server's record has {len(server.in_flight)} partitions in flight; restore it")
+    return server
 
 
 def map_version(
@@ -103,6 +106,8 @@ def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[P
     """
     when, round = rules(work), before.state.round + 1
     server = server_before(work, before.server)
+    if unknown := sorted({each.partition for each in pushed} - server.in_flight.keys()):
+        raise RoundFailed(f"round {round}: nothing of partition {unknown[0]} was in flight; restore its record")
     records = {each.partition: _judged(when, server, each) for each in pushed}
     accepted = {
         each.partition: _scaled(each.update, when.factor(_staleness(records[each.partition])))

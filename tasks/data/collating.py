@@ -123,8 +123,8 @@ def _check_unmasked(values: Any, name: str) -> None:
 def _dense(value: Any, name: str) -> torch.Tensor:
     """An array of any form as a dense, contiguous tensor (example, *); raises `DataError`."""
     _check_unmasked(value, name)
-    kind = type(value).__name__
-    with failing_as(lambda error: DataError(f"{name} gives a {kind} that is no array: {one_line(error)}")):
+    kind = f"{type(value).__name__} that is no array of numbers, or lacks some"
+    with failing_as(lambda error: DataError(f"{name} gives a {kind}: {one_line(error)}")):
         tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
     if not is_dense(tensor):
         raise DataError(f"{name} gives a tensor that is sparse, nested or without values; make it a dense one")

@@ -84,7 +84,12 @@ MOST_OUTPUTS = 10_000
 
 
 def check_numbered(classes: int, distinct: int) -> None:
-    """Raise `DataError` if labels below `classes`, of which some occur, are not numbered from 0 upwards."""
+    """Raise `DataError` if labels below `classes`, of which some occur, are not numbered from 0 upwards.
+
+    With 0 `classes` they are not known without reading, so that a built-in network cannot be made.
+    """
+    if not classes:
+        raise DataError("labels are known only as they are read; give the data set all of them as targets")
     if classes > max(MOST_OUTPUTS, 100 * distinct) and distinct:
         raise DataError(
             f"labels go up to {classes - 1}, and {distinct} different ones occur; number them from 0 upwards, use "

@@ -148,8 +148,8 @@ def joined(parts: Sequence[Tensors]) -> Tensors:
     return torch.cat([*parts])
 
 
-def check_values(examples: Examples, name: str, numbers: np.ndarray | None = None) -> None:
-    """Raise `DataError` for a non-finite number or a negative label, naming the first example that has one.
+def check_values(examples: Examples, name: str, numbers: np.ndarray | None = None) -> Examples:
+    """Return the examples; raise `DataError` for a non-finite number or a negative label, naming the first one.
 
     `numbers`, int64 (example,), are what the examples are called; by default they are counted from 0.
     """
@@ -163,7 +163,8 @@ def check_values(examples: Examples, name: str, numbers: np.ndarray | None = Non
     if isinstance(labels, torch.Tensor) and are_scalar_labels(labels) and int(labels.min()) < 0:
         least = int(labels.argmin())
         label = f"label {int(labels[least])} of example {called(least)}"
-        raise DataError(f"{name}: {label} is out of range; labels start at 0")
+        raise DataError(f"{name}: {label} is out of range; labels start at 0, and quantities are floats")
+    return examples
 
 
 def check_distinct(examples: Examples, dtype: str, name: str, columns: Sequence[str] = ()) -> None:

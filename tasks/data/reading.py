@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import RoundweaveError, located
+from storage.errors import CODE_RAISES, RoundweaveError, located
 from tasks.data.collating import batch_of, check_pair, collated, needed
 from tasks.data.current import CURRENT, CurrentPartition, as_partition
 from tasks.data.datasets import Dataset, Reader, check_alike, digest_of
@@ -152,7 +152,7 @@ class Reading:
                 yield
             except RoundweaveError as error:
                 raise ReadingFailed(str(error)) from error
-            except (Exception, SystemExit) as error:
+            except CODE_RAISES as error:
                 raise ReadingFailed(f"{self.source}: {located(error)}") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -69,7 +70,7 @@ class File:
 
 
 def file_at(address: str, name: str = "") -> File:
-    """The file at an address; raises `FileMissing`."""
+    """The file at an address; raises `FileMissing`, and `DataError` for a folder, a pipe or a device."""
     name = name or address.rpartition("/")[2]
     try:
         if scheme_of(address):
@@ -80,6 +81,8 @@ def file_at(address: str, name: str = "") -> File:
             about = obstore.head(*client_of(address))
             return File(name, address, about["size"], str(about["e_tag"]))
         found = Path(address).stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise DataError(f"{address} is a folder, a pipe or a device; put a file in its place")
         return File(name, address, found.st_size, str(found.st_mtime_ns))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileMissing(f"there is no file {address}; restore it, so that every worker sees it") from error
@@ -94,7 +97,7 @@ def files_below(folder: str, pattern: str = DEEP) -> list[File]:
         wanted = [one for one in objects if pattern == DEEP or ("/" not in one[0] and fnmatch(one[0], pattern))]
         files = [File(name, f"{folder}/{name}", about["size"], str(about["e_tag"])) for name, about in wanted]
     else:
-        paths = [path for path in Path(folder).glob(pattern) if path.is_file()]
+        paths = [path for path in Path(folder).glob(pattern) if not path.is_dir()]
         files = [file_at(str(path), path.relative_to(folder).as_posix()) for path in paths]
     if not files:
         raise FileMissing(f"there is no file {pattern} in {folder}; name a folder or a pattern with some")
@@ -134,8 +137,7 @@ class FileReader(Reader):
     def read(self, rows: np.ndarray) -> Examples:
         """The examples at some rows, int64 (row,); raises `DataError` for numbers that are not finite."""
         read = self.load(rows) if self.starts is None else self._gathered(self.starts, rows)
-        check_values(read, self.where, rows)
-        return read
+        return check_values(read, self.where, rows)
 
     def _gathered(self, starts: np.ndarray, rows: np.ndarray) -> Examples:
         """The examples at some rows, int64 (row,), of the groups that begin at `starts`."""

@@ -51,7 +51,7 @@ class Gradient(Map):
         loss = backprop(objective, network, batch)
         check_unchanged(network, objective.layout.params, state.params, LOCAL)
         gradients = {
-            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
             for name, parameter in network.named_parameters()
         }
         return Update(

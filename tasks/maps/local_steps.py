@@ -297,4 +297,4 @@ def _add(parameters: Mapping[str, torch.nn.Parameter], term: Term) -> None:
     with torch.no_grad():
         for name, parameter in parameters.items():
             added = term(name, parameter)
-            parameter.grad = added.clone() if parameter.grad is None else parameter.grad.add_(added)
+            parameter.grad = added.clone() if parameter.grad is None else parameter.grad.to_dense().add_(added)

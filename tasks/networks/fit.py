@@ -54,13 +54,14 @@ def check_fit(
         objective = replace(objective, loss=OWN_LOSS)
     examples, more = partitions.sample(partition), functools.partial(partitions.sample, partition, spread=True)
     where = f"model {objective.model.name} on inputs of {_shapes(examples.inputs)}"
-    with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
+    advice = _advice(objective, examples)
+    with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}{advice}")):
         with in_evaluation(network), torch.no_grad(), pinned(0, threads=1, fill=True):
             outputs = objective.outputs(network, examples.inputs, examples.targets)
             rule = find_rule(objective, network, outputs, examples, description)
             objective = replace(objective, rule=rule)
             if misfit := _misfit(objective, outputs, examples.targets):
-                raise ModelError(where + misfit)
+                raise ModelError(where + misfit + advice)
             padded = partitions.loading.collate is not None
             trial = Trial(network, outputs, examples.targets, more, description.held_out, padded, rule)
             if objective.scores is None:
@@ -96,6 +97,17 @@ def _shapes(inputs: Tensors) -> str:
     return ", ".join(f"{name} {tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for name, tensor in inputs.items())
 
 
+def _advice(objective: Objective, examples: Examples) -> str:
+    """What to do if a network fails on examples whose types few networks take, as the end of a line."""
+    inputs, targets, model = examples.inputs, examples.targets, objective.model.model
+    if isinstance(targets, torch.Tensor) and targets.dtype == torch.bool:
+        return "; give targets that are true or false as whole numbers, or as floats"
+    if isinstance(targets, torch.Tensor) and not targets.is_floating_point() and targets.shape[1:] == (1,):
+        return "; give labels without their second axis"
+    whole = isinstance(inputs, torch.Tensor) and not inputs.is_floating_point()
+    return "; give the inputs as floats" if whole and isinstance(model, str) and model != "gpt" else ""
+
+
 def _misfit(objective: Objective, outputs: Any, targets: Tensors) -> str | None:
     """Why outputs do not fit targets (examples, *), as the end of a sentence that begins with the model's name."""
     axis, classes = objective.rule.axis, objective.rule.classes
@@ -108,6 +120,8 @@ def _misfit(objective: Objective, outputs: Any, targets: Tensors) -> str | None:
             )
         if axis != UNKNOWN and outputs.shape[axis] < classes:
             return f" gives {outputs.shape[axis]} outputs, but labels go up to {classes - 1}"
+    if objective.loss == "cross_entropy" and not classes and targets.shape[1:] == (1,):
+        return ": cross_entropy of a single share is always 0; give whole numbers as labels, or another loss"
     loss = objective.value(outputs, targets)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         return ": the loss must be a single number, or one for each example"

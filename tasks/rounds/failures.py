@@ -27,7 +27,7 @@ def map_error(round: int, partitions: Sequence[int], error: BaseException) -> Ro
         text = _said(error)
     except Exception:  # noqa: BLE001 - the exception is the user's, and to get its text may fail
         text = type(error).__name__
-    return MapRaised(RAISED + text[:LONGEST])
+    return MapRaised(RAISED + text[:LONGEST] + "; give its Embedding sparse=False" * ("sparse" in text.lower()))
 
 
 def own_code(round: int, what: str) -> AbstractContextManager[None]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,10 @@ SCANNED = 4096
 
 
 def reading(file: str | Path, kind: str) -> AbstractContextManager[None]:
-    """A context for libraries that read a file, whose errors become `DataError`s of one line."""
+    """A context for libraries that read a file, whose errors become `DataError`s of one line.
+
+    Raises `DataError` for a pipe, a device, or a file of ``/proc``, as nobody knows how much there is to read.
+    """
 
     def failed(error: BaseException) -> DataError:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -43,6 +48,10 @@ def reading(file: str | Path, kind: str) -> AbstractContextManager[None]:
             return FileMissing(f"there is no file {file}; {what}")
         return DataError(f"{file} cannot be read as {kind}: {reason(error)}")
 
+    with failing_as(failed):
+        path = Path(file)
+        if not scheme_of(str(file)) and not path.is_dir() and not (path.stat().st_size and path.is_file()):
+            raise DataError(f"{file} cannot be read as {kind}: it is empty, a pipe or a device; name a file")
     return failing_as(failed)
 
 
@@ -72,7 +81,7 @@ class Npz(Source):
             if names is None:
                 raise DataError(f"{self.file} has the arrays {', '.join(sizes)}; name them inputs and targets")
             wanted = [name for name in (*names, self.by) if name in sizes]
-            check_memory(self.file, sum(sizes[name] for name in wanted))
+            check_memory(self.file, 2 * sum(sizes[name] for name in wanted))  # arrays, and tensors made of them
             arrays = {name: stored[name] for name in wanted}
         train = _examples(arrays, names[0], names[1], self.file)
         held = _examples(arrays, names[2], names[3], self.file) if {*names[2:]} & {*sizes} else None
@@ -85,9 +94,7 @@ class Npz(Source):
 def _examples(arrays: dict[str, np.ndarray], inputs: str, targets: str, file: str) -> Examples:
     if missing := {inputs, targets} - {*arrays}:
         raise DataError(f"{file} has no array {missing.pop()} beside {({inputs, targets} & {*arrays}).pop()}")
-    examples = examples_of(arrays[inputs], _integers(arrays[targets]), file)
-    check_values(examples, file)
-    return examples
+    return check_values(examples_of(arrays[inputs], _integers(arrays[targets]), file), file)
 
 
 def _integers(targets: np.ndarray) -> np.ndarray:
@@ -179,18 +186,23 @@ def _mapped(file: File) -> Stored:
 
 
 def _chunked(address: str, array: Any, files: Sequence[File]) -> Stored:
-    """An array of a zarr group, which has these files."""
+    """An array of a zarr group, which has these files; says in the log that zarr fills chunks that are missing."""
     where = f"{address}/{array.basename}"
+    if gone := array.nchunks - array.nchunks_initialized:
+        filled = f"{gone} of {array.nchunks} chunks are missing, and are read as {array.fill_value}"
+        logging.getLogger("roundweave").warning(f"{where}: {filled}; restore those that held anything else")
     by_name = {file.name: file for file in files}
     extents = array.shards or array.chunks
     others = [range(-(-size // extent)) for size, extent in zip(array.shape[1:], extents[1:], strict=True)]
 
     def take(rows: slice) -> np.ndarray:
         first, last, _ = rows.indices(array.shape[0])
-        # zarr takes a chunk whose file is gone for one that holds its fill value.
+        whole = array.dtype.itemsize * max(prod(extents), prod((last - first, *array.shape[1:])))
         for place in product(range(first // extents[0], -(-last // extents[0])), *others):
             if file := by_name.get(f"{array.basename}/{array.metadata.encode_chunk_key(place)}"):
                 file.check()
+                whole = max(whole, file.size)
+        check_memory(where, 2 * whole)  # a chunk, and the rows that it is copied to
         with reading(where, "an array of zarr"):
             return np.asarray(array[first:last])
 

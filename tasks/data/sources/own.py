@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset, Subset, TensorDataset
 
-from storage.errors import DataError, failing_as, located
+from storage.errors import DataError, failing_as, located, one_line
 from storage.values.digests import tensor_digest
 from tasks.data.collating import TARGETS, batch_of, collated, examples_of, inputs_and_targets, joined, needed
 from tasks.data.datasets import Dataset, Reader, pixel_scaling
@@ -57,7 +57,8 @@ class Own(Source):
         with failing, alone():  # it may seed generators itself
             value = self.code.load()(*asked)
         if isinstance(value, Dataset):
-            return value
+            held = value.held_out
+            return replace(value, train=_given(value.train, name), held_out=held and _given(held, name))
         parts = value if _is_pair(value) else [value]
         if all(map(is_data_set, parts)):
             return dataset_of(parts, name)
@@ -69,9 +70,18 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2
 
 
+def _given(part: Any, name: str) -> Examples | Reader:
+    """A part of a `Dataset` of ours, which a user may give in any form; raises `DataError`."""
+    if isinstance(part, Examples):
+        return part
+    return _part(part, name) if is_data_set(part) else examples_of(*_pairs(part, name)[0], name)
+
+
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
     """The pairs (inputs, targets) to train on and, if given, held out; raises `DataError` for another value."""
     if isinstance(value, Mapping):
+        if any(map(is_data_set, value.values())):
+            raise DataError(f"{name} returns data sets by name; return one, or a pair with one held out")
         return [inputs_and_targets(value, name)]
     if _is_pair(value):
         # A pair of numbers is an example, not a pair of inputs and targets.
@@ -127,7 +137,7 @@ class Items(Reader):
 
     def read(self, rows: np.ndarray) -> Examples:
         """The examples at some rows, int64 (row,), stacked; raises `DataError` where they do not stack."""
-        return collated(self.items(rows), self.name)
+        return check_values(collated(self.items(rows), self.name), self.name, rows)
 
     def items(self, rows: np.ndarray) -> list[Any]:
         """The examples at some rows, int64 (row,), as the data set gives them."""
@@ -136,7 +146,10 @@ class Items(Reader):
 
     @property
     def targets(self) -> torch.Tensor | None:
-        """The targets (example,), if the data set holds them as those of torchvision do."""
+        """The targets (example,), if the data set, or that of a `Subset`, holds them as torchvision's do."""
+        if isinstance(self.data, Subset):
+            every = _part(self.data.dataset, self.name).targets
+            return every[list(self.data.indices)] if isinstance(every, torch.Tensor) else None
         known = next((getattr(self.data, key) for key in TARGETS if hasattr(self.data, key)), None)
         return None if known is None or len(known) != len(self) else torch.as_tensor(known)
 
@@ -156,7 +169,8 @@ class Columns(Items):
     exact: Any = None
 
     def _at(self, rows: np.ndarray) -> dict[str, Any]:
-        return {**self.data[rows], **({} if self.exact is None else self.exact[rows])}
+        with failing_as(lambda error: DataError(f"{self.name}: {one_line(error)}; fill what is missing (None)")):
+            return {**self.data[rows], **({} if self.exact is None else self.exact[rows])}
 
     def items(self, rows: np.ndarray) -> list[Any]:
         """The examples at some rows, int64 (row,), as dicts."""
@@ -172,7 +186,7 @@ class Columns(Items):
             if np.asarray(column).dtype.kind not in "biuf":
                 raise DataError(f"{self.name}: column {key!r} holds no numbers of one shape; code it or remove it")
         targets = columns.pop(self._target)
-        return batch_of((joined(columns), targets), self.name)
+        return check_values(batch_of((joined(columns), targets), self.name), self.name, rows)
 
     @property
     def _target(self) -> str:

@@ -50,7 +50,8 @@ class Tabular(Source):
             row, column = missing[0]
             first = f"in row {row + 1} (the header is none), column {table.columns[column]!r}"
             gaps = f"{len(missing)} values are missing, the first {first}"
-            raise DataError(f"{self.file}: {gaps}; fill them or remove the rows")
+            text = " (so are texts such as NA, None and null; call them otherwise)" if self.format == "csv" else ""
+            raise DataError(f"{self.file}: {gaps}{text}; fill them or remove the rows")
         targets, names = _coded(table[target], self.file)
         values = np.stack([floats(table[name], f"{self.file}: column {name!r}") for name in inputs], axis=1)
         examples = examples_of(values, targets, self.file)
@@ -144,6 +145,7 @@ def _coded(column: pd.Series, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
 def _read(format: str, file: str) -> pd.DataFrame:
     with reading(file, format):
         if format == "csv":
+            check_memory(file, Path(file).stat().st_size)
             return pd.read_csv(file)
         # The file's size says little about the memory needed, as repeated values take no room in it.
         metadata = pq.read_metadata(file)

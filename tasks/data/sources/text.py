@@ -12,7 +12,7 @@ from storage.errors import DataError
 from storage.parsing import from_json
 from tasks.data.datasets import Dataset
 from tasks.data.examples import Examples
-from tasks.data.sources.arrays import reading
+from tasks.data.sources.arrays import check_memory, reading
 from tasks.data.sources.table import Source
 
 TIME = 64
@@ -61,6 +61,7 @@ def _windows(codes: np.ndarray, time: int) -> tuple[np.ndarray, np.ndarray]:
 def _read(path: Path) -> dict[str, str]:
     """The texts of a file by role; a plain text file has the single role ""."""
     with reading(path, "text"):
+        check_memory(path, path.stat().st_size * 16)  # inputs and targets are int64
         text = path.read_text(encoding="utf-8")
         texts = from_json(text) if path.suffix == ".json" else {"": text}
     if not isinstance(texts, dict) or not texts or not all(isinstance(value, str) for value in texts.values()):
