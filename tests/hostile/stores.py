@@ -522,6 +522,11 @@ STORES: dict[str, Make] = {
     "fields-100000": attribute(
         "config", "algorithm", value={"name": "scaffold", **{f"o{n}": n for n in range(10**5)}}
     ),
+    # Data that have no end, or would be waited for.
+    "data-of-zeros": attribute("config", "data", value="npz:/dev/zero"),
+    "data-at-random": attribute("config", "data", value="csv:/dev/urandom"),
+    "data-of-a-terminal": attribute("config", "data", value="text:/dev/ptmx"),
+    "data-of-each": attribute("config", "data", value=["npz:/dev/zero", "csv:/dev/zero"]),
 }
 """Stores by name, each of which was found, or may be expected, to do harm."""
 
