@@ -56,7 +56,7 @@ def check_checkpoint(
 
     `expected` has the network's tensors, of which the values are not read. Integer scalars, such as
     ``num_batches_tracked``, may be missing, and so may all but one of tied tensors. What is not trained may be
-    infinite.
+    infinite, if `expected` is an outline.
     """
     tensors = _with_tied(tensors, expected)
     _check_names(place, tensors, expected)
@@ -65,7 +65,8 @@ def check_checkpoint(
         if actual != wanted:
             raise CheckpointError(f"{place}: {name!r} is {actual}, but {wanted} in the network; {WHOSE}")
         dtype = expected[name].dtype
-        broken = _not_finite(tensor, dtype, expected[name].requires_grad)
+        masks = expected[name].is_meta and not expected[name].requires_grad  # only an `outline` tells what is trained
+        broken = _not_finite(tensor, dtype, masks)
         if broken:
             number = f"{broken} of {tensor.numel()} elements that are not finite as {dtype_name(dtype)}"
             raise CheckpointError(f"{place}: {name!r} has {number}; take an earlier checkpoint")
@@ -176,10 +177,10 @@ def _described(tensor: torch.Tensor) -> str:
     return f"{'bool' if dtype == torch.bool else number} of shape {tuple(tensor.shape)}"
 
 
-def _not_finite(tensor: torch.Tensor, dtype: torch.dtype, trained: bool) -> int:
-    """How many elements a network cannot have: NaN, and infinity where it is `trained`; a mask may hold -inf."""
+def _not_finite(tensor: torch.Tensor, dtype: torch.dtype, masks: bool) -> int:
+    """How many elements a network cannot have: NaN, and infinity unless it may be a mask, which holds -inf."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0
     values = tensor.to(dtype)
     values = values.float() if values.itemsize == 1 else values  # isfinite does not support float8
-    return int(values.isnan().sum() + (values.isinf().sum() if trained else 0))
+    return int(values.isnan().sum() + (0 if masks else values.isinf().sum()))
