@@ -65,7 +65,7 @@ def check_checkpoint(
         if actual != wanted:
             raise CheckpointError(f"{place}: {name!r} is {actual}, but {wanted} in the network; {WHOSE}")
         dtype = expected[name].dtype
-        masks = expected[name].is_meta and not expected[name].requires_grad  # only an `outline` tells what is trained
+        masks = expected[name].is_meta and not expected[name].requires_grad  # only outlines tell
         broken = _not_finite(tensor, dtype, masks)
         if broken:
             number = f"{broken} of {tensor.numel()} elements that are not finite as {dtype_name(dtype)}"
