@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -66,26 +67,37 @@ def output(as_json: bool, summary: Any, show: Callable[..., None], *shown: Any) 
         show(*shown)
 
 
-def text_table(
-    rows: Iterable[Mapping[Any, Any]],
-    right: bool = False,
-    bold: Callable[[Mapping[Any, Any]], bool] = lambda row: False,
-    title: str | None = None,
-) -> Table:
-    """A table of rows that all have the same keys, one column for each key. The first column is never cut.
+@dataclass(frozen=True)
+class TextTable:
+    """Rows that all have the same keys, printed as a table with a column for each key.
 
+    If they are too wide, several tables are printed below each other, each with the first column; none is cut.
     Numbers are formatted by their column's name. With `right`, all columns but the first are aligned right. Rows
     for which `bold` is true are printed in bold.
     """
-    rows = list(rows)
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in rows[0] if rows else ():
-        if made.columns:
-            made.add_column(str(name), justify="right" if right else "left")
-        else:
-            longest = max(len(str(row[name])) for row in rows)
-            made.add_column(str(name), no_wrap=True, min_width=longest)
-    for row in rows:
-        cells = (str(shown_cell(str(name), value)) for name, value in row.items())
-        made.add_row(*cells, style="bold" if bold(row) else None)
-    return made
+
+    rows: Sequence[Mapping[Any, Any]]
+    right: bool = False
+    bold: Callable[[Mapping[Any, Any]], bool] = lambda row: False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        wide, width = options.update(width=WIDE), options.max_width
+        first, *rest = self.rows[0] if self.rows else [""]
+        while rest:
+            tables = [self._table([first, *rest[:count]], width) for count in range(len(rest), 0, -1)]
+            fitting = (table for table in tables if console.measure(table, options=wide).minimum <= width)
+            yield (table := next(fitting, tables[-1]))
+            rest = rest[len(table.columns) - 1 :]
+
+    def _table(self, names: Sequence[Any], width: int) -> Table:
+        """The table of some columns. Texts are wrapped at spaces, long names and the first column anywhere."""
+        made = Table(box=None, pad_edge=False)
+        rows = [[str(shown_cell(str(name), row[name])) for name in names] for row in self.rows]
+        for name, *cells in zip(map(str, names), *rows, strict=True):
+            justify: JustifyMethod = "right" if self.right and made.columns else "left"
+            whole = len(name) <= width // 2 and not any(" " in cell for cell in cells)
+            made.add_column(name, justify=justify, overflow="fold", no_wrap=whole)
+        made.columns[0].no_wrap, made.columns[0].max_width = False, width // 2
+        for row, cells in zip(self.rows, rows, strict=True):
+            made.add_row(*cells, style="bold" if self.bold(row) else None)
+        return made

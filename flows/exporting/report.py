@@ -18,6 +18,7 @@ from flows.evidence.replaying import evenly_spread
 from flows.stored import Run
 from storage.errors import PlaceError, RoundweaveError, listed, one_line, printable
 from storage.places.addresses import Where, file_path
+from storage.runs.figures import PANEL
 from storage.runs.listing import flat_config
 from storage.runs.markup import COLOURS
 
@@ -99,7 +100,7 @@ def _replayed(run: Run, count: int, trust: bool) -> Replay | str:
 
 def _pictures(run: Run) -> list[Picture]:
     drawn: dict[str, tuple[Callable[..., Axes], int]] = {
-        "How it went": (run.plot.history, 0),
+        "How it went": (run.plot.history, PANEL * len(run.plot.kinds)),
         "How far the partitions disagreed": (run.plot.divergence, 0),
         "What each round changed": (run.plot.changes, len(run.tensors)),
         "Whose updates were accepted": (run.plot.refusals, run.partitions),

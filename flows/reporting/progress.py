@@ -120,10 +120,11 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
             progress.plotting.join()
         run.refresh()
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
-        page.leave_plot(_figure(Plots(run).history), "plot")
+        plots = Plots(run)
+        page.leave_plot(_figure(plots.history, len(plots.kinds)), "plot")
         if not (arrivals := run.arrivals()).empty:
             page.leave_table(worker_rows(arrivals), "arrivals")
-            page.leave_plot(_figure(Plots(run).staleness), "staleness")
+            page.leave_plot(_figure(plots.staleness), "staleness")
 
 
 class Progress(Listener):
@@ -178,11 +179,11 @@ class Progress(Listener):
             client.update_artifact(self._bar, ArtifactUpdate(data=percent))
 
 
-def _figure(draw: Callable[[Axes], object]) -> Figure:
-    """A figure with one plot, made without pyplot so that no notebook or window shows it by itself."""
+def _figure(draw: Callable[[Axes], object], panels: int = 1) -> Figure:
+    """A figure with a plot of panels, made without pyplot so that no notebook or window shows it by itself."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    figure = Figure(figsize=(7.2, 2.0 + 1.6 * panels), layout="constrained")
     draw(figure.subplots())
     return figure
 

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-LABELS = {"loss": "held-out loss"}
-"""The labels of columns of a history that are not shown under their own names."""
+OF = {"train_": "training", "": "held out", "own_": "own", "worst_": "worst", "spread_": "spread"}
+"""The prefixes of the columns of one score in a history, and what its lines say of whose examples they are."""
+
+
+PANEL = 7
+"""A panel of a score is as high as so many rows of a colour map."""
 
 
 DIVERGENCE = {"relative": "distance / norm of the mean", "cosine": "cosine with the mean", "norm": "distance"}
@@ -45,30 +49,35 @@ class Plots:
 
     run: StoredRun
 
+    @property
+    def kinds(self) -> list[str]:
+        """The loss and the scores that have a panel in `history`; the others are of one of these on partitions."""
+        names = ["loss", *self.run.scores]
+        return [name for name in names if not any(name == f"{of}{other}" for of in OF if of for other in names)]
+
     def history(self, ax: Axes | None = None) -> Axes:
-        """Draw the losses over rounds, and other scores on a second axis at the right.
+        """Draw losses over rounds, and each kind of score in a panel of its own below them.
 
         Args:
-            ax: The axes to draw on; new ones where None.
+            ax: The axes to draw on, whose place the panels divide; new ones where None.
 
         Returns:
-            The axes.
+            The axes, which are the panel of the losses.
 
         Example:
             >>> run.plot.history().figure.savefig("history.png")
         """
-        from matplotlib import rcParams
-
-        history, ax = self.run.history(), ax or plot_axes()
-        lines = draw_columns(history, ("train_loss", "loss"), ax)
-        if self.run.scores:
-            right = ax.twinx()
-            right.set_prop_cycle(color=rcParams["axes.prop_cycle"].by_key()["color"][len(lines) :])
-            lines += draw_columns(history, self.run.scores, right)
-            right.set_ylabel(_shown(", ".join(self.run.scores)))
-            right.grid(visible=False)
-        ax.set(title=_shown(self.run.name), ylabel="loss")
-        legend_below(ax, lines)
+        history, kinds = self.run.history(), self.kinds
+        ax, drawn = ax or plot_axes(PANEL * len(kinds)), {}
+        for panel, kind in zip(divided(ax, len(kinds)), kinds, strict=True):
+            for number, (of, label) in enumerate(OF.items()):
+                for line in draw_columns(history, [f"{of}{kind}"], panel):
+                    line.set(color=f"C{number}", label=label)
+                    drawn[label] = line
+            panel.set_title(_shown(kind), loc="left", fontsize="medium")
+            panel.label_outer()
+        ax.set_title(_shown(self.run.name))
+        legend_below(panel, [drawn[label] for label in OF.values() if label in drawn])
         return ax
 
     def divergence(self, measure: str = "relative", ax: Axes | None = None) -> Axes:
@@ -98,7 +107,7 @@ class Plots:
         else:
             legend_aside(ax, draw_columns(table, table.columns, ax), "partition")
             ax.set_ylabel(DIVERGENCE[measure])
-        ax.set_title(f"{_shown(self.run.name)}: updates around their mean")
+        ax.set_title(_shown(f"{self.run.name}: updates around their mean"))
         return ax
 
     def changes(self, ax: Axes | None = None) -> Axes:
@@ -125,7 +134,7 @@ class Plots:
         ax = ax or plot_axes(len(table.columns))
         scale = LogNorm() if table.notna().any(axis=None) else None  # without numbers it has no limits
         draw_map(table, ax, "norm of the change / norm before", norm=scale)
-        ax.set_title(f"{_shown(self.run.name)}: changes of the parameters")
+        ax.set_title(_shown(f"{self.run.name}: changes of the parameters"))
         return ax
 
     def refusals(self, ax: Axes | None = None) -> Axes:
@@ -152,7 +161,7 @@ class Plots:
         edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
         colours = {"cmap": ListedColormap(list(OUTCOMES.values())), "vmin": 0, "vmax": 2}
         draw_map((2 - accepted).fillna(0), ax, None, **colours, **edges)
-        ax.set(title=f"{_shown(self.run.name)}: whose updates were accepted", ylabel="partition")
+        ax.set(title=_shown(f"{self.run.name}: whose updates were accepted"), ylabel="partition")
         legend_aside(ax, [Patch(color=colour, label=result) for result, colour in OUTCOMES.items()])
         return ax
 
@@ -188,7 +197,7 @@ class Plots:
         ax.use_sticky_edges = False  # otherwise a bar of height 0 at the top would leave no margin above it
         ax.set_ylim(bottom=0)
         _whole_numbers(ax)
-        ax.set(title=f"{_shown(self.run.name)}: staleness of updates", xlabel="staleness", ylabel="updates")
+        ax.set(title=_shown(f"{self.run.name}: staleness of updates"), xlabel="staleness", ylabel="updates")
         legend_aside(ax, ax.get_legend_handles_labels()[0], "partition" if several else None)
         return ax
 
@@ -201,12 +210,21 @@ def plot_axes(rows: int = 0) -> Axes:
     return figure.subplots()
 
 
+def divided(ax: Axes, count: int) -> list[Axes]:
+    """The given axes and others below them, `count` in all, which divide their place and share their rounds."""
+    sides = dict(zip(("left", "bottom", "right", "top"), ax.get_position().extents, strict=True))
+    place = ax.get_subplotspec() or ax.figure.add_gridspec(1, 1, **sides)[0]
+    grid = place.subgridspec(count, 1)
+    ax.set_subplotspec(grid[0])
+    return [ax, *(ax.figure.add_subplot(grid[row], sharex=ax) for row in range(1, count))]
+
+
 def draw_columns(table: pd.DataFrame, columns: Iterable[Any], ax: Axes) -> list[Line2D]:
     """Draw columns of a table over its rounds as lines; columns without numbers are left out."""
     lines = []
     for column in filter(table.columns.__contains__, columns):
         if len(numbers := table[column].dropna()):
-            lines += ax.plot(numbers.index, numbers, marker=".", label=_shown(LABELS.get(column, column)))
+            lines += ax.plot(numbers.index, numbers, marker=".", label=_shown(column))
     ax.grid(alpha=0.3)
     _over_rounds(ax)
     return lines
@@ -231,15 +249,18 @@ def draw_map(table: pd.DataFrame, ax: Axes, label: str | None, **colours: Any) -
         ax.figure.colorbar(mesh, ax=ax, label=label)
     if whole.columns.inferred_type == "string":
         every = -(-len(places) // NAMES)
-        ax.set_yticks(places[::every], map(_shown, whole.columns[::every]))
+        names = [_shown(name, 30) for name in whole.columns[::every]]
+        ax.set_yticks(places[::every], names, fontsize="small")
     else:
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
-    """Draw a legend in one row below the axes."""
+    """Draw a legend below the axes, in as many columns as fit."""
     if handles:
-        ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, frameon=False)
+        columns = max(1, 45 // (5 + max(len(str(handle.get_label())) for handle in handles)))
+        place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 3.5}
+        ax.legend(handles=handles, ncols=columns, columnspacing=1.2, frameon=False, **place)
 
 
 def legend_aside(ax: Axes, handles: Sequence[Artist], title: str | None = None) -> None:
@@ -254,9 +275,11 @@ def _check_cells(rounds: int, rows: int) -> None:
         raise UsageError(f"a map of {rows:,} rows over {rounds:,} rounds is too large to be drawn")
 
 
-def _shown(text: object) -> str:
-    """A printable text with dollar signs escaped, which matplotlib takes for formulas."""
-    return printable(text).replace("$", r"\$")
+def _shown(text: object, longest: int = 48) -> str:
+    """A printable label, shortened inside where it is longer; dollar signs, matplotlib's formulas, are escaped."""
+    shown, head = printable(text), longest // 4
+    label = shown if len(shown) <= longest else f"{shown[:head]}…{shown[head + 1 - longest :]}"
+    return label.replace("$", r"\$")
 
 
 def _over_rounds(ax: Axes) -> None:

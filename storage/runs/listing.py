@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage.errors import StoreError, UsageError, nearest
 from storage.places.addresses import Where, address_of, join_address
-from storage.runs.figures import LABELS, draw_columns, legend_below, plot_axes
+from storage.runs.figures import draw_columns, legend_below, plot_axes
 from storage.runs.names import SUFFIX, default_root, recorded_name, stored_names
 from storage.runs.run import StoredRun
 from storage.values.hashing import json_digest
@@ -149,7 +149,7 @@ class ComparisonPlots:
             raise UsageError(f"no run has {column!r}; {hint}")
         table, ax = history[[column]].droplevel(0, axis=1), ax or plot_axes()
         legend_below(ax, draw_columns(table, table.columns, ax))
-        ax.set(title=f"{LABELS.get(column, column)} of {len(table.columns)} runs", ylabel=column)
+        ax.set_title(f"{column} of {len(table.columns)} runs")
         return ax
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from flows.command.common import Json, Root, RunName, Trust, console, output, say, text_table
+from flows.command.common import Json, Root, RunName, TextTable, Trust, console, output, say
 from flows.command.errors import FAILED
 from flows.command.options import with_options
 from flows.evidence.differing import RunDifference, diff
@@ -80,7 +80,7 @@ def _print_differing(differing: Sequence[RoundResult]) -> None:
         row = {"round": result.round, "first that differs": difference.path, "partition": difference.partition}
         rows.append(row | {"by up to": largest, "": difference.said})
     if rows:
-        console().print(text_table(rows))
+        console().print(TextTable(rows))
     if more := len(differing) - len(rows):
         say(f"and {more} more")
 
@@ -117,7 +117,7 @@ def _print_recombination(result: Recombination) -> None:
     bits = {True: "the same bits", False: "other bits"}
     shown = ({"round": row["round"], **{name: row.get(name) for name in names}} for row in rows)
     states = ({"new state": bits[row["identical"]]} for row in rows)
-    console().print(text_table(numbers | state for numbers, state in zip(shown, states, strict=True)))
+    console().print(TextTable([numbers | state for numbers, state in zip(shown, states, strict=True)]))
     if result.saved:
         say(f"kept in {result.saved}; `roundweave resume` goes on from there")
 

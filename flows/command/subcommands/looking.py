@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.command.common import Json, Root, RunName, console, output, print_json, say, text_table
+from flows.command.common import Json, Root, RunName, TextTable, console, output, print_json, say
+from flows.config.algorithms import option_fields
 from flows.config.train import Planned
 from flows.reporting.scores import shown
 from storage.errors import StoreError, UsageError, listed, spans
 from storage.places.addresses import full_address
 from storage.rounds.commits import ProcessGroupRecord
-from storage.runs.listing import looked_through
+from storage.runs.listing import flat_config, looked_through
 from storage.runs.run import StoredRun, open_stored
 from storage.runs.tables import worker_rows
+from tasks.algorithms.table import ABOUT
 from tasks.topology import own_slots
 from tasks.user_code import short_name
 
@@ -125,7 +127,7 @@ def _print_runs(runs: Mapping[str, StoredRun | StoreError], summaries: Mapping[s
     if not runs:
         say("no runs here; `roundweave train` makes one")
     if rows:
-        console().print(text_table(rows))
+        console().print(TextTable(rows))
     for name, summary in summaries.items():
         if "rounds" not in summary:
             say(f"{name} is {summary['status']}: {summary['failure']}", "yellow")
@@ -159,11 +161,11 @@ def _print_run(run: StoredRun) -> None:
     for name, value in _facts(run, history).items():
         console().print(f"{name:10}", style="bold", end=" ")
         say(value)
-    console().print(text_table(_shown_rounds(run, history)))
+    console().print(TextTable(_shown_rounds(run, history)))
     if arrivals := worker_rows(run.arrivals()):
         columns = ("worker", "partitions", "updates", "share", "staleness", "largest", "refused")
         rows = [row | {"partitions": listed(row["partitions"])} for row in arrivals]
-        console().print(text_table({name: row[name] for name in columns} for row in rows))
+        console().print(TextTable([{name: row[name] for name in columns} for row in rows]))
     for remark in [*_remarks(run), *_refusals(run)]:
         say(remark, "yellow")
 
@@ -221,7 +223,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
     examples = f"{data['examples']} examples to train on{score}, {data['held_out']} held out"
     examples += f", digest {data['digest'][:16]}" if data["digest"] else ""
     facts = {
-        "algorithm": run.attributes["algorithm"],
+        "algorithm": _algorithm(run),
         "data": f"{_reference(config['data'])}, {examples}",
         "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
         "own scores": f"of {network}" if score else "",
@@ -239,6 +241,14 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "failed": run.failure or "",
     }
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _algorithm(run: StoredRun) -> str:
+    """The algorithm, and its options that are not as by default; of the user's own, all that are set."""
+    fields = option_fields(run.algorithm) if run.algorithm in ABOUT else {}
+    usual = {name: field.default for name, field in fields.items()}
+    _, *options = flat_config({"algorithm": run.config["algorithm"]}).items()
+    return ", ".join([run.algorithm, *(f"{n} {v}" for n, v in options if v not in (None, "", usual.get(n)))])
 
 
 def _planned(recorded: Mapping[str, Any] | None) -> str:
@@ -285,17 +295,14 @@ def _reference(value: Any) -> str:
 
 
 def _shown_rounds(run: StoredRun, history: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of the history to print, with a row of an ellipsis where rounds are left out."""
+    """The rows of the history to print; of a long one the first and last, and a row of an ellipsis in between."""
     if len(history) > SHOWN_ROUNDS and history["loss"].notna().any():
         history = history.dropna(subset=["loss"])
-    if len(history) > SHOWN_ROUNDS:
+    if cut := len(history) > SHOWN_ROUNDS:
         history = history.iloc[[*range(3), *range(3 - SHOWN_ROUNDS, 0)]]
     names = ("loss", *run.scores, "train_loss")
     rows: list[dict[str, Any]] = []
-    for row in history.reset_index().to_dict("records"):
-        number = int(row["round"])
-        if number != (rows[-1]["round"] + 1 if rows else 0):
-            rows.append({"round": "…", **dict.fromkeys((*names, "updates", "seconds"), "")})
+    for number, row in history.to_dict("index").items():
         numbers = {name: row.get(name, math.nan) for name in names}
         rows.append({"round": number, **numbers, "updates": int(row["accepted"]), "seconds": row["seconds"]})
-    return rows
+    return [*rows[:3], dict.fromkeys(rows[0], "") | {"round": "…"}, *rows[3:]] if cut else rows

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.command.common import Force, Json, Trust, console, output, say, text_table
+from flows.command.common import Force, Json, TextTable, Trust, console, output, say
 from flows.command.options import with_options
 from flows.config.merge import Architecture, MergeConfig, Merging
 from flows.config.train import Placement
@@ -55,7 +55,7 @@ def _print_merge(result: MergeResult) -> None:
         }
         for name, score in result.scores.items()
     ]
-    console().print(text_table(rows) if rows else "no data were given, so nothing is scored")
+    console().print(TextTable(rows) if rows else "no data were given, so nothing is scored")
     moved = ", ".join(f"{share:.0%}" for share in result.moved[1:])
     free = f"{result.free_units:,} of {result.free_units + result.pinned_units:,} units are free"
     say(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
@@ -85,13 +85,13 @@ def _print_units(report: dict[str, Any]) -> None:
         shown = ", ".join(tensors[:4]) + (f" and {len(tensors) - 4} more" if len(tensors) > 4 else "")
         within = ", ".join(group["depends_on"]) or "–"
         rows.append({"group": name, "units": group["units"], "within each of": within, "tensors": shown})
-    out.print(text_table(rows) if rows else "no interchangeable units")
+    out.print(TextTable(rows) if rows else "no interchangeable units")
     if report["pinned"]:
-        out.print(text_table({"pinned tensor": name, "why": why} for name, why in report["pinned"].items()))
+        out.print(TextTable([{"pinned tensor": name, "why": why} for name, why in report["pinned"].items()]))
     for operation, place in report["unknown"].items():
         say(f"operation {operation} is not understood; it stands at {place}", "yellow")
     counts = {"free": report["free_units"], **{f"pinned: {w}": n for w, n in report["pinned_units"].items()}}
-    out.print(text_table({"units": f"{count:,}", "": what} for what, count in counts.items()))
+    out.print(TextTable([{"units": f"{count:,}", "": what} for what, count in counts.items()]))
     say(
         f"{report['coverage']:.0%} of the tensors can be permuted; function error {report['function_error']:.1e} "
         f"(float64, relative); {report['seconds']:.2f} s"

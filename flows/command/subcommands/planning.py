@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.command.common import Json, TomlFile, console, output, say, text_table
+from flows.command.common import Json, TextTable, TomlFile, console, output, say
 from flows.command.options import with_options
 from flows.config.experiment import Experiment
 from flows.config.files import read_toml, write_toml
@@ -69,7 +69,7 @@ def _print_plan(plan: Plan, saved: Path | None) -> None:
         }
         for name, row in plan.raced.items()
     ]
-    console().print(text_table(rows, right=True, bold=lambda row: row["strategy"] == plan.chosen.name))
+    console().print(TextTable(rows, right=True, bold=lambda row: row["strategy"] == plan.chosen.name))
     for name, why in plan.refused.items():
         say(f"not {name}: {why}", "dim")
     say(f"chosen: {plan.reason}")

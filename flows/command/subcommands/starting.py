@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from flows.command.common import Json, console, output, say, text_table
+from flows.command.common import Json, TextTable, console, output, say
 from flows.command.options import with_options
 from flows.config.algorithms import option_fields
 from flows.config.experiment import Dealing, Experiment
@@ -135,7 +135,8 @@ def _options(algorithm: str) -> str:
 def _print_tables(tables: Mapping[str, list[dict[str, str]]]) -> None:
     out = console(wide=False)
     for title, rows in tables.items():
-        out.print(text_table(rows, title=title))
+        out.print(title, style="bold")
+        out.print(TextTable(rows))
         out.print()
 
 
@@ -163,7 +164,7 @@ def _print_split(counts: pd.DataFrame, split: str, plot: Path | None) -> None:
         {"partition: label": partition, **{name: count or "·" for name, count in row.items()}, "examples": size}
         for (partition, row), size in zip(shown.iterrows(), counts["size"], strict=True)
     ]
-    console().print(text_table(rows, right=True))
+    console().print(TextTable(rows, right=True))
     say(f"{counts['size'].sum()} examples to train on, {split}, in {len(counts)} partitions")
     if plot:
         say(f"drawn in {plot}")

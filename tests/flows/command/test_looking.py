@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -278,3 +279,50 @@ def test_an_error_of_the_users_is_shown_whole_where_that_is_asked_for(
     assert whole.count(", in deep") >= 3
     assert "KeyError: 'nothing'" in whole
     assert whole.splitlines()[-1] == short.splitlines()[-1]
+
+
+@pytest.mark.parametrize("width", [80, 40, 20])
+def test_no_number_and_no_name_is_cut_in_a_narrow_terminal(train, capsys, monkeypatch, width: int) -> None:
+    name = "a-night-of-training-on-everything-there-is-and-more-2026-11-27"
+    history = train(partitions=3, rounds=2, name=name, scores="accuracy,top5", score_partitions=0.2).history()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TTY_COMPATIBLE", "0")  # no codes for colours among the texts
+    shown = run(capsys, "show", name)[1]
+    words = shown.replace(".zarr", "").split()
+    for column in ("loss", "spread_loss", "worst_top5", "train_loss"):
+        assert {f"{number:.4f}" for number in history[column][1:]} <= set(words)
+    table = shown[shown.index("\nround  ") :].splitlines()
+    assert max(map(len, table)) <= width
+    listed = run(capsys, "runs")[1]
+    assert "…" not in shown + listed
+    assert max(map(len, listed.splitlines())) <= width
+    assert name in "".join(line[: width // 2].strip() for line in listed.splitlines())
+    assert f"{history['loss'][2]:.4f}" in listed.split()
+
+
+def rows_of(shown: str) -> list[list[str]]:
+    """The rows of the one table of rounds, without its head."""
+    return [line.split() for line in shown[shown.index("\nround ") :].splitlines()[2:]]
+
+
+def test_an_ellipsis_stands_for_scored_rounds_that_are_left_out_and_for_nothing_else(train, capsys) -> None:
+    train(model="logistic", partitions=2, local_steps=1, rounds=14, name="long")
+    train(model="logistic", partitions=2, local_steps=1, rounds=14, evaluate_every=7, name="seldom")
+    first = [row[0] for row in rows_of(run(capsys, "show", "long")[1])]
+    assert first == ["1", "2", "3", "…", *map(str, range(6, 15))]
+    assert [row[0] for row in rows_of(run(capsys, "show", "seldom")[1])] == ["7", "14"]
+
+
+def test_an_algorithm_is_its_name_and_what_is_not_as_by_default(train, own, capsys) -> None:
+    mine = f"{own(MINE)}:algorithm"
+    for name, options, shown in (
+        ("usual", {}, "fed_avg"),
+        ("other", {"optimizer": "AdamW", "lr": 0.05}, "fed_avg, lr 0.05, optimizer AdamW"),
+        ("median", {"reduce": "median", "outer_momentum": 0.5}, "fed_avg, reduce median, outer_momentum 0.5"),
+        ("mine", {"algorithm": mine}, "mine.py:algorithm"),
+    ):
+        train(model="logistic", partitions=3, rounds=1, name=name, **options)
+        lines = run(capsys, "show", name)[1].splitlines()
+        (line,) = [line.removeprefix("algorithm").strip() for line in lines if line.startswith("algorithm")]
+        assert sorted(line.split(", ")) == sorted(shown.split(", "))

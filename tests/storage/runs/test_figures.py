@@ -13,7 +13,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from storage.errors import UsageError
+from storage.rounds.commits import Score
 from storage.runs.figures import OUTCOMES, Plots, draw_columns, draw_map
+from storage.runs.listing import compare
 from storage.runs.run import StoredRun
 
 HISTORY = pd.DataFrame({"loss": [float("nan"), 2.0, float("nan"), 1.0], "f1": [0.1, 0.2, 0.3, 0.4]})
@@ -41,7 +43,7 @@ def test_only_rounds_with_a_number_are_drawn() -> None:
     axes = Figure().subplots()
     [line] = draw_columns(HISTORY, ["loss", "absent"], axes)
     assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([1, 3], [2.0, 1.0])
-    assert line.get_label() == "held-out loss"
+    assert line.get_label() == "loss"
 
 
 @pytest.mark.parametrize("name", ["history", "divergence", "changes", "refusals"])
@@ -49,7 +51,7 @@ def test_a_plot_is_drawn_on_the_axes_that_it_is_given(run, name) -> None:
     figure = Figure()
     axes = figure.subplots()
     assert getattr(Plots(run), name)(ax=axes) is axes
-    assert axes.get_xlabel() == "round"
+    assert "round" in [each.get_xlabel() for each in figure.axes]
     assert axes.get_title().startswith("tiny")
     assert plt.get_fignums() == []
     assert all(tick == round(tick) for tick in axes.get_xticks())
@@ -60,14 +62,66 @@ def test_a_plot_without_axes_makes_a_figure_that_a_notebook_shows(run) -> None:
     assert plt.figure(plt.get_fignums()[0]) is axes.figure
 
 
-def test_losses_are_at_the_left_and_scores_at_the_right(run) -> None:
-    left, right = Plots(run).history().figure.axes
-    assert [line.get_label() for line in left.lines] == ["train_loss", "held-out loss"]
-    assert [line.get_label() for line in right.lines] == ["accuracy"]
-    assert (left.get_ylabel(), right.get_ylabel()) == ("loss", "accuracy")
-    assert [t.get_text() for t in left.get_legend().get_texts()] == ["train_loss", "held-out loss", "accuracy"]
-    colours = [line.get_color() for line in (*left.lines, *right.lines)]
-    assert len(set(colours)) == 3
+def scored(tiny, **values: float) -> Plots:
+    """The plots of a run with these scores in each of its two rounds."""
+    store = tiny.create()
+    for round in (1, 2):
+        store.commit(tiny.write(store, round, score=Score(1.0 / round, values, 8)))
+    return Plots(StoredRun(store.path))
+
+
+def test_each_kind_of_score_has_a_panel_whose_colours_mean_the_same(tiny) -> None:
+    scores = {"worst_loss": 2.0, "accuracy": 0.5, "worst_accuracy": 0.4, "spread_accuracy": 0.1, "worst_case": 3.0}
+    panels = scored(tiny, **scores).history().figure.axes
+    drawn = {
+        panel.get_title("left"): {
+            line.get_label(): (line.get_color(), line.get_ydata()[-1]) for line in panel.lines
+        }
+        for panel in panels
+    }
+    train, held_out, worst, spread = (f"C{number}" for number in (0, 1, 3, 4))
+    assert drawn == {
+        "loss": {"training": (train, 2.5 + 1 / 42), "held out": (held_out, 0.5), "worst": (worst, 2.0)},
+        "accuracy": {"held out": (held_out, 0.5), "worst": (worst, 0.4), "spread": (spread, 0.1)},
+        "worst_case": {"held out": (held_out, 3.0)},
+    }
+    legend = [text.get_text() for text in panels[-1].get_legend().get_texts()]
+    assert legend == ["training", "held out", "worst", "spread"]
+
+
+@pytest.mark.parametrize("layout", ["constrained", "tight", None])
+def test_panels_stay_where_the_given_axes_were(run, layout) -> None:
+    figure = Figure(layout=layout)
+    upper, lower = figure.subplots(2, 1)
+    Plots(run).history(lower)
+    figure.draw_without_rendering()
+    _, *panels = figure.axes
+    assert [panel.get_title("left") for panel in panels] == ["loss", "accuracy"]
+    assert panels[0] is lower
+    heights = [axes.get_position() for axes in (upper, *panels)]
+    assert heights[0].y0 > heights[1].y1 > heights[1].y0 > heights[2].y1 > heights[2].y0 > 0
+    free = figure.add_axes((0.1, 0.2, 0.8, 0.6))
+    assert Plots(run).history(free) is free
+
+
+def widths(plot, **arguments: object) -> list[float]:
+    """The width of the axes of a plot in inches, on a figure as wide as a report's picture."""
+    figure = Figure(figsize=(5.2, 5.0), layout="constrained")
+    plot(ax=figure.subplots(), **arguments)
+    figure.draw_without_rendering()
+    return [axes.get_position().width * 5.2 for axes in figure.axes if axes.get_label() != "<colorbar>"]
+
+
+def test_long_names_leave_the_plot_its_place(tiny, monkeypatch) -> None:
+    """A label as long as it likes took the place of the lines."""
+    name = "mean_absolute_percentage_error_of_the_whole_network_on_what_was_held_out"
+    plots = scored(tiny, **{name: 0.5, f"worst_{name}": 0.4, f"spread_{name}": 0.1, "worst_loss": 2.0})
+    assert min(widths(plots.history)) > 4
+    table = pd.DataFrame({f"encoder.layer.{n}.{name}": [0.5, 0.5] for n in range(4)}, index=[1, 2])
+    monkeypatch.setattr(plots.run, "changes", lambda: table)
+    assert min(widths(plots.changes)) > 1.5
+    runs = [StoredRun(tiny.train(tiny.create(f"{name}_{letter}"), 2).path) for letter in "abc"]
+    assert min(widths(compare(runs).plot.history)) > 4
 
 
 def test_each_partition_has_a_line_of_its_divergence(run) -> None:

@@ -122,7 +122,7 @@ def test_a_comparison_draws_a_line_for_each_run(tiny) -> None:
     assert compared.plot.history("accuracy", ax=axes) is axes
     assert [line.get_label() for line in axes.lines] == ["a", "b"]
     assert axes.lines[0].get_ydata().tolist() == [0.25, 0.5]
-    assert compared.plot.history().get_ylabel() == "loss"
+    assert compared.plot.history().get_title() == "loss of 2 runs"
     plt.close("all")
     with pytest.raises(UsageError, match=r"no run has 'acuracy'; did you mean accuracy\?"):
         compared.plot.history("acuracy")
