@@ -13,7 +13,7 @@ from storage.rounds.store import RoundStore
 from storage.values.layout import Layout
 
 CARD = "font-size:.9em;line-height:1.45;border:1px solid rgba(128,128,128,.45);border-radius:6px"
-CARD += ";padding:.5em .8em;display:inline-block;max-width:60em"
+CARD += ";padding:.5em .8em;display:inline-block;max-width:min(60em,100%);box-sizing:border-box;overflow-x:auto"
 
 TABLE = "border:0;margin:.3em 0 0;color:inherit;font-size:inherit"  # some pages give tables their own
 

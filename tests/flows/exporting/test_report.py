@@ -85,7 +85,7 @@ def test_a_page_tells_of_a_run_and_needs_nothing_else(stored, tmp_path) -> None:
 
 
 EDGE = """<style>html { width: 390px } body { margin: 0 }</style><script>onload = () => {
-  const inside = [...document.querySelectorAll("body, body *:not(.scroll *)")];
+  const inside = [...document.querySelectorAll("body, body *:not(.scroll *, .card > div *)")];
   document.title = "edge " + Math.max(...inside.map(each => each.getBoundingClientRect().right));
 }</script>"""
 
@@ -95,8 +95,10 @@ def test_on_a_telephone_nothing_runs_over_the_edge(stored, tmp_path) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no browser is installed")
-    page = write_report(stored(), tmp_path / "run.html", replay=1)
-    page.write_text(page.read_text() + EDGE)
+    run = stored(score_partitions=0.2, scores="accuracy,top5")
+    page = write_report(run, tmp_path / "run.html", replay=1)
+    cards = "".join(f'<div class="card">{each._repr_html_()}</div>' for each in (run, run.round(-1)))
+    page.write_text(page.read_text() + cards + EDGE)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
     line = [chromium, *options, f"--user-data-dir={tmp_path / 'browser'}", page.as_uri()]
     done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=100)
