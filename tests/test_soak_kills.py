@@ -1,0 +1,219 @@
+"""Runs as users start them, of many kinds, killed at random moments: they go on to the bits of one not killed.
+
+Each writes a line to the file that the variable `ROUNDWEAVE_KILLS` names, where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.stored import Run, open_run
+from tests.flows.command.in_process import run as command
+from tests.flows.prefect_server import until
+from tests.victims import Cluster, Training
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_prefect")]
+
+SMALL = "--model mlp --partitions 5 --batch-size 16 --rounds 24"
+STEPS = f"{SMALL} --local-steps 2"
+HUGE = '--model mlp --model-options {"hidden":240000} --batch-size 8'
+"""A network of 72 MB."""
+
+LARGE = f"{HUGE} --partitions 3 --rounds 5 --local-steps 1"
+
+ROUNDS_OF_OWN = "--partitions 5 --batch-size 4 --rounds 24 --local-steps 2"
+
+MINE = '''
+import torch
+import roundweave as rw
+
+
+def rows(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, 6, generator=generator)
+    return inputs, (inputs[:, 1] > 0).long()
+
+
+class Rows(torch.utils.data.IterableDataset):
+    """Without a length, in one order."""
+
+    def __iter__(self):
+        return iter(zip(*rows(200, 0)))
+
+
+def stream():
+    return rw.Stream(Rows(), examples=200), rows(40, 1)
+
+
+def unsound(partition, partitions):
+    """Partition 3 has one input that is no number, so that its update is refused whenever that is drawn."""
+    inputs, targets = rows(40, partition)
+    if partition == 3:
+        inputs[:8, 0] = float("nan")
+    return inputs, targets
+'''
+
+COMBINATIONS = {
+    # Every line of the table of algorithms.
+    "sync_sgd": (f"{SMALL} --algorithm sync_sgd --momentum 0.9", "worker command prefect"),
+    "fed_avg bf16": (f"{STEPS} --algorithm fed_avg --precision bf16", "scheduler worker"),
+    "diloco inline": (f"{STEPS} --algorithm diloco --executor inline", "command prefect command"),
+    "matched": (f"{STEPS} --algorithm matched", "command worker"),
+    "fed_avgm, keep updates": (f"{STEPS} --algorithm fed_avgm --keep updates:5", "nanny command"),
+    "fed_adam, keep every": (f"{STEPS} --algorithm fed_adam --keep every:4", "command worker command"),
+    "fed_adagrad, keep last": (f"{STEPS} --algorithm fed_adagrad --keep last:3", "worker scheduler"),
+    "fed_yogi, keep states": (f"{STEPS} --algorithm fed_yogi --keep states --executor ranks", "worker command"),
+    "fed_prox, cohort": (f"{STEPS} --algorithm fed_prox --cohort 3", "worker nanny"),
+    "scaffold, cohort": (f"{STEPS} --algorithm scaffold --cohort 0.5 --executor ranks", "worker scheduler"),
+    "fed_dyn, own scores": (f"{STEPS} --algorithm fed_dyn --score-partitions 0.2", "command worker"),
+    "fed_nova, dirichlet": (
+        f"{SMALL} --algorithm fed_nova --local-epochs 1 --split dirichlet:0.5",
+        "nanny worker command",
+    ),
+    "mime_lite": (f"{STEPS} --algorithm mime_lite --executor ranks", "command nanny"),
+    "q_fed_avg, largest partitions": (
+        f"{STEPS} --algorithm q_fed_avg --split sizes:1.5 --cohort 3 --cohort-by-size",
+        "scheduler command",
+    ),
+    "afl": (f"{STEPS} --algorithm afl --executor auto", "worker command"),
+    "async_sgd": (f"{SMALL} --algorithm async_sgd --rounds 60", "holder command"),
+    "downpour": (f"{SMALL} --algorithm downpour --push-every 2 --fetch-every 4 --rounds 60", "holder scheduler"),
+    "easgd, cohort": (f"{STEPS} --algorithm easgd --cohort 3 --rounds 60", "holder nanny command"),
+    "fed_buff": (f"{STEPS} --algorithm fed_buff --buffer 3 --max-staleness 2 --rounds 40", "holder worker"),
+    "fed_buff inline": (f"{STEPS} --algorithm fed_buff --executor inline --rounds 60", "command command"),
+    # Without a server.
+    "ring": (f"{STEPS} --topology ring --split shards:2", "scheduler worker"),
+    "torus, ranks": (f"{STEPS} --partitions 6 --topology torus:2 --executor ranks", "worker command"),
+    "exponential": (f"{STEPS} --topology exponential --partitions 9", "nanny command"),
+    "star, carried": (
+        f"{STEPS} --topology star --optimizer AdamW --optimizer-state carried --executor ranks",
+        "scheduler command",
+    ),
+    "two levels, keep": (f"{STEPS} --topology two_level:3:2 --partitions 6 --keep every:5", "command worker"),
+    # Partitions that are stacked, and ranks that share a network.
+    "stacked": (f"{STEPS} --stacked 4 --partitions 10", "worker scheduler"),
+    "stacked, ranks": (
+        f"{STEPS} --stacked 4 --partitions 10 --split dirichlet:0.3 --executor ranks",
+        "worker command",
+    ),
+    "tensor parallel": (f"{STEPS} --ranks 2 --executor ranks", "worker command"),
+    # Data streams, and new splits.
+    "stream": (f"{ROUNDS_OF_OWN} --data mine.py:stream --model linear", "worker command"),
+    "stream, ranks": (f"{ROUNDS_OF_OWN} --data mine.py:stream --executor ranks", "nanny scheduler"),
+    "split again": (f"{STEPS} --resplit-every 3 --score-partitions 0.2", "worker scheduler command"),
+    "split again, ranks": (f"{STEPS} --resplit-every 2 --algorithm scaffold --executor ranks", "command worker"),
+    "split again, inline": (f"{STEPS} --resplit-every 5 --executor inline --algorithm fed_dyn", "command command"),
+    # Networks that workers begin.
+    "large": (f"{LARGE} --keep last:2", "worker command"),
+    "large, ranks": (f"{LARGE} --keep last:2 --executor ranks", "command worker"),
+    "large, scheduler": (f"{LARGE} --keep states --algorithm fed_avgm", "scheduler nanny"),
+    "large, server": (
+        f"{HUGE} --partitions 2 --rounds 8 --algorithm async_sgd",
+        "holder command",
+    ),
+    # Buckets, ends before the last round, refused updates, robust reduces.
+    "bucket": (f"{STEPS} --algorithm scaffold", "command worker"),
+    "bucket, ranks": (f"{STEPS} --executor ranks --keep updates:4", "worker command"),
+    "bucket, server": (f"{SMALL} --algorithm async_sgd --rounds 40", "worker command"),
+    "accuracy": (f"{STEPS} --target-accuracy 0.6 --lr 0.5 --rounds 60", "command scheduler"),
+    "patience": (f"{STEPS} --patience 3 --evaluate-every 2 --lr 1.5 --executor ranks", "worker command"),
+    "quorum": (
+        f"{ROUNDS_OF_OWN} --data mine.py:unsound --quorum 4 --reduce trimmed_mean:1 --model linear",
+        "worker nanny command",
+    ),
+    "krum, bfloat16": (f"{STEPS} --reduce krum:1 --dtype bfloat16", "scheduler command"),
+}  # fmt: skip
+"""The options of a run, and what is killed, one after the other. An option that is given twice is the last."""
+
+NAMED = ("nanny", "scheduler", "holder")
+"""Processes that only a cluster of one's own has."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Begun by the first that needs it, and mended by each."""
+    cluster = Cluster(tmp_path_factory.mktemp("dask"))
+    yield cluster
+    cluster.end()
+
+
+def options_of(text: str) -> list[str]:
+    """The words, of which an option's last value counts."""
+    words = text.split()
+    return [word for pair in dict(zip(words[::2], words[1::2], strict=True)).items() for word in pair]
+
+
+def killed_in_turn(training: Training, victims: list[str], draw: random.Random) -> list[str]:
+    """Kill each at a random moment, and wait for the end; what was killed, after which round, and how long for."""
+    rounds = int(training.options[training.options.index("--rounds") + 1])
+    seen = []
+    for number, who in enumerate(victims):
+        part = rounds * 0.6 / len(victims)
+        if not training.wait_for(int(draw.uniform(number * part, (number + 1) * part)) - 1):
+            break
+        time.sleep(draw.uniform(0, 0.2))
+        began, after = time.monotonic(), training.done()
+        training.kill(who)
+        another = who in ("command", "scheduler") and after > 0
+        goes_on = training.wait_for_another(after) if another else training.wait_for(after + 1)
+        went_on = f"{time.monotonic() - began:.1f} s" if goes_on else "its end"
+        seen.append(f"{who} after {after}, {went_on}")
+    assert training.process.wait(300) == 0, (training.folder / "log").read_text()
+    return seen
+
+
+def identities(run: Run) -> list[object]:
+    return [run.round(number).commit.identity() for number in range(run.done + 1)]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_a_run_of_any_kind_goes_on_to_the_same_bits(name, cluster, request, tmp_path, monkeypatch, capsys) -> None:
+    text, victims = COMBINATIONS[name][0], COMBINATIONS[name][1].split()
+    root = f"{request.getfixturevalue('s3').bucket()}/runs" if "bucket" in name else str(tmp_path / "runs")
+    monkeypatch.setenv("ROUNDWEAVE_ROOT", root)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+    if "prefect" not in victims:
+        monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")  # nobody is there, which costs no start
+    Path("mine.py").write_text(MINE)
+    there = cluster if set(victims) & set(NAMED) else None
+    if there:
+        there.begin()
+    options = options_of(text)
+    training = Training(tmp_path, root, "killed", options, there)
+    try:
+        seen = killed_in_turn(training, victims, random.Random(name))
+        until(lambda: not any(map(psutil.Process.is_running, training.left)))
+    finally:
+        if training.process.poll() is None:
+            os.killpg(training.process.pid, signal.SIGKILL)
+            training.process.wait()
+    run = open_run("killed", root)
+    order = [] if run.round(1).commit.server is None else ["--order", "recorded:killed"]
+    whole = [*options, "--executor", "inline", *order] if "--executor" not in options else [
+        "inline" if before == "--executor" else word
+        for before, word in zip(["", *options], [*options, ""], strict=True)
+        if word
+    ] + order  # fmt: skip
+    code, out, err = command(capsys, "train", *whole, "--name", "whole")
+    assert code == 0, out + err
+    reference = open_run("whole", root)
+    equal = (run.digest, identities(run)) == (reference.digest, identities(reference))
+    if file := os.environ.get("ROUNDWEAVE_KILLS"):
+        with Path(file).open("a") as table:
+            tokens = len({run.round(number).commit.token for number in range(1, run.done + 1)})
+            print(f"{name} | {'; '.join(seen)} | {run.done} rounds, {tokens} writers | {equal}", file=table)
+    assert run.status == reference.status == "complete"
+    assert equal
+    for words in (["verify", "killed"], ["replay", "killed", "--all", "--executor", "inline"]):
+        code, out, err = command(capsys, *words)
+        assert code == 0, out + err
