@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: install train test lint unit test-slow test-install bench clean
+.PHONY: install train test lint unit test-slow test-kills test-install bench clean
 
 install: $(READY)
 
@@ -31,6 +31,10 @@ unit: install
 
 test-slow: install
 	$(BIN)/pytest -m slow
+
+# Runs of many kinds, killed at random moments; half an hour, and a line for each in the file that ROUNDWEAVE_KILLS names.
+test-kills: install
+	$(BIN)/pytest -m slow tests/test_soak_kills.py
 
 # What pip resolves from pyproject.toml alone, without constraints.txt, in an environment that is made for it and deleted.
 test-install:

@@ -6,11 +6,12 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
@@ -27,6 +28,8 @@ from tasks.shared import shared
 CONNECT_SECONDS = 10
 """The longest time to wait for the answer of a scheduler that was named."""
 
+STARTS = 3
+"""How often a local cluster is begun, as a worker may die before it has joined."""
 
 HERE = "127.0.0.1"
 """Local clusters listen on this machine only, as anyone who reaches a scheduler can run code on it."""
@@ -97,16 +100,30 @@ def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]
     # Some settings are read when the cluster is made, others when a worker is lost.
     with _local_settings():
         with _one_at_a_time, dask.config.set(NO_PAGES if private else {}):
-            try:
-                cluster = LocalCluster(**options, env=dict(os.environ))
-            except Exception as error:  # noqa: BLE001 - whatever a setting of Dask or a worker's start leads to
-                raise ClusterError(f"{refused('a local cluster', error)}{_unguarded()}") from None
+            cluster = _begun(options)
         try:
             yield cluster
         finally:
             # A nanny whose worker died while it began may have none to end; why the run ends matters more.
             with suppress(AssertionError):
                 cluster.close()
+
+
+def _begun(options: Mapping[str, Any]) -> LocalCluster:
+    """A local cluster with all its workers; begun anew if one dies as it begins. Raises `ClusterError`."""
+    failure: Exception | None = None
+    for _ in range(STARTS):
+        try:
+            return LocalCluster(**options, env=dict(os.environ))
+        except Exception as error:  # noqa: BLE001 - whatever a setting of Dask or a worker's start leads to
+            failure = error
+        # A worker that died is a `RuntimeError`, or an `AssertionError` if its nanny has none to end.
+        if _unguarded() or not isinstance(failure, RuntimeError | AssertionError):
+            raise ClusterError(f"{refused('a local cluster', failure)}{_unguarded()}")
+    raise ClusterError(
+        f"the local cluster did not begin, {STARTS} times in a row ({failure}); do its workers have too little "
+        "memory? Give fewer --workers, or --executor inline"
+    )
 
 
 def _unguarded() -> str:

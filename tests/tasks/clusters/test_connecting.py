@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -131,6 +131,38 @@ def test_why_a_run_ends_is_told_also_where_its_cluster_does_not_close(monkeypatc
     monkeypatch.setattr(LocalCluster, "close", fails_after)
     with pytest.raises(ClusterError, match="its work is lost"), local_cluster(1):
         raise ClusterError("its work is lost")
+
+
+@pytest.fixture
+def dying(monkeypatch, own) -> Callable[[int], None]:
+    """Have so many workers be killed before they have joined their cluster."""
+
+    def kill(count: int) -> None:
+        left = Path(own("", "left"))
+        left.write_text("x" * count)
+        source = f"""
+import os, pathlib, signal
+left = pathlib.Path({str(left)!r})
+if text := left.read_text():
+    left.write_text(text[1:])
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+        preload = [*connecting.LOCAL_SETTINGS["distributed.worker.preload"], own(source, "dying")]
+        monkeypatch.setitem(connecting.LOCAL_SETTINGS, "distributed.worker.preload", preload)
+
+    return kill
+
+
+def test_a_worker_that_dies_as_it_begins_has_the_cluster_begun_anew(dying) -> None:
+    dying(1)
+    with connect(None, 1) as client:
+        assert client.submit(sum, [1, 2]).result() == 3
+
+
+def test_workers_that_always_die_as_they_begin_are_one_clear_error(dying) -> None:
+    dying(9)
+    with pytest.raises(ClusterError, match="did not begin, 3 times in a row"), connect(None, 1):
+        pass
 
 
 def test_a_local_cluster_listens_to_this_machine_alone() -> None:
