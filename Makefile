@@ -32,7 +32,7 @@ unit: install
 test-slow: install
 	$(BIN)/pytest -m slow
 
-# Runs of many kinds, killed at random moments; half an hour, and a line for each in the file that ROUNDWEAVE_KILLS names.
+# Of the slow tests, runs of many kinds that are killed at random moments; ROUNDWEAVE_KILLS names a file for their lines.
 test-kills: install
 	$(BIN)/pytest -m slow tests/test_soak_kills.py
 

@@ -194,6 +194,7 @@ class Training:
         found: list[psutil.Process] = []
         while not found and self.process.poll() is None:
             found = those()
+            time.sleep(0.02)
         for process in found[-1:]:
             process.kill()
 
