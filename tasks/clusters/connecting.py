@@ -72,6 +72,8 @@ def connect(
         raise ClusterError("--private is for a local cluster; one's own is as private as TLS makes it")
     with ExitStack() as stack:
         if scheduler is not None:
+            # Else Dask tells of a scheduler that is gone in 30 lines, before our own.
+            stack.enter_context(_silent())
             connection = started_cluster(scheduler, workers) if is_class(scheduler) else _client(scheduler)
             client = stack.enter_context(connection)
         elif current is not None:
@@ -146,14 +148,16 @@ def _local_settings() -> Iterator[None]:
     `silence_logs` does so for Dask's own handlers alone. Dask has none if the program had set up handlers of its
     own, as Prefect does, before Dask was imported.
     """
-    logger = logging.getLogger("distributed")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]  # each has its own level
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         with dask.config.set(LOCAL_SETTINGS | {"distributed.worker.multiprocessing-method": start_method()}):
             yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def _client(scheduler: str) -> Client:

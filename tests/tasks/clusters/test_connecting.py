@@ -98,6 +98,15 @@ def test_an_address_is_connected_to_and_left(client) -> None:
     assert client.status == "running"
 
 
+def test_what_dask_logs_of_a_named_scheduler_is_not_read_beside_our_own_lines(client, caplog) -> None:
+    logger = logging.getLogger("distributed.client")
+    with connect(client.scheduler.address, 1):
+        logger.error("Failed to reconnect")
+    assert not caplog.records
+    logger.error("heard again")
+    assert [record.getMessage() for record in caplog.records] == ["heard again"]
+
+
 def test_a_tasks_own_error_reaches_the_caller(client) -> None:
     with pytest.raises(ZeroDivisionError):
         finished(client, client.submit(lambda: 1 / 0))
