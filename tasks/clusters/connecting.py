@@ -100,7 +100,7 @@ def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]
         options |= {"security": Security.temporary(), "scheduler_kwargs": {"dashboard": False}}
     import_nothing_ahead()
     # Some settings are read when the cluster is made, others when a worker is lost.
-    with _local_settings():
+    with _silent(), _local_settings():
         with _one_at_a_time, dask.config.set(NO_PAGES if private else {}):
             cluster = _begun(options)
         try:
@@ -143,7 +143,15 @@ _one_at_a_time = threading.Lock()
 @shared
 @contextmanager
 def _local_settings() -> Iterator[None]:
-    """Dask's settings for local clusters; it logs only critical lines.
+    """Dask's settings for local clusters."""
+    with dask.config.set(LOCAL_SETTINGS | {"distributed.worker.multiprocessing-method": start_method()}):
+        yield
+
+
+@shared
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Have Dask log only critical lines.
 
     `silence_logs` does so for Dask's own handlers alone. Dask has none if the program had set up handlers of its
     own, as Prefect does, before Dask was imported.
@@ -153,8 +161,7 @@ def _local_settings() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        with dask.config.set(LOCAL_SETTINGS | {"distributed.worker.multiprocessing-method": start_method()}):
-            yield
+        yield
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
