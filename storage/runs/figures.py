@@ -69,7 +69,7 @@ class Plots:
         """
         history, kinds = self.run.history(), self.kinds
         ax, drawn = ax or plot_axes(PANEL * len(kinds)), {}
-        for panel, kind in zip(divided(ax, len(kinds)), kinds, strict=True):
+        for panel, kind in zip(split_axes(ax, len(kinds)), kinds, strict=True):
             for number, (of, label) in enumerate(OF.items()):
                 for line in draw_columns(history, [f"{of}{kind}"], panel):
                     line.set(color=f"C{number}", label=label)
@@ -113,7 +113,7 @@ class Plots:
     def changes(self, ax: Axes | None = None) -> Axes:
         """Draw how much each round changed each parameter, as a colour map with a logarithmic scale.
 
-        A colour stands for the norm of the change divided by the norm before.
+        A colour stands for the norm of the change split_axes by the norm before.
 
         Args:
             ax: The axes to draw on; new ones where None.
@@ -210,7 +210,7 @@ def plot_axes(rows: int = 0) -> Axes:
     return figure.subplots()
 
 
-def divided(ax: Axes, count: int) -> list[Axes]:
+def split_axes(ax: Axes, count: int) -> list[Axes]:
     """The given axes and others below them, `count` in all, which divide their place and share their rounds."""
     sides = dict(zip(("left", "bottom", "right", "top"), ax.get_position().extents, strict=True))
     place = ax.get_subplotspec() or ax.figure.add_gridspec(1, 1, **sides)[0]

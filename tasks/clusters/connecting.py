@@ -20,7 +20,7 @@ from distributed.security import Security
 from storage.errors import ClusterError
 from tasks.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from tasks.clusters.plugins import Loosen, import_nothing_ahead, prompt
-from tasks.clusters.starting import is_class, refused, started_cluster
+from tasks.clusters.starting import is_class, refused, root_of, started_cluster
 from tasks.clusters.watching import begin_run
 from tasks.clusters.workers import WORKER_SECONDS, on_workers, scheduler_gone, wait_at_most
 from tasks.shared import shared
@@ -120,7 +120,7 @@ def _begun(options: Mapping[str, Any]) -> LocalCluster:
         except Exception as error:  # noqa: BLE001 - whatever a setting of Dask or a worker's start leads to
             failure = error
         # A worker that died is a `RuntimeError`, or an `AssertionError` if its nanny has none to end.
-        if _unguarded() or not isinstance(failure, RuntimeError | AssertionError):
+        if _unguarded() or not isinstance(root_of(failure), RuntimeError | AssertionError):
             raise ClusterError(f"{refused('a local cluster', failure)}{_unguarded()}")
     raise ClusterError(
         f"the local cluster did not begin, {STARTS} times in a row ({failure}); do its workers have too little "

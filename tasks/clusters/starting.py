@@ -75,12 +75,15 @@ def _begin(cluster: Any, name: str, adapt: dict[str, Any]) -> None:
     cluster.adapt(**adapt)
 
 
+def root_of(error: BaseException) -> BaseException:
+    """The error that was the first cause of an error, or the error itself."""
+    return error if error.__cause__ is None else root_of(error.__cause__)
+
+
 def refused(name: str, error: BaseException) -> ClusterError:
     """The error of a cluster that does not start, in one line.
 
     Dask's class may wrap the error of a command, whose own output stands at the end.
     """
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = str(error).rpartition("stderr:\n")[2].splitlines()
+    lines = str(root_of(error)).rpartition("stderr:\n")[2].splitlines()
     return ClusterError(f"{name} does not start: {'; '.join(filter(None, lines))}")

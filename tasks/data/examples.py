@@ -139,10 +139,10 @@ def first_tensor(tensors: Any) -> torch.Tensor:
     return tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors.values()))
 
 
-def joined(parts: Sequence[Tensors]) -> Tensors:
+def concatenated(parts: Sequence[Tensors]) -> Tensors:
     """The inputs (examples, *) of batches as one; raises `DataError` if they were padded to other lengths."""
     if isinstance(parts[0], Mapping):
-        return {name: joined([part[name] for part in parts]) for name in parts[0]}
+        return {name: concatenated([part[name] for part in parts]) for name in parts[0]}
     if len({part.shape[1:] for part in parts}) > 1:
         raise DataError("a repair needs inputs of one length; have --collate pad them to one, or give --blocks 1")
     return torch.cat([*parts])

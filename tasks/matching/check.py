@@ -11,7 +11,7 @@ from torch import nn
 
 from storage.errors import ModelError, UnitsUnsound, failing_as, one_line
 from tasks.matching.groups import Permutation, UnitGroups
-from tasks.matching.tracing.export import Inputs, as_call, evaluating, mapped, plain_attention
+from tasks.matching.tracing.export import Inputs, as_call, changed_inputs, evaluating, plain_attention
 from tasks.matching.unofficial import GROUPED_PRODUCT, Deferred, TorchDispatchMode, operation_name, tensors_in
 
 TOLERANCE = 1e-10
@@ -96,7 +96,7 @@ def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Ten
 
 
 def _outputs(network: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
-    given, named = as_call(mapped(inputs, lambda x: x.double() if x.is_floating_point() else x))
+    given, named = as_call(changed_inputs(inputs, lambda x: x.double() if x.is_floating_point() else x))
     what = f"{type(network).__name__} cannot be checked in float64"
     failing = failing_as(lambda error: ModelError(f"{what}: {one_line(error)}"))
     with failing, torch.no_grad(), plain_attention(), _AllDouble():

@@ -15,7 +15,7 @@ from storage.checkpoints.opening import fitted, open_checkpoint, outline
 from storage.errors import ModelError, failing_as, located
 from storage.rounds.commits import Score
 from storage.values.tensors import LazyTensors, load_named
-from tasks.data.examples import first_tensor, joined
+from tasks.data.examples import concatenated, first_tensor
 from tasks.data.partitions import Partitions
 from tasks.matching.averaging import average
 from tasks.matching.groups import Piece, Tensors, UnitGroups
@@ -141,7 +141,7 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
     network = gallery.network({name: mean[first.get(name, name)] for name in mean})
     converge(network)
     if blend.repair and blend.mixed:
-        inputs = joined([gallery.inputs(block) for block in gallery.blocks])
+        inputs = concatenated([gallery.inputs(block) for block in gallery.blocks])
         parents, layers = map(gallery.network, states), dict(blend.layers)
         repair(network, parents, blend.coefficients, inputs, gallery.units, layers)
     return network

@@ -18,7 +18,7 @@ from flows.merging.running import merge
 from flows.stored import open_run
 from storage.errors import RunBusy, WriterFenced
 from storage.places.schemes import place_of
-from storage.rounds.lease import hold_lease
+from storage.rounds.lease import fenced, hold_lease
 from storage.rounds.store import RoundStore
 from storage.runs.listing import list_runs
 from tasks.clusters.connecting import connect
@@ -111,11 +111,16 @@ def test_networks_are_merged_from_a_bucket_into_one(root, train) -> None:
 def test_of_two_writers_one_is_refused_and_the_late_one_fenced(train, root) -> None:
     run = train(**FIELDS | {"rounds": 1}, name="busy", root=root)
     store = RoundStore(run.address)
-    with hold_lease(store.place, "first"), pytest.raises(RunBusy, match="is being written by process"):
+    with hold_lease(store.place, "first") as lease, pytest.raises(RunBusy, match="is being written by process"):
         train(**FIELDS, name="busy", root=root)
-    commit = store.describe(store.tensors.read_state(1), "late", 99)
+    commit = store.describe(store.tensors.read_state(1), "late", 0)
     with pytest.raises(WriterFenced, match="was committed by another writer"):
         store.log.create(commit)
+    late = fenced(store.place, lease.epoch - 1)
+    for change in (late.create, late.write, lambda key, content: late.delete(key)):
+        with pytest.raises(WriterFenced, match="was taken over by process"):
+            change("commits/copied.json", b"{}")
+    assert run.verify().findings == ()
 
 
 def test_a_copy_in_a_bucket_is_verified_pruned_replayed_and_removed(train, root, tmp_path, capsys) -> None:

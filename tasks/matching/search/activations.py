@@ -16,7 +16,7 @@ from torch import fx, nn
 from storage.errors import UsageError
 from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.search.terms import Metric, MomentTerm
-from tasks.matching.tracing.export import Inputs, exported, mapped, plain_attention
+from tasks.matching.tracing.export import Inputs, changed_inputs, exported, plain_attention
 from tasks.matching.units import find_units
 from tasks.matching.unofficial import tensors_in
 
@@ -86,7 +86,7 @@ def activation_moments(
     size, (examples, *_) = units.batch, map(len, tensors_in(inputs))
     if examples < size:
         raise UsageError(f"{examples} examples are too few to compare activations in batches of {size}")
-    first = mapped(inputs, lambda tensor: tensor[:size])
+    first = changed_inputs(inputs, lambda tensor: tensor[:size])
     program, known = exported(model, first), _known_taps(model, first, units)
     places = [piece for piece in known if len(set(_labels(piece))) == len(_labels(piece))]
     names = list(dict.fromkeys(piece.tensor for piece in places))

@@ -29,7 +29,7 @@ def as_call(inputs: Inputs) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.T
     return ((inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)), {}
 
 
-def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+def changed_inputs(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
     """The inputs whose tensors are replaced by what `change` makes of them."""
     changed: Inputs = tree_map_only(torch.Tensor, change, inputs)
     return changed

@@ -60,7 +60,7 @@ def test_the_version_is_that_of_the_package() -> None:
     ("words", "complete"),
     [
         pytest.param("roundweave rec", "recombine", marks=pytest.mark.slow),
-        ("roundweave train --partit", "--partitions"),
+        ("roundweave train --partition-", "--partition-options"),
         pytest.param("roundweave --vers", "--version", marks=pytest.mark.slow),
     ],
 )
