@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
 from tasks.data.description import Description
 from tasks.numerics.fingerprints import versions
+from tasks.persistence.committing import score_initial
 from tasks.reduces.matched import Matched
 from tasks.rounds.job import Work
 from tasks.when import Asynchronous
@@ -28,14 +29,16 @@ def create_run(
     initial: State,
     carried: Mapping[int, Update] = MappingProxyType({}),
     processes: int = 1,
+    gather: Callable[..., list[Any]] = lambda function, numbers: list(map(function, numbers)),
     **attributes: Any,
 ) -> RoundStore:
-    """Create a run at an address and commit its initial state as round 0.
+    """Create a run at an address and commit its initial state, and the score of that, as round 0.
 
     Of the memory of `initial`, the vectors of the outer optimizer, only the slots that the run's apply keeps are
     taken. `carried` has the updates with which partitions bring a carry from another run (see
-    `RoundStore.create`), and `processes` is how many will map. `attributes` are recorded besides those of every
-    run, such as ``parent``. Raises `ExperimentDiffers` where something lies at the address already.
+    `RoundStore.create`), and `processes` is how many will map. `gather` calls a function with numbers where the
+    held-out examples lie. `attributes` are recorded besides those of every run, such as ``parent``. Raises
+    `ExperimentDiffers` where something lies at the address already, and `RoundFailed` where scoring fails.
     """
     algorithm, model = work.algorithm, work.objective.model
     initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)
@@ -49,7 +52,8 @@ def create_run(
         **attributes,
     }
     schema = schema_of(work, initial.memory, processes)
-    return RoundStore.create(address, schema, config.rounds, recorded, initial, config.fsync, carried)
+    scored = score_initial(work, initial, gather) if description.held_out else None
+    return RoundStore.create(address, schema, config.rounds, recorded, initial, config.fsync, carried, scored)
 
 
 def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional
@@ -87,7 +89,7 @@ def test_no_number_depends_on_partitions_or_executors(own, train, client, loss: 
     on_workers = [(kind(client), partitions) for kind in (GraphExecutor, RanksExecutor) for partitions in (2, 5)]
     for executor, partitions in [*((InlineExecutor(), partitions) for partitions in (1, 2, 5)), *on_workers]:
         run = train(executor, **common, partitions=partitions, name=f"{type(executor).__name__}{partitions}")
-        found.append(run.round(1).score)
+        found += [run.round(0).score, run.round(1).score]  # a step of 1e-30 leaves the network as it is
     assert all(each == found[0] for each in found), found
     outputs, targets = held_out_of(run, 0.7)
     if loss == "mse":
@@ -103,6 +105,49 @@ def test_no_number_depends_on_partitions_or_executors(own, train, client, loss: 
     assert values["calibration"] == pytest.approx(calibration, rel=1e-5)
     assert values["ordered"] == pytest.approx(outputs[:, 0].diff().abs().mean().item(), rel=1e-5)
     assert values["near"] == ((outputs.argmax(1) - targets).abs() <= 1).double().mean().item()
+
+
+OF_EACH = """
+import torch
+def data(partition, partitions):
+    generator = torch.Generator().manual_seed(partition)
+    inputs = torch.randn(20 + 10 * partition, 3, generator=generator)
+    return inputs, (inputs[:, 1] > 0).long()
+def shared(partition, partitions):
+    return data(partition, partitions), data(5, partitions)
+"""
+
+
+@pytest.mark.parametrize(("algorithm", "every"), [("sync_sgd", 2), ("async_sgd", 1)])
+@pytest.mark.parametrize("data", ["data", "shared"])
+def test_round_0_is_scored_by_the_partitions_of_round_1(own, train, client, algorithm, every, data) -> None:
+    fields = {"data": f"{own(OF_EACH)}:{data}", "model": "linear", "partitions": 4, "held_out": 0.2, "cohort": 2}
+    fields |= {"algorithm": algorithm, "lr": 1e-30, "rounds": every, "evaluate_every": every}
+    run = train(**fields, name="here")
+    there = train(GraphExecutor(client), **fields, name="there")
+    wanted = run.round(every).score  # a step of 1e-30 leaves the network as it is
+    if data == "data" and algorithm == "sync_sgd":  # others score round 2, on other examples
+        held_out = sum((4, 6, 8, 10)[partition] for partition in run.round(1).commit.updates)
+        wanted = replace(run.round(0).score, examples=held_out)
+    assert run.round(0).score == there.round(0).score == wanted
+
+
+def test_a_warm_start_begins_with_the_score_of_its_round(train, tmp_path) -> None:
+    fields = DIGITS | {"loss": "cross_entropy"}
+    parent = train(**fields, rounds=3, evaluate_every=2, lr=0.1, name="parent")
+    outputs, targets = held_out_of(parent, 0.7, 0)
+    begun = parent.round(0)
+    assert begun.score.accuracy == (outputs.argmax(1) == targets).double().mean().item()
+    assert begun.score.loss == pytest.approx(functional.cross_entropy(outputs, targets).item(), rel=1e-6)
+    assert (begun.commit.best, begun.commit.since_best) == (None, 0)
+    assert parent.history()["accuracy"].notna().tolist() == [True, False, True, True]
+    parent.round(3).save(tmp_path / "three.pt")
+    for start in ("parent@3", str(tmp_path / "three.pt")):
+        # So large a step makes the network worse, which the best round and the words for it show.
+        worse = train(**fields, rounds=1, lr=1e3, start_from=start, name=f"from-{len(start)}")
+        assert worse.round(0).score == parent.round(3).score
+        assert (worse.best().number, worse.round("best").number) == (0, 0)
+    assert train(**fields | {"held_out": 0}, rounds=1, name="all").round(0).score is None
 
 
 def test_an_asynchronous_server_on_a_cluster_scores_by_the_same_rule(own, train, client) -> None:

@@ -182,7 +182,8 @@ def _saved(
     chain = plan.run.round(number).chain
     parent = {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
     known = _fingerprint(plan.run, executor)
-    create_run(address, config, subject.work, description, before.state, carried, parent=parent, fingerprint=known)
+    given = (config, subject.work, description, before.state, carried)
+    create_run(address, *given, gather=executor.gather, parent=parent, fingerprint=known)
     executor.gather(partial(persist_recombined, subject, address, result.rounds[0].score), range(1))
     return replace(result, saved=address)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from flows.config.experiment import Dealing
 from flows.config.recorded import differences, other_examples
@@ -209,7 +210,7 @@ def _create(
             executor.gather(create, range(1))
             if is_run(where):
                 return RoundStore(where, config.fsync)
-        return create()
+        return create(gather=executor.gather)
     initial, carried = start.state(work.objective), _carried(start, config, work, description)
     if not carried:
         # What partitions carry, the server may keep for all, such as a control variate: it is dropped with that.
@@ -217,16 +218,17 @@ def _create(
         initial = replace(initial, memory={name: initial.memory[name] for name in names})
     if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
         notice(f"{run_name(where)} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
-    return create_run(where, config, work, description, initial, carried, processes, parent=start.parent)
+    gather, parent = executor.gather, start.parent
+    return create_run(where, config, work, description, initial, carried, processes, gather, parent=parent)
 
 
 def _create_anew(
-    config: TrainConfig, where: str, work: Work, description: Description, processes: int, number: int = 0
+    config: TrainConfig, where: str, work: Work, description: Description, processes: int, _: int = 0, **how: Any
 ) -> RoundStore:
-    """Create a run that begins with initial weights or a checkpoint, in any process; `number` is not used."""
+    """Create a run that begins with initial weights or a checkpoint, in any process; `how` is for `create_run`."""
     start = config.start_from
     initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
-    return create_run(where, config, work, description, initial, processes=processes)
+    return create_run(where, config, work, description, initial, processes=processes, **how)
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:

@@ -18,7 +18,7 @@ from storage.parsing import numbered
 from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
-from storage.rounds.commits import Commit, UpdateRecord, check_names
+from storage.rounds.commits import Commit, Score, UpdateRecord, check_names
 from storage.rounds.lease import fenced, read_claim
 from storage.rounds.log import CommitLog, Link, quarantined_rounds
 from storage.rounds.numbers import Numbers
@@ -85,12 +85,14 @@ class RoundStore:
         initial: State,
         fsync: bool = False,
         carried: Mapping[int, Update] = MappingProxyType({}),
+        scored: Score | None = None,
     ) -> RoundStore:
         """Create a run and commit its initial state as round 0. The whole run appears at once, or not at all.
 
         `attributes` are recorded besides version and schema. `carried` are updates of another run, with vectors
-        (element,), by partition: their carries go into the first round here, and row 0 stores them. Raises
-        `ExperimentDiffers` where something is there already, and `UsageError` for names that cannot be stored.
+        (element,), by partition: their carries go into the first round here, and row 0 stores them. `scored` is
+        the score of the initial state. Raises `ExperimentDiffers` where something is there already, and
+        `UsageError` for names that cannot be stored.
         """
         place = place_of(where)
         try:
@@ -108,7 +110,7 @@ class RoundStore:
                 store.tensors.write_updates(0, carried)
                 records = {p: UpdateRecord(update_digest(update), update.weight) for p, update in carried.items()}
                 commit = store.describe(initial, "initial", 0)
-                commit = replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0))
+                commit = replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0), score=scored)
                 store.numbers.rebuild([store.commit(commit)])
                 aside.sync()
         except PlaceTaken as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import dask
 from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
@@ -22,7 +23,7 @@ from tasks.clusters.workers import DeadlyWork, LostWork, finished, result, usabl
 from tasks.evidence.results import RoundResult
 from tasks.executors.on_worker import run_step
 from tasks.executors.parameter_server.on_dask import DaskServer
-from tasks.executors.pool import PLACED, Key, WorkerPool
+from tasks.executors.pool import PLACED, Key, WorkerPool, itself
 from tasks.executors.round_tasks import FAN_IN, RoundTasks
 from tasks.rounds.job import Job
 from tasks.rounds.timing import Notice, log_notice
@@ -87,7 +88,10 @@ class GraphExecutor:
         return self._prepared(partial(self._ask_of_each, function, partitions))
 
     def _ask_of_each(self, function: Callable[[int], T], partitions: range) -> list[T]:
-        futures = self.client.map(partial(run_step, function), partitions, pure=False)
+        # It is sent once, as it may hold a network; Dask warns of that, and would send it with each number.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
+            shared = self.client.submit(itself, function, pure=False)
+        futures = self.client.map(run_step, [shared] * len(partitions), partitions, pure=False)
         return list(map(self._result, futures))
 
     def _result(self, future: Future[Any]) -> Any:

@@ -136,7 +136,7 @@ class WorkerPool:
 
     def shared(self, job: Job) -> Future[Any]:
         """A future of the job, which is sent to the cluster once."""
-        return self._hold(self.key(job, f"job-{job.attempt.executor}", 0), _itself, job)
+        return self._hold(self.key(job, f"job-{job.attempt.executor}", 0), itself, job)
 
     def data(self, job: Job, round: int, load: Callable[..., Any]) -> list[Future[Any]]:
         """Futures of each block's examples in a round, made by `load(job, round, block)`.
@@ -230,7 +230,7 @@ def _lost_line(lost: Lost, numbers: Sequence[int], partitions: Iterable[int], of
     return f"worker {lost.worker} {why}; mapped again in {of} {listed(numbers)}: partition {again}"
 
 
-def _itself(value: Any) -> Any:
+def itself(value: Any) -> Any:
     return value
 
 

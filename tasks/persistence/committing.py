@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from storage.places.base import beside
-from storage.rounds.commits import Commit, ProcessGroupRecord, SplitRecord
+from storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
-from storage.values.state import Update
-from tasks.data.loading import BlockExamples
+from storage.values.state import State, Update
+from tasks.data.loading import BlockExamples, Partition
 from tasks.data.partitions import Partitions
 from tasks.persistence.exchanging import own_params
-from tasks.rounds.job import Attempt, Job
+from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import (
     BlockResult,
@@ -42,6 +43,26 @@ def reduce_round(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Ou
 def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
     """Score the state after a round on the held-out examples of a block; `commit_round` stores the score."""
     return score_block(job.work, after.state, data, own_params(job.work, job.attempt.open(), after))
+
+
+def score_initial(work: Work, initial: State, gather: Callable[..., list[Any]]) -> Score | None:
+    """The score of the state that a run begins with, on the held-out examples that its first round scores.
+
+    One process scores examples that all partitions have. Partitions have no scores of their own yet. `gather`
+    calls a function with numbers, where the examples lie.
+    """
+    partitions, every = work.partitions, range(work.partitions.split.partitions)
+    scorers = [partitions.readable(0)]
+    if partitions.source.partitioned and not partitions.shared:
+        scorers = [each for each in work.cohort(1) or every if partitions.readable(each) == each]
+    tallies = gather(functools.partial(_score_initial, work, initial, scorers), range(len(scorers)))
+    return judge_round(work, 0, [tally for each in tallies for tally in each])[0]
+
+
+def _score_initial(work: Work, initial: State, scorers: Sequence[int], place: int) -> list[Tally]:
+    """The tallies of the held-out examples of the partition at a place among those that score."""
+    held_out = work.partitions.held_out_part(scorers[place], place, len(scorers))
+    return score_block(work, initial, {scorers[place]: Partition(held_out, held_out)})
 
 
 def commit_round(

@@ -164,7 +164,8 @@ def test_a_fork_says_where_it_came_from(train, capsys) -> None:
 @pytest.mark.parametrize(("which", "wanted"), [("-1", 3), ("last", 3), ("best", 2), ("1", 1)])
 def test_rounds_are_named_by_what_they_are(train, monkeypatch, which, wanted) -> None:
     # Of the digits no round of so few steps is told apart by accuracy alone, so the numbers are set here.
-    scores = iter([Score(3.0, {"accuracy": 0.1}), Score(2.0, {"accuracy": 0.3}), Score(1.0, {"accuracy": 0.3})])
+    scored = {4.0: 0.1, 3.0: 0.1, 2.0: 0.3, 1.0: 0.3}  # the accuracy of each loss, from round 0 on
+    scores = iter([Score(loss, {"accuracy": accuracy}) for loss, accuracy in scored.items()])
     monkeypatch.setattr("tasks.rounds.steps.score", lambda *_: next(scores))
     train(**SMALL, name="parent")
     assert rw.open_run("parent").round(int(which) if which[-1].isdigit() else which).number == wanted
