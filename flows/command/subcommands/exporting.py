@@ -60,7 +60,7 @@ def _named(round: str, out: str | None, root: str | None) -> tuple[Run, WhichRou
     """The run and the round of a text such as ``RUN@12``; raises `UsageError` for a run or a given `out`."""
     named = stored_round(round)
     if named is None:
-        raise UsageError(f"{round} is no round; name one, as {round}@last")
+        raise UsageError(f"{round} is no round; name one, as {round.partition('@')[0]}@last")
     if out is not None:
         raise UsageError(f"--out is where a tracker ({', '.join(TRACKERS)}) puts a run; --to names the file")
     return open_run(named[0], root), named[1]

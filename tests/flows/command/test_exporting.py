@@ -137,6 +137,7 @@ def test_a_report_is_written(train, tmp_path, capsys) -> None:
 
 BAD = {
     ("export", "first", "--to", "model.pt"): "first is no round; name one, as first@last",
+    ("export", "first@x", "--to", "model.pt"): "first@x is no round; name one, as first@last",
     ("export", "first@9", "--to", "model.pt"): "no committed round 9 in .*; it has rounds 0 to 3",
     ("export", "first@2", "--to", "model.zip"): r"a checkpoint ends in .*, not in '\.zip'",
     ("export", "first@2", "--to", "no/model.pt"): "there is no folder no; make it first",
