@@ -29,7 +29,7 @@ def test_show_has_a_table_of_arrivals_and_the_rounds_that_were_scored(first, cap
     mean, largest = f"{arrivals['staleness'].mean():.2f}", str(arrivals["staleness"].max())
     worker = arrivals["worker"][0]
     assert words[at + 1] == [worker, "0", "to", "3", "24", "100.0%", mean, largest, str(len(dropped))]
-    assert [line[0] for line in words[:at] if line[0].isdigit()] == ["12", "24"]
+    assert [line[0] for line in words[:at] if line[0].isdigit()] == ["0", "12", "24"]
     for number, partition, staleness in dropped[["round", "partition", "staleness"]].itertuples(index=False):
         assert f"round {number} refused partition {partition}: staleness {staleness} is above 3\n" in out
 

@@ -82,7 +82,9 @@ def told(on: On, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any
     file.write_text(TAIL)
     cnn = twice("graph", model="cnn", algorithm="fed_avg", local_steps=3, batch_size=16)
     stacked = twice("inline", stacked=2, local_steps=2)
-    return on([*cnn, *stacked, ("inline", FIELDS | {"device": "pretend", "model": f"{file}:Planted"})])
+    return on(
+        [*cnn, *stacked, ("inline", FIELDS | {"device": "pretend", "model": f"{file}:Planted", "held_out": 0})]
+    )
 
 
 def test_networks_have_the_bits_of_the_processor(told) -> None:

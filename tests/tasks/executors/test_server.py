@@ -134,8 +134,8 @@ def test_rounds_that_are_scored_have_the_scores_of_the_recorded_order(train, cli
     fields = SMALL | RUNS["async_sgd"] | {"evaluate_every": 4}
     run = train(GraphExecutor(client), 12, **fields, name="run")
     again = train(**fields, order="recorded:run", name="again")
-    assert [round for round in range(ROUNDS + 1) if run.round(round).score] == [4, 8, 12]
-    assert [run.round(n).score for n in (4, 8, 12)] == [again.round(n).score for n in (4, 8, 12)]
+    assert [round for round in range(ROUNDS + 1) if run.round(round).score] == [0, 4, 8, 12]
+    assert [run.round(n).score for n in (0, 4, 8, 12)] == [again.round(n).score for n in (0, 4, 8, 12)]
 
 
 def test_a_run_stops_at_its_target(train, client) -> None:

@@ -148,9 +148,9 @@ def test_the_history_tells_of_staleness_and_refusals(some) -> None:
 def test_a_servers_network_is_scored_after_ten_turns_of_each_partition(some) -> None:
     fields = RUNS["async_sgd"]
     run = some(60, "run", last=60, **fields)
-    assert [round for round in range(61) if run.round(round).score] == [40, 60]
+    assert [round for round in range(61) if run.round(round).score] == [0, 40, 60]
     run = some(4, "often", last=4, evaluate_every=2, **fields)
-    assert [round for round in range(5) if run.round(round).score] == [2, 4]
+    assert [round for round in range(5) if run.round(round).score] == [0, 2, 4]
 
 
 NAN = """
