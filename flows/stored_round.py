@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from storage.places.addresses import Where
 from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore
+from storage.runs.names import run_name
 from storage.runs.round import StoredRound
-from storage.runs.run import StoredRun
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,8 +69,7 @@ class Round(StoredRound):
         """
         from storage.checkpoints.writing import write_checkpoint
 
-        run = StoredRun(self._store.place)
-        scores = json.dumps(self.score.row() if self.score else {})
-        facts = {"run": run.name, "round": str(self.number), "chain": self.chain, "scores": scores}
-        digest = str(run.attributes["data"].get("digest", ""))
+        name, scores = run_name(self._store.address), json.dumps(self.score.row() if self.score else {})
+        facts = {"run": name, "round": str(self.number), "chain": self.chain, "scores": scores}
+        digest = str(self._store.attributes["data"].get("digest", ""))
         write_checkpoint(place, self.tensors, facts | {"data_digest": digest})

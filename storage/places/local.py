@@ -191,13 +191,15 @@ class LocalPlace:
         with suppress(*NOT_THERE), self._folder([]) as top:
             for _, folders, names, folder in os.fwalk(dir_fd=top):
                 # The folder of a tensor may end so, too, but does not begin with a dot.
-                gone = [name for name in folders if name.startswith(".") and name.endswith(PARTIAL)]
-                folders[:] = [name for name in folders if name not in gone]
-                gone += [name for name in names if name.endswith(PARTIAL)]
-                if gone:
-                    self.check()  # after the list, which so has none of a later writer
-                for name in gone:
-                    _remove(name, folder)
+                deleted = [name for name in folders if name.startswith(".") and name.endswith(PARTIAL)]
+                written = [name for name in names if name.endswith(PARTIAL)]
+                if deleted or written:
+                    self.check()  # after the lists, which so have none of a later writer
+                for name in written:
+                    remove_file(name, folder)
+                for name in deleted:
+                    folders.remove(name)
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
     @_writing
     def sync(self) -> None:
@@ -340,11 +342,3 @@ class LocalPlace:
         except FileNotFoundError:
             self.check()  # a later writer swept the temporary file, or pruned its folder
             raise
-
-
-def _remove(name: str, folder: int) -> None:
-    """Delete a temporary file or folder in an open folder, if it is still there."""
-    try:
-        remove_file(name, folder)
-    except IsADirectoryError:
-        shutil.rmtree(name, ignore_errors=True, dir_fd=folder)

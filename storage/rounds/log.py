@@ -180,20 +180,16 @@ class CommitLog:
             return commit
         link = self._link(commit.round)
         existing = self.parsed(commit.round, link)
-        if existing.epoch > commit.epoch:
-            raise self._fenced(existing)
-        if existing.identity() == commit.identity() and link.before == before.chain:
+        same = existing.identity() == commit.identity() and link.before == before.chain
+        if existing.epoch > commit.epoch or (existing.epoch == commit.epoch and not same):
+            raise WriterFenced(
+                f"round {commit.round} of {self.place} was committed by another writer ({existing.token}); "
+                "this one stops"
+            )
+        if same:
             return existing
-        if existing.epoch == commit.epoch:
-            raise self._fenced(existing)
         self.place.write(_key(commit.round), content.encode())
         return commit
-
-    def _fenced(self, existing: Commit) -> WriterFenced:
-        return WriterFenced(
-            f"round {existing.round} of {self.place} was committed by another writer ({existing.token}); "
-            "this one stops"
-        )
 
     def unfit(self, after: int) -> list[int]:
         """The rounds whose records are not to be used: those later than `after`, and those that are not whole."""

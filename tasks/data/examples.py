@@ -139,15 +139,6 @@ def first_tensor(tensors: Any) -> torch.Tensor:
     return tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors.values()))
 
 
-def concatenated(parts: Sequence[Tensors]) -> Tensors:
-    """The inputs (examples, *) of batches as one; raises `DataError` if they were padded to other lengths."""
-    if isinstance(parts[0], Mapping):
-        return {name: concatenated([part[name] for part in parts]) for name in parts[0]}
-    if len({part.shape[1:] for part in parts}) > 1:
-        raise DataError("a repair needs inputs of one length; have --collate pad them to one, or give --blocks 1")
-    return torch.cat([*parts])
-
-
 def check_values(examples: Examples, name: str, numbers: np.ndarray | None = None) -> Examples:
     """Return the examples; raise `DataError` for a non-finite number or a negative label, naming the first one.
 

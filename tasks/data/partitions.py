@@ -95,12 +95,12 @@ class Partitions:
         Of held-out examples that belong to no partition it scores the part at its `place` among so many `scorers`;
         by default all partitions are scorers.
         """
+        place, scorers = (partition, self.split.partitions) if place is None else (place, scorers or 1)
         if self._unreadable(partition):
             return self._refused(partition, place, scorers)
         if self.digests:
             self._check_unchanged(partition, self.digests[partition if self.source.partitioned else 0])
         train, own = self._train_rows(partition, number)
-        place, scorers = (partition, self.split.partitions) if place is None else (place, scorers or 1)
         known = self.cohort and not self.source.partitioned
         held_out = _known_part(self, place, scorers) if known else self.held_out_part(partition, place, scorers)
         loaded = Partition(self._part(partition, train, False), held_out)
@@ -120,7 +120,7 @@ class Partitions:
         every: list[int] = [partition, *range(self.split.partitions)]
         return next(each for each in every if not self._unreadable(each))
 
-    def _refused(self, partition: int, place: int | None, scorers: int | None) -> Partition:
+    def _refused(self, partition: int, place: int, scorers: int) -> Partition:
         """What stands for a partition that could not be read: its maps fail with the reason.
 
         Held-out examples that all partitions have are scored all the same. Raises `DataError` if it can be read.
@@ -130,11 +130,8 @@ class Partitions:
             raise DataError(
                 f"partition {partition} of {self.source} could not be read when the run began; restore that"
             )
-        held_out = self._part(other, np.arange(0), True)
-        if self.shared:
-            held_out = self.held_out_part(
-                other, partition if place is None else place, scorers or self.split.partitions
-            )
+        nothing = self._part(other, np.arange(0), True)
+        held_out = self.held_out_part(other, place, scorers) if self.shared else nothing
         unread = Unreadable(**vars(self._reading(partition, False)), reason=reason)
         return Partition(LoadedExamples(unread, np.arange(1)), held_out)
 

@@ -15,13 +15,13 @@ from storage.checkpoints.opening import fitted, open_checkpoint, outline
 from storage.errors import ModelError, failing_as, located
 from storage.rounds.commits import Score
 from storage.values.tensors import LazyTensors, load_named
-from tasks.data.examples import concatenated, first_tensor
+from tasks.data.examples import first_tensor
 from tasks.data.partitions import Partitions
 from tasks.matching.averaging import average
 from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.search.activations import Moments, Pair, activation_moments
 from tasks.matching.tracing.export import Inputs
-from tasks.merging.repair import repair
+from tasks.merging.repair import concatenated, repair
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.outputs import OWN_LOSS, output_of, with_output
 from tasks.networks.spectral import converge

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from storage.errors import UsageError
+from storage.errors import DataError, UsageError
 from tasks.data.examples import Examples, Tensors
 from tasks.matching.averaging import Layers, chosen_for
 from tasks.matching.groups import UnitGroups
@@ -42,6 +42,15 @@ def repair(
         recompute_batch_norm(network, [batch.inputs for batch in examples.slices(size)])
     else:
         rescale(network, parents, coefficients, inputs, units, layers)
+
+
+def concatenated(parts: Sequence[Tensors]) -> Tensors:
+    """The inputs (examples, *) of batches as one; raises `DataError` if they were padded to other lengths."""
+    if isinstance(parts[0], Mapping):
+        return {name: concatenated([part[name] for part in parts]) for name in parts[0]}
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise DataError("a repair needs inputs of one length; have --collate pad them to one, or give --blocks 1")
+    return torch.cat([*parts])
 
 
 def has_batch_norm(network: nn.Module) -> bool:
