@@ -5,7 +5,8 @@ FROM python:3.11-slim
 ARG TORCH_INDEX
 
 WORKDIR /roundweave
-COPY pyproject.toml constraints.txt README.md LICENSE roundweave.py roundweave.pyi ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY roundweave roundweave
 COPY flows flows
 COPY tasks tasks
 COPY storage storage

@@ -6,8 +6,6 @@ from typing import Any
 
 import lazy_loader
 
-import roundweave  # noqa: F401  # it finds tasks and storage before others that are called so
-
 # Prefect and its server report usage unless told not to, and read this when they are imported.
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
@@ -20,8 +18,8 @@ _attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 def __getattr__(name: str) -> Any:
     if name in FLOWS:
-        from flows.serving.server import place_prefect_home
-        from storage.runs.names import default_root
+        from roundweave.flows.serving.server import place_prefect_home
+        from roundweave.storage.runs.names import default_root
 
         place_prefect_home(default_root())
         with warnings.catch_warnings():

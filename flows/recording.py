@@ -8,17 +8,17 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any
 
-from flows.config.train import TrainConfig
-from storage.hierarchy.schema import Schema
-from storage.rounds.store import RoundStore
-from storage.values.state import State, Update
-from tasks.applies.memory import kept_memory
-from tasks.data.description import Description
-from tasks.numerics.fingerprints import versions
-from tasks.persistence.committing import score_initial
-from tasks.reduces.matched import Matched
-from tasks.rounds.job import Work
-from tasks.when import Asynchronous
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.values.state import State, Update
+from roundweave.tasks.algorithms.applies.memory import kept_memory
+from roundweave.tasks.algorithms.reduces.matched import Matched
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.numerics.fingerprints import versions
+from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.persistence.committing import score_initial
 
 
 def create_run(

@@ -6,21 +6,21 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.stored_round import Round
-from storage.errors import DataError, NotARun, UsageError
-from storage.places.addresses import Where, full_address
-from storage.runs.figures import Plots
-from storage.runs.names import WhichRound, default_root
-from storage.runs.run import StoredRun, open_stored
+from roundweave.flows.stored_round import Round
+from roundweave.storage.errors import DataError, NotARun, UsageError
+from roundweave.storage.places.addresses import Where, full_address
+from roundweave.storage.runs.figures import Plots
+from roundweave.storage.runs.names import WhichRound, default_root
+from roundweave.storage.runs.run import StoredRun, open_stored
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from flows.evidence.replaying import Replay
-    from tasks.data.partitions import Partitions
-    from tasks.evidence.recombining import Recombination
-    from tasks.networks.objective import ModelSpec
+    from roundweave.flows.evidence.replaying import Replay
+    from roundweave.tasks.data.partitions import Partitions
+    from roundweave.tasks.networks.objective import ModelSpec
+    from roundweave.tasks.rounds.evidence.recombining import Recombination
 
 
 class Run(StoredRun):
@@ -73,7 +73,7 @@ class Run(StoredRun):
         """
         import pandas as pd
 
-        from tasks.data.distribution import labels
+        from roundweave.tasks.data.distribution import labels
 
         if not 0 <= partition < self.partitions:
             raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
@@ -103,17 +103,17 @@ class Run(StoredRun):
         Example:
             >>> run.label_counts()["size"]
         """
-        from tasks.data.distribution import label_counts
+        from roundweave.tasks.data.distribution import label_counts
 
         dealt = self._dealt(trust)
         return label_counts(dealt, dealt.split.number(self.round(round).number))
 
     def _dealt(self, trust: bool) -> Partitions:
         """The data of the run and their split, loaded again; raises `DataError` where they are not the same."""
-        from flows.config.experiment import Dealing
-        from flows.config.recorded import check_examples, check_trust
-        from flows.config.resolving import deal
-        from tasks.data.description import combine
+        from roundweave.flows.config.experiment import Dealing
+        from roundweave.flows.config.recorded import check_examples, check_trust
+        from roundweave.flows.config.resolving import deal
+        from roundweave.tasks.data.description import combine
 
         if self.algorithm == "merge" or self.config.get("data") is None:
             raise UsageError(f"{self.name} was made of networks, not of examples")
@@ -176,7 +176,7 @@ class Run(StoredRun):
         Example:
             >>> run.recombine(3, reduce=rw.Median(), without=[2])
         """
-        from flows.evidence.recombining import RecombineConfig, recombine
+        from roundweave.flows.evidence.recombining import RecombineConfig, recombine
 
         parts = {"reduce": reduce, "apply": apply, "without": tuple(without)}
         place = {"run": self.address, "round": round, "name": save, "trust": trust, "root": self._root}
@@ -217,7 +217,7 @@ class Run(StoredRun):
         Example:
             >>> run.replay("all")
         """
-        from flows.evidence.replaying import ReplayConfig, replay
+        from roundweave.flows.evidence.replaying import ReplayConfig, replay
 
         several = tuple(rounds) if isinstance(rounds, Iterable) else (rounds,)
         values: dict[str, Any] = {"rounds": rounds if isinstance(rounds, str) else several, "data": data}
@@ -241,9 +241,9 @@ class Run(StoredRun):
         Example:
             >>> module = run.model().build()
         """
-        from flows.config.merge import Architecture
-        from flows.config.recorded import check_trust
-        from tasks.networks.objective import ModelSpec
+        from roundweave.flows.config.merge import Architecture
+        from roundweave.flows.config.recorded import check_trust
+        from roundweave.tasks.networks.objective import ModelSpec
 
         fields = ("model", "model_options", "dtype", "seed")
         recorded = Architecture(**{name: self.config[name] for name in fields if name in self.config})

@@ -6,16 +6,16 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from storage.places.addresses import Where
-from storage.rounds.commits import Commit
-from storage.rounds.store import RoundStore
-from storage.runs.names import run_name
-from storage.runs.round import StoredRound
+from roundweave.storage.places.addresses import Where
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.names import run_name
+from roundweave.storage.runs.round import StoredRound
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from tasks.networks.objective import ModelSpec
+    from roundweave.tasks.networks.objective import ModelSpec
 
 
 class Round(StoredRound):
@@ -67,7 +67,7 @@ class Round(StoredRound):
         Example:
             >>> run.best("accuracy").save("best.safetensors")
         """
-        from storage.checkpoints.writing import write_checkpoint
+        from roundweave.storage.checkpoints.writing import write_checkpoint
 
         name, scores = run_name(self._store.address), json.dumps(self.score.row() if self.score else {})
         facts = {"run": name, "round": str(self.number), "chain": self.chain, "scores": scores}

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from flows.serving.server import stop_server
-from flows.stored import Run
-from storage.places import local
-from tasks.clusters import fork_server
+from roundweave.flows.serving.server import stop_server
+from roundweave.flows.stored import Run
+from roundweave.storage.places import local
+from roundweave.tasks.executors.clusters import fork_server
 from tests.training import trained
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def without_prefect() -> Iterator[None]:
     """Flows in this process are plain functions, as where no server starts: Prefect takes most of a small run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flows.serving.ahead.prefect_server", lambda root: nullcontext())
-        patch.setattr("flows.serving.ahead.prefect_api", lambda root: nullcontext())
+        patch.setattr("roundweave.flows.serving.ahead.prefect_server", lambda root: nullcontext())
+        patch.setattr("roundweave.flows.serving.ahead.prefect_api", lambda root: nullcontext())
         yield
 
 

@@ -29,10 +29,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.command import app
-from flows.reporting.progress import FlowPage
-from flows.serving.server import prefect_api, stop_server
-from tasks.clusters.connecting import connect
+from roundweave.flows.command import app
+from roundweave.flows.reporting.progress import FlowPage
+from roundweave.flows.serving.server import prefect_api, stop_server
+from roundweave.tasks.executors.clusters.connecting import connect
 
 HERE = Path(__file__).parent.parent
 PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]
@@ -106,7 +106,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_what_a_page_shows_runs(page: Path, folder: Path, capfd, monkeypatch) -> None:
     monkeypatch.setattr(FlowPage, "leave_plot", lambda page, figure, kind: None)  # nobody looks at it
     if page.stem not in SLOW:  # how long strategies race is seen where the page of plans is run
-        monkeypatch.setattr("flows.planning.plan.HEAT", 0.1)
+        monkeypatch.setattr("roundweave.flows.planning.plan.HEAT", 0.1)
     for number, block in enumerate(blocks(page)):
         if block.note == "printed":
             assert_printed(block.text, "".join(capfd.readouterr()))
@@ -148,12 +148,11 @@ def project(folder: Path) -> Path:
     """A copy of the project without its tests."""
     copy = folder / "project"
     if not copy.exists():
-        for package in ("flows", "tasks", "storage"):
-            shutil.copytree(HERE / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+        for package in ("flows", "tasks", "storage", "roundweave"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(HERE / package, copy / package, symlinks=True, ignore=ignored)
         (copy / "tests").mkdir()
         for name in (
-            "roundweave.py",
-            "roundweave.pyi",
             "pyproject.toml",
             "tests/conftest.py",
             "tests/training.py",
@@ -172,7 +171,7 @@ def with_lines(source: str, lines: str, how: str, name: str) -> str:
         added = f"{head}{start}{body}{lines}{end}{rest}"
     else:
         added = f"{head}{lines}\n\n{start}{tail}"
-    return added.replace("\nfrom tasks", f"\n{imports}from tasks", 1)
+    return added.replace("\nfrom roundweave", f"\n{imports}from roundweave", 1)
 
 
 def run_line(line: str, folder: Path) -> None:

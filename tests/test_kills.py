@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 import torch
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from flows.stored import Run
-from storage.hierarchy import schema
-from storage.places import local
-from storage.places.local import LocalPlace
-from storage.upkeep.verifying.verify import verify
-from tasks.executors.inline import InlineExecutor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.flows.stored import Run
+from roundweave.storage.hierarchy import schema
+from roundweave.storage.places import local
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.upkeep.verifying.verify import verify
+from roundweave.tasks.executors.inline import InlineExecutor
 from tests.tasks.sampled import sampled
 
 FIELDS = {"model": "logistic", "local_steps": 1, "rounds": 2, "name": "run"}

@@ -20,24 +20,24 @@ from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.stored import open_run
-from storage.errors import RoundFailed
-from storage.rounds.commits import Commit
-from storage.values.state import State, Update
-from tasks.algebra import Algorithm
-from tasks.algorithms.table import ALGORITHMS, build_algorithm
-from tasks.applies.optimizers import Sgd
-from tasks.clusters.connecting import connect, local_cluster
-from tasks.data.examples import IGNORED, Examples
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.ranks import RanksExecutor
-from tasks.maps.gradient import Gradient
-from tasks.maps.local_steps import LocalSteps
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.reduces.mean import Mean
-from tasks.reduces.tree import reduce_all
-from tasks.user_code import find_code
-from tasks.when import SYNCHRONOUS
+from roundweave.flows.stored import open_run
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.values.state import State, Update
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.algorithms.maps.gradient import Gradient
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.tree import reduce_all
+from roundweave.tasks.algorithms.table import ALGORITHMS, build_algorithm
+from roundweave.tasks.algorithms.when import SYNCHRONOUS
+from roundweave.tasks.data.examples import IGNORED, Examples
+from roundweave.tasks.executors.clusters.connecting import connect, local_cluster
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.own_code.code import find_code
 from tests.flows.prefect_server import command_line
 from tests.tasks.sampled import sampled
 from tests.training import trained

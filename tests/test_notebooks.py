@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.serving.api_server import template
+from roundweave.flows.serving.api_server import template
 
 nbclient = pytest.importorskip("nbclient", reason="a notebook's kernel needs the development dependencies")
 

@@ -10,9 +10,9 @@ import threading
 import psutil
 import pytest
 
-from storage.errors import ClusterError
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
+from roundweave.storage.errors import ClusterError
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
 from tests.workers import worker_processes
 
 pytestmark = pytest.mark.slow

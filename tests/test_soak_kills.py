@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.stored import Run, open_run
+from roundweave.flows.stored import Run, open_run
 from tests.flows.command.in_process import run as command
 from tests.flows.prefect_server import until
 from tests.victims import Cluster, Training

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.stored import open_run
+from roundweave.flows.stored import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 from tests.workers import worker_processes
 

@@ -11,7 +11,7 @@ import pytest
 HERE = Path(__file__).resolve().parent.parent
 FILES = [
     *(file for room in ("flows", "tasks", "storage") for file in (HERE / room).rglob("*.py")),
-    *HERE.glob("roundweave.py*"),
+    *HERE.glob("roundweave/*.py*"),
     *(HERE / "docs").glob("*.md"),
     HERE / "README.md",
 ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from flows.stored import Run
-from storage.rounds.commits import Commit
-from tasks.executors.base import Executor
-from tasks.executors.inline import InlineExecutor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.flows.stored import Run
+from roundweave.storage.rounds.commits import Commit
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.inline import InlineExecutor
 
 
 def trained(

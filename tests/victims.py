@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 from distributed import Client
 
-from storage.places.schemes import place_of
+from roundweave.storage.places.schemes import place_of
 from tests.flows.prefect_server import command_line, until
 from tests.workers import worker_processes
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.command.errors import clear_errors, fail
-from flows.command.interrupts import ended_by_interrupts
-from flows.reporting.listening import begun, going_on
-from flows.serving.server import warm_up
-from storage.errors import TRACEBACK
-from tasks.clusters import fork_server
-from tasks.imports import kept
+from roundweave.flows.command.errors import clear_errors, fail
+from roundweave.flows.command.interrupts import ended_by_interrupts
+from roundweave.flows.reporting.listening import begun, going_on
+from roundweave.flows.serving.server import warm_up
+from roundweave.storage.errors import TRACEBACK
+from roundweave.tasks.executors.clusters import fork_server
+from roundweave.tasks.own_code.imports import kept
 
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
@@ -128,10 +128,12 @@ def application(arguments: list[str]) -> typer.Typer:
 
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:
-    command: Callable[..., Any] = getattr(import_module(f"flows.command.subcommands.{module}"), f"{name}_command")
+    command: Callable[..., Any] = getattr(
+        import_module(f"roundweave.flows.command.subcommands.{module}"), f"{name}_command"
+    )
     if name not in ("train", "plan"):
         return command
-    from flows.command.options import with_algorithms  # slow to import
+    from roundweave.flows.command.options import with_algorithms  # slow to import
 
     return with_algorithms(command, arguments)
 

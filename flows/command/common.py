@@ -14,8 +14,8 @@ from rich.console import Console, ConsoleOptions, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from flows.reporting.scores import shown_cell
-from storage.errors import printable
+from roundweave.flows.reporting.scores import shown_cell
+from roundweave.storage.errors import printable
 
 Force = Annotated[bool, typer.Option("--force", help="replace the file that is there")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]

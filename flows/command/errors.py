@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import typer
 
-from flows.command.common import console, print_json
-from storage.errors import CodeError, RoundweaveError, UsageError, reason, show_whole
+from roundweave.flows.command.common import console, print_json
+from roundweave.storage.errors import CodeError, RoundweaveError, UsageError, reason, show_whole
 
 FAILED, BAD_USAGE = 1, 2
 """The exit codes of a failure and of bad usage."""

@@ -15,16 +15,16 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import EVERY_OPTION, Named, algorithm_table, option_fields
-from flows.config.experiment import Experiment
-from flows.config.files import read_toml
-from flows.config.recorded import recorded_experiment
-from storage.errors import RoundweaveError, UsageError
-from storage.parsing import from_json
-from storage.places.addresses import address_of
-from storage.runs.names import default_root, stored_round
-from storage.runs.run import open_stored
-from tasks.user_code import Code
+from roundweave.flows.config.algorithms import EVERY_OPTION, Named, algorithm_table, option_fields
+from roundweave.flows.config.experiment import Experiment
+from roundweave.flows.config.files import read_toml
+from roundweave.flows.config.recorded import recorded_experiment
+from roundweave.storage.errors import RoundweaveError, UsageError
+from roundweave.storage.parsing import from_json
+from roundweave.storage.places.addresses import address_of
+from roundweave.storage.runs.names import default_root, stored_round
+from roundweave.storage.runs.run import open_stored
+from roundweave.tasks.own_code.code import Code
 
 
 def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[..., Any]:

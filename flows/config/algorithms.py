@@ -27,18 +27,26 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from flows.config.base import Config, NamedOrOwn
-from storage.errors import CodeError, failing_as, located
-from tasks.algebra import Algorithm
-from tasks.algorithms.preset import APPLIES, MAPS, TABLES, is_own_part, make_part, part_options, with_needs
-from tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken
-from tasks.applies.schedules import with_rounds
-from tasks.maps.optimizers import own_optimizer
-from tasks.options import valid
-from tasks.reduces.matched import Matched
-from tasks.reduces.table import REDUCES
-from tasks.tables import spelled, unknown
-from tasks.user_code import Code, find_code, is_reference
+from roundweave.flows.config.base import Config, NamedOrOwn
+from roundweave.storage.errors import CodeError, failing_as, located
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.applies.schedules import with_rounds
+from roundweave.tasks.algorithms.maps.optimizers import own_optimizer
+from roundweave.tasks.algorithms.options import valid
+from roundweave.tasks.algorithms.preset import (
+    APPLIES,
+    MAPS,
+    TABLES,
+    is_own_part,
+    make_part,
+    part_options,
+    with_needs,
+)
+from roundweave.tasks.algorithms.reduces.matched import Matched
+from roundweave.tasks.algorithms.reduces.table import REDUCES
+from roundweave.tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken
+from roundweave.tasks.own_code.code import Code, find_code, is_reference
+from roundweave.tasks.own_code.tables import spelled, unknown
 
 Options = Mapping[str, tuple[Any, Any]]
 """The (type, default) of options by name."""

@@ -10,9 +10,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, Va
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from storage.errors import UsageError, failing_as, nearest, reason
-from storage.parsing import at_commas, from_json, from_toml
-from tasks.user_code import Code, find_code
+from roundweave.storage.errors import UsageError, failing_as, nearest, reason
+from roundweave.storage.parsing import at_commas, from_json, from_toml
+from roundweave.tasks.own_code.code import Code, find_code
 
 NAMES = "only letters, digits, '.', '_' and '-', the first a letter, digit or '_'"
 

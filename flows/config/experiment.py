@@ -7,20 +7,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationInfo, model_validator
 
-from flows.config.algorithms import DEFAULT, Named, Recombined
-from flows.config.base import Config, EachOwn, NamedOrOwn, Names, read_values
-from storage.parsing import MOST_PARTITIONS, at_commas
-from tasks.compute.compute import Compute
-from tasks.data.reading import Loading
-from tasks.data.sources.table import SOURCES
-from tasks.data.splits.cohort import Cohort
-from tasks.data.splits.deals import SPLITS
-from tasks.networks.reference import MODELS
-from tasks.networks.scores import LOSS_NAMES, SCORES
-from tasks.networks.start import Fork, Start
-from tasks.tables import spelled
-from tasks.topology import TOPOLOGIES
-from tasks.user_code import Code, find_code
+from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined
+from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Names, read_values
+from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
+from roundweave.tasks.algorithms.topology import TOPOLOGIES
+from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.data.reading import Loading
+from roundweave.tasks.data.sources.table import SOURCES
+from roundweave.tasks.data.splits.cohort import Cohort
+from roundweave.tasks.data.splits.deals import SPLITS
+from roundweave.tasks.networks.reference import MODELS
+from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
+from roundweave.tasks.networks.start import Fork, Start
+from roundweave.tasks.own_code.code import Code, find_code
+from roundweave.tasks.own_code.tables import spelled
 
 PREPARED = ("transform", "held_out_transform", "collate")
 """The user's functions that prepare examples where they are used."""

@@ -7,14 +7,14 @@ from typing import Any
 
 import tomli_w
 
-from flows.config.experiment import PREPARED
-from flows.config.train import TrainConfig
-from storage.errors import UsageError
-from storage.parsing import from_toml
-from storage.places.addresses import join_address
-from storage.runs.names import STORED_ROUND
-from tasks.algorithms.preset import TABLES
-from tasks.data.sources.table import SOURCES
+from roundweave.flows.config.experiment import PREPARED
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import UsageError
+from roundweave.storage.parsing import from_toml
+from roundweave.storage.places.addresses import join_address
+from roundweave.storage.runs.names import STORED_ROUND
+from roundweave.tasks.algorithms.preset import TABLES
+from roundweave.tasks.data.sources.table import SOURCES
 
 PARTS = (*TABLES, "optimizer")
 """Options of an algorithm that may name a function in a file."""

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.config.base import Config, EachOwn, NamedOrOwn, Numbers
-from flows.config.train import Placement
-from tasks.networks.scores import LOSS_NAMES
+from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Numbers
+from roundweave.flows.config.train import Placement
+from roundweave.tasks.networks.scores import LOSS_NAMES
 
 
 class Architecture(Config):

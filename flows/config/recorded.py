@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
-from flows.config.experiment import PREPARED, Dealing, Experiment
-from flows.config.train import TrainConfig
-from storage.errors import DataError, UsageError
-from storage.places.addresses import Where, above, full_address
-from storage.runs.names import default_root
-from storage.runs.run import StoredRun, open_stored
-from tasks.algorithms.preset import TABLES, is_own_part
-from tasks.algorithms.table import ALGORITHMS
-from tasks.data.datasets import differing_files
-from tasks.data.description import Description
-from tasks.data.sources.table import is_source
-from tasks.maps.optimizers import is_own_optimizer
-from tasks.networks.reference import MODELS
-from tasks.networks.scores import LOSS_NAMES, SCORES
-from tasks.networks.start import Fork, Start
-from tasks.user_code import Code, is_reference
+from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
+from roundweave.flows.config.experiment import PREPARED, Dealing, Experiment
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import DataError, UsageError
+from roundweave.storage.places.addresses import Where, above, full_address
+from roundweave.storage.runs.names import default_root
+from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
+from roundweave.tasks.algorithms.preset import TABLES, is_own_part
+from roundweave.tasks.algorithms.table import ALGORITHMS
+from roundweave.tasks.data.datasets import differing_files
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.sources.table import is_source
+from roundweave.tasks.networks.reference import MODELS
+from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
+from roundweave.tasks.networks.start import Fork, Start
+from roundweave.tasks.own_code.code import Code, is_reference
 
 if TYPE_CHECKING:
-    from flows.config.merge import Architecture
+    from roundweave.flows.config.merge import Architecture
 
 BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "data": is_source,

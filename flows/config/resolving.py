@@ -13,33 +13,33 @@ from functools import partial
 from math import inf, prod
 from typing import Any
 
-from flows.config.experiment import PREPARED, Dealing
-from flows.config.recorded import differences
-from flows.config.train import RECORDED, TrainConfig
-from storage.errors import DataError, UsageError
-from storage.places.addresses import full_address
-from storage.runs.names import is_run, run_address
-from storage.runs.run import open_stored
-from tasks.algebra import Algorithm, Reduce
-from tasks.applies.optimizers import Sgd
-from tasks.asynchronous.orders import Recorded, Seeded
-from tasks.compute.compute import Fitting
-from tasks.data.description import Description, check_numbered, combine
-from tasks.data.partitions import Partitions
-from tasks.data.sources.table import find_source, keep_source
-from tasks.data.splits.split import Split
-from tasks.executors.base import EXECUTORS, Executor
-from tasks.networks.objective import LAYOUTS, ModelSpec, Objective
-from tasks.networks.reference import MODELS
-from tasks.networks.scores import LOSS_NAMES, SCORES
-from tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
-from tasks.networks.start import Fork, Start, find_start
-from tasks.reduces.robust import Robust
-from tasks.rounds.job import Work
-from tasks.tables import unknown
-from tasks.topology import OWN, find_topology
-from tasks.user_code import Code, find_code, is_reference
-from tasks.when import Asynchronous, Order
+from roundweave.flows.config.experiment import PREPARED, Dealing
+from roundweave.flows.config.recorded import differences
+from roundweave.flows.config.train import RECORDED, TrainConfig
+from roundweave.storage.errors import DataError, UsageError
+from roundweave.storage.places.addresses import full_address
+from roundweave.storage.runs.names import is_run, run_address
+from roundweave.storage.runs.run import open_stored
+from roundweave.tasks.algorithms.algebra import Algorithm, Reduce
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.algorithms.reduces.robust import Robust
+from roundweave.tasks.algorithms.topology import OWN, find_topology
+from roundweave.tasks.algorithms.when import Asynchronous, Order
+from roundweave.tasks.compute.compute import Fitting
+from roundweave.tasks.data.description import Description, check_numbered, combine
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.sources.table import find_source, keep_source
+from roundweave.tasks.data.splits.split import Split
+from roundweave.tasks.executors.base import EXECUTORS, Executor
+from roundweave.tasks.networks.objective import LAYOUTS, ModelSpec, Objective
+from roundweave.tasks.networks.reference import MODELS
+from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
+from roundweave.tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
+from roundweave.tasks.networks.start import Fork, Start, find_start
+from roundweave.tasks.own_code.code import Code, find_code, is_reference
+from roundweave.tasks.own_code.tables import unknown
+from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
+from roundweave.tasks.rounds.job import Work
 
 KEPT = "updates:10"
 """The default of `keep` for runs with a parameter server."""

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, available_timezones
 
-from flows.config.train import TODAY, TrainConfig
-from flows.reporting.listening import notice
-from storage.errors import ExperimentDiffers, RunBusy, StoreError, UsageError
-from storage.runs.listing import looked_through
-from storage.runs.names import is_run, new_name, run_address, stored_round
-from storage.runs.run import open_stored
-from tasks.user_code import is_reference, short_name
+from roundweave.flows.config.train import TODAY, TrainConfig
+from roundweave.flows.reporting.listening import notice
+from roundweave.storage.errors import ExperimentDiffers, RunBusy, StoreError, UsageError
+from roundweave.storage.runs.listing import looked_through
+from roundweave.storage.runs.names import is_run, new_name, run_address, stored_round
+from roundweave.storage.runs.run import open_stored
+from roundweave.tasks.own_code.code import is_reference, short_name
 
 Run = TypeVar("Run")
 

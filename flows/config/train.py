@@ -15,16 +15,16 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
-from flows.config.base import Config, Numbers
-from flows.config.experiment import Experiment
-from storage.errors import nearest
-from storage.parsing import MOST_ROUNDS
-from storage.places.addresses import address_of
-from storage.places.schemes import place_of
-from storage.runs.names import SUFFIX, default_root
-from storage.upkeep.keeping import Keep
-from tasks.data.reading import Loading
+from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
+from roundweave.flows.config.base import Config, Numbers
+from roundweave.flows.config.experiment import Experiment
+from roundweave.storage.errors import nearest
+from roundweave.storage.parsing import MOST_ROUNDS
+from roundweave.storage.places.addresses import address_of
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.runs.names import SUFFIX, default_root
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.tasks.data.reading import Loading
 
 SEEDED, RECORDED = "seeded", "recorded:"
 """The orders in which updates may arrive: a simulated one, or after the prefix that of a recorded run."""

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from flows.config.experiment import Experiment
-from flows.config.recorded import differences, other_examples
-from storage.errors import RoundMissing, StoreDamaged, StoreError
-from storage.places.addresses import Where
-from storage.runs.round import StoredRound
-from storage.runs.run import StoredRun, open_stored
-from storage.values.digests import differing, differing_tensor, match_tensors
-from storage.values.tensors import dtype_name
-from tasks.evidence.results import difference_as_json, largest_difference
+from roundweave.flows.config.experiment import Experiment
+from roundweave.flows.config.recorded import differences, other_examples
+from roundweave.storage.errors import RoundMissing, StoreDamaged, StoreError
+from roundweave.storage.places.addresses import Where
+from roundweave.storage.runs.round import StoredRound
+from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.values.digests import differing, differing_tensor, match_tensors
+from roundweave.storage.values.tensors import dtype_name
+from roundweave.tasks.rounds.evidence.results import difference_as_json, largest_difference
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.config.recorded import recorded_experiment
-from flows.config.train import TrainConfig
-from storage.errors import UsageError
-from storage.places.addresses import Where, address_of
-from storage.runs.names import default_root, stored_round
-from storage.runs.run import open_stored
-from tasks.networks.start import find_fork
+from roundweave.flows.config.recorded import recorded_experiment
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import UsageError
+from roundweave.storage.places.addresses import Where, address_of
+from roundweave.storage.runs.names import default_root, stored_round
+from roundweave.storage.runs.run import open_stored
+from roundweave.tasks.networks.start import find_fork
 
 
 def fork(place: str, root: Where | None = None, trust: bool = False, **changes: Any) -> TrainConfig:

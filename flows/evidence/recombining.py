@@ -12,27 +12,32 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from flows.config.algorithms import Parts, Recombined
-from flows.config.base import Integers
-from flows.config.recorded import check_examples, recorded_experiment
-from flows.config.resolving import Resolved, resolve, work_of
-from flows.config.train import Placement, TrainConfig
-from flows.evidence.replaying import OfRun, examples_wanted
-from flows.recording import create_run
-from flows.reporting.listening import notice
-from storage.errors import UsageError, listed
-from storage.places.addresses import full_address
-from storage.rounds.store import RoundStore
-from storage.runs.names import WhichRound, is_run, run_address
-from storage.runs.run import StoredRun, open_stored
-from tasks.data.description import Description
-from tasks.data.partitions import forget_examples
-from tasks.evidence.recombining import Recombination, Recombining, persist_recombined, recombine_stored
-from tasks.executors.base import Executor
-from tasks.executors.choice import open_executor
-from tasks.numerics.fingerprints import Fingerprint, check_fingerprint, fingerprint
-from tasks.persistence.recomputing import recomputed
-from tasks.user_code import Code
+from roundweave.flows.config.algorithms import Parts, Recombined
+from roundweave.flows.config.base import Integers
+from roundweave.flows.config.recorded import check_examples, recorded_experiment
+from roundweave.flows.config.resolving import Resolved, resolve, work_of
+from roundweave.flows.config.train import Placement, TrainConfig
+from roundweave.flows.evidence.replaying import OfRun, examples_wanted
+from roundweave.flows.recording import create_run
+from roundweave.flows.reporting.listening import notice
+from roundweave.storage.errors import UsageError, listed
+from roundweave.storage.places.addresses import full_address
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.names import WhichRound, is_run, run_address
+from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.partitions import forget_examples
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.choice import open_executor
+from roundweave.tasks.numerics.fingerprints import Fingerprint, check_fingerprint, fingerprint
+from roundweave.tasks.own_code.code import Code
+from roundweave.tasks.rounds.evidence.recombining import (
+    Recombination,
+    Recombining,
+    persist_recombined,
+    recombine_stored,
+)
+from roundweave.tasks.rounds.persistence.recomputing import recomputed
 
 
 class RecombineConfig(Parts, OfRun):

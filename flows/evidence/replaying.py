@@ -14,27 +14,27 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.config.algorithms import Named
-from flows.config.base import EachOwn, NamedOrOwn
-from flows.config.recorded import BUILT_IN, other_examples, recorded_config
-from flows.config.resolving import Resolved, resolve, work_of
-from flows.config.train import Placement, TrainConfig
-from flows.reporting.bar import bar_of_rounds
-from flows.reporting.listening import notice, notify_progress
-from storage.errors import DataError, RoundMissing, UsageError, listed
-from storage.places.addresses import full_address
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun, open_stored
-from storage.values.digests import differing
-from tasks.data.description import Description
-from tasks.data.partitions import forget_examples
-from tasks.evidence.results import Difference, RoundResult, difference_as_json
-from tasks.executors.base import Executor
-from tasks.executors.choice import open_executor
-from tasks.numerics.fingerprints import Fingerprint, differing_numerics, fingerprint, versions
-from tasks.rounds.job import Attempt, Job, Work
-from tasks.rounds.plan import replay_windows
-from tasks.user_code import Code
+from roundweave.flows.config.algorithms import Named
+from roundweave.flows.config.base import EachOwn, NamedOrOwn
+from roundweave.flows.config.recorded import BUILT_IN, other_examples, recorded_config
+from roundweave.flows.config.resolving import Resolved, resolve, work_of
+from roundweave.flows.config.train import Placement, TrainConfig
+from roundweave.flows.reporting.bar import bar_of_rounds
+from roundweave.flows.reporting.listening import notice, notify_progress
+from roundweave.storage.errors import DataError, RoundMissing, UsageError, listed
+from roundweave.storage.places.addresses import full_address
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.values.digests import differing
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.partitions import forget_examples
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.choice import open_executor
+from roundweave.tasks.numerics.fingerprints import Fingerprint, differing_numerics, fingerprint, versions
+from roundweave.tasks.own_code.code import Code
+from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, difference_as_json
+from roundweave.tasks.rounds.job import Attempt, Job, Work
+from roundweave.tasks.rounds.plan import replay_windows
 
 IDENTICAL, DIFFERS, KEY_DIFFERS = 0, 1, 3
 """Exit codes: all rounds are identical; one differs and the key is the same; one differs and so does the key."""

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flows.evidence.replaying import evenly_spread
-from flows.stored import Run
-from storage.errors import PlaceError, RoundweaveError, listed, one_line, printable
-from storage.places.addresses import Where, file_path
-from storage.runs.figures import PANEL
-from storage.runs.listing import flat_config
-from storage.runs.markup import COLOURS
+from roundweave.flows.evidence.replaying import evenly_spread
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import PlaceError, RoundweaveError, listed, one_line, printable
+from roundweave.storage.places.addresses import Where, file_path
+from roundweave.storage.runs.figures import PANEL
+from roundweave.storage.runs.listing import flat_config
+from roundweave.storage.runs.markup import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from flows.evidence.replaying import Replay
+    from roundweave.flows.evidence.replaying import Replay
 
 TEMPLATE = Environment(
-    loader=PackageLoader("flows.exporting", "."),
+    loader=PackageLoader("roundweave.flows.exporting", "."),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

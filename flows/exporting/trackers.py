@@ -11,9 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from storage.errors import UsageError
-from storage.runs.listing import flat_config
-from storage.runs.run import StoredRun
+from roundweave.storage.errors import UsageError
+from roundweave.storage.runs.listing import flat_config
+from roundweave.storage.runs.run import StoredRun
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flows.merging.preparing import MergePlan
-from storage.errors import DataError
-from storage.rounds.commits import Score
-from tasks.merging.gallery import Blend, Gallery
+from roundweave.flows.merging.preparing import MergePlan
+from roundweave.storage.errors import DataError
+from roundweave.storage.rounds.commits import Score
+from roundweave.tasks.merging.gallery import Blend, Gallery
 
 Scorer = Callable[[Gallery, list[Blend]], list[Score | None]]
 

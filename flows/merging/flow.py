@@ -8,25 +8,25 @@ from tempfile import TemporaryDirectory
 
 from prefect import flow
 
-from flows.config.merge import MergeConfig
-from flows.merging.choosing import choose
-from flows.merging.preparing import MergePlan, plan_merge
-from flows.merging.result import MergeResult
-from flows.merging.storing import Aligned, write_merge
-from flows.reporting.flow_runs import reported_step
-from flows.reporting.progress import flow_page, titled
-from flows.serving.ahead import started_executor
-from storage.checkpoints.writing import write_checkpoint
-from storage.errors import UsageError
-from storage.rounds.commits import Score
-from storage.runs.names import local_root
-from storage.values.tensors import LazyTensors
-from tasks.executors.base import Executor
-from tasks.matching.groups import Permutation, Piece
-from tasks.matching.search.activations import Moments, summed
-from tasks.matching.search.matches import Evidence, match_all, match_each
-from tasks.merging.gallery import Blend, Gallery, observe, score_blend
-from tasks.numerics.pinning import pinned
+from roundweave.flows.config.merge import MergeConfig
+from roundweave.flows.merging.choosing import choose
+from roundweave.flows.merging.preparing import MergePlan, plan_merge
+from roundweave.flows.merging.result import MergeResult
+from roundweave.flows.merging.storing import Aligned, write_merge
+from roundweave.flows.reporting.flow_runs import reported_step
+from roundweave.flows.reporting.progress import flow_page, titled
+from roundweave.flows.serving.ahead import started_executor
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.errors import UsageError
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.runs.names import local_root
+from roundweave.storage.values.tensors import LazyTensors
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.matching.groups import Permutation, Piece
+from roundweave.tasks.matching.search.activations import Moments, summed
+from roundweave.tasks.matching.search.matches import Evidence, match_all, match_each
+from roundweave.tasks.merging.gallery import Blend, Gallery, observe, score_blend
+from roundweave.tasks.numerics.pinning import pinned
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
 

@@ -10,26 +10,33 @@ from typing import Any
 import torch
 from torch import nn
 
-from flows.config.merge import Architecture, MergeConfig
-from flows.config.recorded import check_trust
-from flows.merging.subject import kept_code, subject
-from flows.reporting.plots import check_plot
-from storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline, types_of
-from storage.checkpoints.writing import check_place
-from storage.errors import UsageError
-from storage.places.addresses import full_address
-from storage.runs.names import is_run, run_address, stored_round
-from storage.runs.run import open_stored
-from storage.values.tensors import LazyTensors, dtype_name, let_go
-from tasks.matching.averaging import check_layer
-from tasks.matching.check import check_function
-from tasks.matching.groups import UnitGroups
-from tasks.matching.search.activations import BATCH
-from tasks.matching.units import find_units
-from tasks.matching.unofficial import spectral_norms
-from tasks.merging.gallery import Gallery
-from tasks.merging.repair import has_batch_norm
-from tasks.networks.objective import ModelSpec
+from roundweave.flows.config.merge import Architecture, MergeConfig
+from roundweave.flows.config.recorded import check_trust
+from roundweave.flows.merging.subject import kept_code, subject
+from roundweave.flows.reporting.plots import check_plot
+from roundweave.storage.checkpoints.opening import (
+    check_checkpoint,
+    fitted,
+    lasting,
+    open_checkpoint,
+    outline,
+    types_of,
+)
+from roundweave.storage.checkpoints.writing import check_place
+from roundweave.storage.errors import UsageError
+from roundweave.storage.places.addresses import full_address
+from roundweave.storage.runs.names import is_run, run_address, stored_round
+from roundweave.storage.runs.run import open_stored
+from roundweave.storage.values.tensors import LazyTensors, dtype_name, let_go
+from roundweave.tasks.matching.averaging import check_layer
+from roundweave.tasks.matching.check import check_function
+from roundweave.tasks.matching.groups import UnitGroups
+from roundweave.tasks.matching.search.activations import BATCH
+from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.matching.unofficial import spectral_norms
+from roundweave.tasks.merging.gallery import Gallery
+from roundweave.tasks.merging.repair import has_batch_norm
+from roundweave.tasks.networks.objective import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flows.stored import Run
-from storage.rounds.commits import Score
+from roundweave.flows.stored import Run
+from roundweave.storage.rounds.commits import Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flows.config.merge import MergeConfig
-from flows.merging.preparing import plan_merge
-from flows.merging.result import MergeResult
-from flows.serving.ahead import ahead
+from roundweave.flows.config.merge import MergeConfig
+from roundweave.flows.merging.preparing import plan_merge
+from roundweave.flows.merging.result import MergeResult
+from roundweave.flows.serving.ahead import ahead
 
 
 def merge(config: MergeConfig) -> MergeResult:
@@ -26,7 +26,7 @@ def merge(config: MergeConfig) -> MergeResult:
     """
     plan = plan_merge(config)
     with ahead(plan):
-        from flows.merging.flow import merge_flow
-        from flows.reporting.flow_runs import run_flow
+        from roundweave.flows.merging.flow import merge_flow
+        from roundweave.flows.reporting.flow_runs import run_flow
 
         return run_flow(merge_flow, plan.config)

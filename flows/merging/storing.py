@@ -8,24 +8,24 @@ from pathlib import Path
 
 import torch
 
-from flows.merging.choosing import Choice
-from flows.merging.preparing import MergePlan
-from flows.merging.result import MergeResult
-from flows.recording import provenance
-from flows.stored import Run
-from storage.checkpoints.files import SAFETENSORS
-from storage.checkpoints.writing import write_checkpoint
-from storage.rounds.commits import Score
-from storage.runs.names import new_name, run_address
-from storage.values.state import Match
-from storage.values.tensors import LazyTensors, load_named
-from tasks.matching.averaging import averaging
-from tasks.matching.groups import Permutation, Tensors
-from tasks.merging.gallery import blended
-from tasks.merging.storing import merge_layout, persist_merge
-from tasks.networks.spectral import converge
-from tasks.numerics.pinning import pinned
-from tasks.user_code import short_name
+from roundweave.flows.merging.choosing import Choice
+from roundweave.flows.merging.preparing import MergePlan
+from roundweave.flows.merging.result import MergeResult
+from roundweave.flows.recording import provenance
+from roundweave.flows.stored import Run
+from roundweave.storage.checkpoints.files import SAFETENSORS
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.runs.names import new_name, run_address
+from roundweave.storage.values.state import Match
+from roundweave.storage.values.tensors import LazyTensors, load_named
+from roundweave.tasks.matching.averaging import averaging
+from roundweave.tasks.matching.groups import Permutation, Tensors
+from roundweave.tasks.merging.gallery import blended
+from roundweave.tasks.merging.storing import merge_layout, persist_merge
+from roundweave.tasks.networks.spectral import converge
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import short_name
 
 
 @dataclass(frozen=True)

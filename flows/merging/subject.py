@@ -10,24 +10,24 @@ from typing import Any, TypeVar
 
 import torch
 
-from flows.config.experiment import PREPARED
-from flows.config.merge import Architecture
-from flows.config.resolving import may_own_loss, named_or_own, objective_for, resolve
-from flows.config.train import TrainConfig
-from storage.errors import CodeError, ModelError, UsageError, failing_as, one_line
-from storage.values.tensors import dtype_name
-from tasks.data.partitions import Partitions, forget_examples
-from tasks.data.sources.table import keep_source
-from tasks.matching.check import check_function
-from tasks.matching.search.activations import BATCH
-from tasks.matching.tracing.export import Inputs, as_call
-from tasks.matching.units import find_units
-from tasks.networks.fit import check_fit
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.networks.reference import MODELS
-from tasks.networks.scores import LOSS_NAMES
-from tasks.numerics.devices import moved
-from tasks.user_code import Code, find_code, is_reference
+from roundweave.flows.config.experiment import PREPARED
+from roundweave.flows.config.merge import Architecture
+from roundweave.flows.config.resolving import may_own_loss, named_or_own, objective_for, resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import CodeError, ModelError, UsageError, failing_as, one_line
+from roundweave.storage.values.tensors import dtype_name
+from roundweave.tasks.data.partitions import Partitions, forget_examples
+from roundweave.tasks.data.sources.table import keep_source
+from roundweave.tasks.matching.check import check_function
+from roundweave.tasks.matching.search.activations import BATCH
+from roundweave.tasks.matching.tracing.export import Inputs, as_call
+from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.networks.fit import check_fit
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.networks.reference import MODELS
+from roundweave.tasks.networks.scores import LOSS_NAMES
+from roundweave.tasks.numerics.devices import moved
+from roundweave.tasks.own_code.code import Code, find_code, is_reference
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 

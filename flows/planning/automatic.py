@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from flows.config.resolving import Resolved, resolve
-from flows.config.scheduled import address, as_scheduled, is_pattern
-from flows.config.train import Planned, TrainConfig
-from flows.planning.strategies import larger_batch
-from flows.planning.workload import AUTO, DISTRIBUTING, workload
-from flows.reporting.listening import notice
-from storage.errors import UsageError
-from storage.runs.names import is_run
-from storage.runs.run import open_stored
-from tasks.data.partitions import forget_examples
+from roundweave.flows.config.resolving import Resolved, resolve
+from roundweave.flows.config.scheduled import address, as_scheduled, is_pattern
+from roundweave.flows.config.train import Planned, TrainConfig
+from roundweave.flows.planning.strategies import larger_batch
+from roundweave.flows.planning.workload import AUTO, DISTRIBUTING, workload
+from roundweave.flows.reporting.listening import notice
+from roundweave.storage.errors import UsageError
+from roundweave.storage.runs.names import is_run
+from roundweave.storage.runs.run import open_stored
+from roundweave.tasks.data.partitions import forget_examples
 
 DECIDED = ("executor", "partitions", "threads", "evaluate_every", "quorum", "ranks", "units", "hybrid")
 """Fields of a configuration that a strategy decides for a run, besides the algorithm and the number of rounds."""
@@ -32,7 +32,7 @@ def settled(config: TrainConfig) -> Resolved:
         return resolve(config, by_worker=True)
     if is_run(address(config)):
         return resolve(_as_begun(config, open_stored(address(config)).config))
-    from flows.planning.plan import plan  # slow to import, and only a race needs it
+    from roundweave.flows.planning.plan import plan  # slow to import, and only a race needs it
 
     notice("auto: strategies race")
     made = plan(config)

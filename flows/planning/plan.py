@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from math import ceil, inf
 
-from flows.config.resolving import Resolved, work_of
-from flows.config.train import Planned, Raced, TrainConfig
-from flows.planning.racing import MOST, Curve, Race, behind, cut_curve, goal, race
-from flows.planning.strategies import Strategy, strategies
-from flows.planning.trying import Bench, Lane, thinned, trial_root
-from flows.planning.workload import Workload, workload
-from flows.reporting.listening import notice
-from storage.errors import ClusterError
-from tasks.compute.compute import Compute
-from tasks.executors.base import Executor
+from roundweave.flows.config.resolving import Resolved, work_of
+from roundweave.flows.config.train import Planned, Raced, TrainConfig
+from roundweave.flows.planning.racing import MOST, Curve, Race, behind, cut_curve, goal, race
+from roundweave.flows.planning.strategies import Strategy, strategies
+from roundweave.flows.planning.trying import Bench, Lane, thinned, trial_root
+from roundweave.flows.planning.workload import Workload, workload
+from roundweave.flows.reporting.listening import notice
+from roundweave.storage.errors import ClusterError
+from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.executors.base import Executor
 
 HEAT = 1.5
 """The fewest seconds of training in a heat, of all racers together."""
@@ -215,11 +215,11 @@ def too_long(candidates: Mapping[str, Strategy], steps: Mapping[str, float], hea
 @contextmanager
 def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[Bench]:
     """Provide executors on one cluster and a temporary root for the trials of strategies."""
-    from tasks.clusters.connecting import connect
-    from tasks.clusters.workers import usable_workers
-    from tasks.executors.graph import GraphExecutor
-    from tasks.executors.inline import InlineExecutor
-    from tasks.executors.ranks import RanksExecutor
+    from roundweave.tasks.executors.clusters.connecting import connect
+    from roundweave.tasks.executors.clusters.workers import usable_workers
+    from roundweave.tasks.executors.graph import GraphExecutor
+    from roundweave.tasks.executors.inline import InlineExecutor
+    from roundweave.tasks.executors.ranks import RanksExecutor
 
     cluster = connect(config.scheduler, config.workers, config.private, config.wait_for_workers)
     with cluster as client, trial_root(config.root) as root:

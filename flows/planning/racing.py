@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from storage.errors import RoundweaveError
+from roundweave.storage.errors import RoundweaveError
 
 GOING_ON = 3
 """One racer of this many goes on to the next heat."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
-from flows.config.algorithms import option_fields
-from flows.config.train import TrainConfig
-from flows.planning.workload import Workload, rounds_of_epoch
-from tasks.executors.base import EXECUTORS
+from roundweave.flows.config.algorithms import option_fields
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.workload import Workload, rounds_of_epoch
+from roundweave.tasks.executors.base import EXECUTORS
 
 BATCHES = (128, 256)
 """The larger batch sizes with which one process is tried."""

@@ -10,22 +10,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf
 
-from flows.config.resolving import Resolved, resolve, work_of
-from flows.config.train import TrainConfig
-from flows.planning.racing import Point
-from flows.planning.strategies import Strategy
-from flows.planning.workload import Workload
-from flows.preparing.job import prepared
-from storage.errors import RoundFailed
-from storage.places.addresses import join_address
-from storage.places.schemes import place_of
-from storage.rounds.commits import Commit, Score
-from storage.values.state import State
-from tasks.data.loading import AnyExamples, Partition
-from tasks.executors.base import Executor
-from tasks.persistence.mapping import read_outcome
-from tasks.rounds.job import Job, Work
-from tasks.rounds.steps import judge_round, map_partition, score_block
+from roundweave.flows.config.resolving import Resolved, resolve, work_of
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.racing import Point
+from roundweave.flows.planning.strategies import Strategy
+from roundweave.flows.planning.workload import Workload
+from roundweave.flows.preparing.job import prepared
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.places.addresses import join_address
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.commits import Commit, Score
+from roundweave.storage.values.state import State
+from roundweave.tasks.data.loading import AnyExamples, Partition
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.rounds.job import Job, Work
+from roundweave.tasks.rounds.persistence.mapping import read_outcome
+from roundweave.tasks.rounds.steps import judge_round, map_partition, score_block
 
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}
 """Fields of a trial's configuration: more rounds than there is time for, scored only between turns.

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.config.algorithms import Named, is_own_algorithm, option_fields
-from flows.config.resolving import Resolved, deal, resolve
-from flows.config.train import TrainConfig
-from storage.errors import UsageError
-from tasks.data.partitions import forget_examples
-from tasks.maps.optimizers import is_own_optimizer
-from tasks.when import Asynchronous
+from roundweave.flows.config.algorithms import Named, is_own_algorithm, option_fields
+from roundweave.flows.config.resolving import Resolved, deal, resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.data.partitions import forget_examples
 
 AUTO = "auto"
 """The algorithm's name that stands for the strategy that a plan chooses."""

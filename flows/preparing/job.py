@@ -9,43 +9,43 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flows.config.experiment import Dealing
-from flows.config.recorded import differences, other_examples
-from flows.config.resolving import Resolved, order_of, work_of
-from flows.config.scheduled import address, with_name
-from flows.config.train import TrainConfig
-from flows.preparing.needs import Needs
-from flows.recording import create_run
-from flows.reporting.listening import begun, notice
-from storage.errors import ExperimentDiffers, StoreError, UsageError
-from storage.places.addresses import full_address
-from storage.places.schemes import place_of
-from storage.rounds.commits import Commit
-from storage.rounds.lease import Lease, fenced, hold_lease
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.rounds.syncing import Syncing, synced
-from storage.runs.names import is_run, run_name
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune
-from storage.values.state import Update
-from storage.values.tensors import specs_bytes
-from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
-from tasks.data.description import Description
-from tasks.executors.base import EXECUTORS, Executor
-from tasks.networks.sizes import MOST_BYTES
-from tasks.networks.start import Fork, Start
-from tasks.numerics.devices import AUTO, CPU, accelerator
-from tasks.numerics.fingerprints import (
+from roundweave.flows.config.experiment import Dealing
+from roundweave.flows.config.recorded import differences, other_examples
+from roundweave.flows.config.resolving import Resolved, order_of, work_of
+from roundweave.flows.config.scheduled import address, with_name
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.needs import Needs
+from roundweave.flows.recording import create_run
+from roundweave.flows.reporting.listening import begun, notice
+from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
+from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.lease import Lease, fenced, hold_lease
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.rounds.syncing import Syncing, synced
+from roundweave.storage.runs.names import is_run, run_name
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune
+from roundweave.storage.values.state import Update
+from roundweave.storage.values.tensors import specs_bytes
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.executors.base import EXECUTORS, Executor
+from roundweave.tasks.networks.sizes import MOST_BYTES
+from roundweave.tasks.networks.start import Fork, Start
+from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator
+from roundweave.tasks.numerics.fingerprints import (
     Fingerprint,
     check_fingerprint,
     check_source,
     source_and_fingerprint,
     source_digest,
 )
-from tasks.rounds.job import Attempt, Job, Work
-from tasks.rounds.plan import LARGEST_OF_SERVER, window_size
-from tasks.when import Asynchronous
+from roundweave.tasks.rounds.job import Attempt, Job, Work
+from roundweave.tasks.rounds.plan import LARGEST_OF_SERVER, window_size
 
 COMPARED = 100
 """Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""

@@ -11,17 +11,17 @@ from typing import Any
 import psutil
 import torch
 
-from flows.recording import schema_of
-from flows.reporting.listening import notice
-from storage.errors import UsageError
-from storage.hierarchy.schema import Schema
-from storage.places.base import Place
-from storage.places.local import LocalPlace
-from storage.upkeep.keeping import Keep
-from storage.values.tensors import specs_bytes
-from tasks.executors.base import Executor
-from tasks.rounds.job import Work
-from tasks.when import Asynchronous
+from roundweave.flows.recording import schema_of
+from roundweave.flows.reporting.listening import notice
+from roundweave.storage.errors import UsageError
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.places.base import Place
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.values.tensors import specs_bytes
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.rounds.job import Work
 
 LARGE = 10**9
 """From so many bytes on, what a run will need is said."""

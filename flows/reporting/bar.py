@@ -18,10 +18,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from flows.reporting.listening import Listener, listening
-from flows.reporting.scores import shown_score, shown_staleness
-from storage.errors import printable
-from storage.rounds.commits import Commit
+from roundweave.flows.reporting.listening import Listener, listening
+from roundweave.flows.reporting.scores import shown_score, shown_staleness
+from roundweave.storage.errors import printable
+from roundweave.storage.rounds.commits import Commit
 
 COLUMNS = (
     TextColumn("{task.description}", markup=False),

@@ -17,10 +17,16 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectSignal, TerminationSignal
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from flows.reporting.listening import notice
-from flows.reporting.reporter import ANSWER_SECONDS, INTERRUPTED_SECONDS, Reporter, patience_after, reporting
-from flows.reporting.unofficial import client_context, screen_handlers, wait_less
-from storage.errors import RoundweaveError, one_line
+from roundweave.flows.reporting.listening import notice
+from roundweave.flows.reporting.reporter import (
+    ANSWER_SECONDS,
+    INTERRUPTED_SECONDS,
+    Reporter,
+    patience_after,
+    reporting,
+)
+from roundweave.flows.reporting.unofficial import client_context, screen_handlers, wait_less
+from roundweave.storage.errors import RoundweaveError, one_line
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from storage.errors import printable
+from roundweave.storage.errors import printable
 
 if TYPE_CHECKING:
-    from storage.rounds.commits import Commit
+    from roundweave.storage.rounds.commits import Commit
 
 
 class Listener:

@@ -19,17 +19,17 @@ from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from flows.reporting.flow_runs import filtered, without_dask
-from flows.reporting.listening import Listener, listening
-from flows.reporting.reporter import Reporter, reporting
-from flows.reporting.scores import shown_cell, shown_commit
-from storage.errors import printable
-from storage.rounds.commits import Commit
-from storage.runs.figures import Plots
-from storage.runs.names import run_name
-from storage.runs.run import StoredRun
-from storage.runs.tables import worker_rows
-from tasks.imports import Importing
+from roundweave.flows.reporting.flow_runs import filtered, without_dask
+from roundweave.flows.reporting.listening import Listener, listening
+from roundweave.flows.reporting.reporter import Reporter, reporting
+from roundweave.flows.reporting.scores import shown_cell, shown_commit
+from roundweave.storage.errors import printable
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.runs.figures import Plots
+from roundweave.storage.runs.names import run_name
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.runs.tables import worker_rows
+from roundweave.tasks.own_code.imports import Importing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,10 +20,10 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from flows.reporting.listening import notice
-from flows.reporting.unofficial import give_back, take_over
-from storage.errors import DiskFull, one_line
-from tasks.shared import shared
+from roundweave.flows.reporting.listening import notice
+from roundweave.flows.reporting.unofficial import give_back, take_over
+from roundweave.storage.errors import DiskFull, one_line
+from roundweave.tasks.executors.shared import shared
 
 LIMIT = 10_000
 """The most reports that may wait to be sent; further ones are lost."""

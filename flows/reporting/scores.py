@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from storage.rounds.commits import Commit, Score
+    from roundweave.storage.rounds.commits import Commit, Score
 
 SHARES = ("accuracy", "top5", "token_accuracy")
 """Scores that are shown as percentages."""

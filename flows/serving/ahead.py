@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
-from flows.config.train import Placement
-from flows.reporting.listening import notice
-from flows.serving.server import prefect_api, prefect_server
-from storage.errors import ClusterError
-from storage.places.schemes import place_of
-from tasks.executors.base import Executor
-from tasks.executors.choice import open_executor
-from tasks.imports import Importing
+from roundweave.flows.config.train import Placement
+from roundweave.flows.reporting.listening import notice
+from roundweave.flows.serving.server import prefect_api, prefect_server
+from roundweave.storage.errors import ClusterError
+from roundweave.storage.places.schemes import place_of
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.choice import open_executor
+from roundweave.tasks.own_code.imports import Importing
 
 AnyConfig = TypeVar("AnyConfig", bound=Placement)
 

@@ -17,9 +17,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from storage.errors import ClusterError
-from storage.places.addresses import Where
-from tasks.shared import shared
+from roundweave.storage.errors import ClusterError
+from roundweave.storage.places.addresses import Where
+from roundweave.tasks.executors.shared import shared
 
 START_SECONDS, STOP_SECONDS = 60, 3
 """The longest time until a server answers, which usually takes 5 s, and until it ends when it is told to."""
@@ -57,8 +57,8 @@ class Server:
         # Prefect takes its variables in lower case, too.
         own = {key: value for key, value in os.environ.items() if not key.upper().startswith("PREFECT_")}
         self.process = subprocess.Popen(
-            # Run as a file, not as a module: the user's current folder may hold another package named `flows`.
-            [sys.executable, "-P", str(Path(__file__).with_name("api_server.py"))],
+            # Without the current folder, whose files may be called as modules that the server imports.
+            [sys.executable, "-P", "-m", "roundweave.flows.serving.api_server"],
             bufsize=0,  # a failed write to a process that has ended must not be tried again at closing
             env=own | settings | {"PREFECT_SERVER_API_AUTH_STRING": self.password},
             stdin=subprocess.PIPE,
@@ -156,7 +156,7 @@ def place_prefect_home(root: Where) -> None:
 
 
 def _home(root: Where) -> Path:
-    from storage.runs.names import local_root  # imported here: the command starts a server first of all
+    from roundweave.storage.runs.names import local_root  # imported here: the command starts a server first of all
 
     return local_root(root).resolve() / ".prefect"
 

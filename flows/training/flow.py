@@ -3,19 +3,19 @@
 from prefect import State, flow
 from prefect.states import Completed
 
-from flows.config.algorithms import without_form
-from flows.config.scheduled import Skipped, past_others, skipped_if_busy, with_name
-from flows.config.train import TrainConfig
-from flows.planning.automatic import settled
-from flows.preparing.job import Prepared, prepared
-from flows.reporting.flow_runs import reported_step
-from flows.reporting.listening import Raises, listening, notify_commit, notify_skip
-from flows.reporting.progress import rounds_reported, titled
-from flows.serving.ahead import started_executor
-from flows.stored import Run
-from storage.rounds.commits import Commit
-from storage.runs.names import run_name
-from tasks.executors.base import Executor
+from roundweave.flows.config.algorithms import without_form
+from roundweave.flows.config.scheduled import Skipped, past_others, skipped_if_busy, with_name
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.automatic import settled
+from roundweave.flows.preparing.job import Prepared, prepared
+from roundweave.flows.reporting.flow_runs import reported_step
+from roundweave.flows.reporting.listening import Raises, listening, notify_commit, notify_skip
+from roundweave.flows.reporting.progress import rounds_reported, titled
+from roundweave.flows.serving.ahead import started_executor
+from roundweave.flows.stored import Run
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.runs.names import run_name
+from roundweave.tasks.executors.base import Executor
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
 

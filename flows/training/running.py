@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from flows.config.scheduled import Skipped, address, past_others
-from flows.config.train import TrainConfig
-from flows.planning.automatic import settled
-from flows.reporting.bar import bar_of_rounds
-from flows.reporting.listening import begun, going_on, notify_skip
-from flows.serving.ahead import ahead
-from flows.stored import Run
+from roundweave.flows.config.scheduled import Skipped, address, past_others
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.automatic import settled
+from roundweave.flows.reporting.bar import bar_of_rounds
+from roundweave.flows.reporting.listening import begun, going_on, notify_skip
+from roundweave.flows.serving.ahead import ahead
+from roundweave.flows.stored import Run
 
 
 class Interrupted(KeyboardInterrupt):
@@ -57,8 +57,8 @@ def _run_flow(config: TrainConfig) -> Run:
         notify_skip(str(skipped))
         return Run(skipped.address, config.root)
     with ahead(resolved):
-        from flows.reporting.flow_runs import run_flow  # Prefect is slow to import
-        from flows.training.flow import train_flow
+        from roundweave.flows.reporting.flow_runs import run_flow  # Prefect is slow to import
+        from roundweave.flows.training.flow import train_flow
 
         run = run_flow(train_flow, resolved.config)
         return run if isinstance(run, Run) else Run(address(resolved.config), config.root)

@@ -23,11 +23,11 @@ from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
-from flows.config.files import from_anywhere
-from flows.config.train import TrainConfig
-from flows.training.flow import train_flow
-from storage.errors import ClusterError, UsageError, one_line
-from storage.places.addresses import join_address
+from roundweave.flows.config.files import from_anywhere
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.training.flow import train_flow
+from roundweave.storage.errors import ClusterError, UsageError, one_line
+from roundweave.storage.places.addresses import join_address
 
 
 class Serving:

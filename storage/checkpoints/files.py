@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from storage.errors import CheckpointError, one_line
-from storage.parsing import from_json
-from storage.values.tensors import LazyTensors, is_dense
+from roundweave.storage.errors import CheckpointError, one_line
+from roundweave.storage.parsing import from_json
+from roundweave.storage.values.tensors import LazyTensors, is_dense
 
 SAFETENSORS = ".safetensors"
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from storage.checkpoints.files import few, is_index, open_file, open_shards
-from storage.errors import CheckpointError, near, nearest, one_line
-from storage.places.addresses import Where, as_path, full_address
-from storage.places.schemes import place_of
-from storage.runs.names import is_run, run_address, stored_round
-from storage.runs.run import open_stored
-from storage.values.tensors import LazyTensors, dtype_name, specs_of
+from roundweave.storage.checkpoints.files import few, is_index, open_file, open_shards
+from roundweave.storage.errors import CheckpointError, near, nearest, one_line
+from roundweave.storage.places.addresses import Where, as_path, full_address
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.runs.names import is_run, run_address, stored_round
+from roundweave.storage.runs.run import open_stored
+from roundweave.storage.values.tensors import LazyTensors, dtype_name, specs_of
 
 INTEGER = "integer of shape ()"
 

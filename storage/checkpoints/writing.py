@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-from storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
-from storage.errors import CheckpointError, UsageError, one_line
-from storage.places.addresses import Where, file_path
-from storage.places.base import PARTIAL
-from storage.places.descriptors import FOLDER, sync_and_close
-from storage.values.tensors import LazyTensors, Specs, specs_of
+from roundweave.storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
+from roundweave.storage.errors import CheckpointError, UsageError, one_line
+from roundweave.storage.places.addresses import Where, file_path
+from roundweave.storage.places.base import PARTIAL
+from roundweave.storage.places.descriptors import FOLDER, sync_and_close
+from roundweave.storage.values.tensors import LazyTensors, Specs, specs_of
 
 DTYPES = {
     **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},

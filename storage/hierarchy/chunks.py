@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 import google_crc32c
 import numpy as np
 
-from storage.errors import ShapeMismatch, StoreDamaged
-from storage.hierarchy.schema import ArraySpec
-from storage.places.base import Place
-from storage.values.tensors import little_bytes
+from roundweave.storage.errors import ShapeMismatch, StoreDamaged
+from roundweave.storage.hierarchy.schema import ArraySpec
+from roundweave.storage.places.base import Place
+from roundweave.storage.values.tensors import little_bytes
 
 CHECKSUM = 4
 """The bytes of the crc32c checksum at the end of a chunk."""

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from storage.hierarchy.schema import ArraySpec
-from storage.parsing import MOST_ROUNDS, from_json
-from storage.places.base import Place
+from roundweave.storage.hierarchy.schema import ArraySpec
+from roundweave.storage.parsing import MOST_ROUNDS, from_json
+from roundweave.storage.places.base import Place
 
 NAME = "zarr.json"
 

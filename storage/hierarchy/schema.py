@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from storage.parsing import EXACTLY, MOST_PARTITIONS, validated
-from storage.values.layout import Layout, Rows
-from storage.values.tensors import RAW, Specs, TensorSpec, specs_bytes, vector_sizes
+from roundweave.storage.parsing import EXACTLY, MOST_PARTITIONS, validated
+from roundweave.storage.values.layout import Layout, Rows
+from roundweave.storage.values.tensors import RAW, Specs, TensorSpec, specs_bytes, vector_sizes
 
 VERSION = 10
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from storage.hierarchy.chunks import (
+from roundweave.storage.hierarchy.chunks import (
     CHECKSUM,
     CHUNK,
     checked_chunk,
@@ -23,8 +23,8 @@ from storage.hierarchy.chunks import (
     encoded_chunk,
     read_chunk,
 )
-from storage.hierarchy.schema import ArraySpec
-from storage.places.base import Place
+from roundweave.storage.hierarchy.schema import ArraySpec
+from roundweave.storage.places.base import Place
 
 ABSENT = (1 << 64) - 1
 """What the index has as offset and size of a chunk that is not in the file."""

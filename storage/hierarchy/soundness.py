@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from storage.hierarchy.documents import NAME
-from storage.hierarchy.schema import Schema
-from storage.values.tensors import RAW, vector_sizes
+from roundweave.storage.hierarchy.documents import NAME
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.values.tensors import RAW, vector_sizes
 
 LONGEST = 255
 """The most bytes of a file's name on common file systems."""

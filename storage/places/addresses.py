@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage.errors import UsageError
+from roundweave.storage.errors import UsageError
 
 Where = str | os.PathLike[str]
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from storage.errors import PlaceError, StoreError
+from roundweave.storage.errors import PlaceError, StoreError
 
 PARTIAL = ".partial"
 """The suffix of the names of half-written contents."""

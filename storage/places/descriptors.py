@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from storage.errors import StoreError
-from storage.places.base import Piece
+from roundweave.storage.errors import StoreError
+from roundweave.storage.places.base import Piece
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 

@@ -20,9 +20,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
-from storage.places.base import PARTIAL, Piece, parts_of, refusing, unfenced
-from storage.places.descriptors import (
+from roundweave.storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
+from roundweave.storage.places.base import PARTIAL, Piece, parts_of, refusing, unfenced
+from roundweave.storage.places.descriptors import (
     FILE,
     FOLDER,
     NEW,

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from storage.errors import UsageError
-from storage.places.addresses import Where, address_of, scheme_of
-from storage.places.base import Place
-from storage.places.local import LocalPlace
+from roundweave.storage.errors import UsageError
+from roundweave.storage.places.addresses import Where, address_of, scheme_of
+from roundweave.storage.places.base import Place
+from roundweave.storage.places.local import LocalPlace
 
 
 def _s3_place(address: str) -> Place:
-    from storage.places.objects import s3_place  # imported here: it is slow, and runs on a disk do not need it
+    from roundweave.storage.places.objects import (
+        s3_place,  # imported here: it is slow, and runs on a disk do not need it
+    )
 
     return s3_place(address)
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from storage.errors import UsageError
-from storage.hierarchy.documents import NAME
-from storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
+from roundweave.storage.errors import UsageError
+from roundweave.storage.hierarchy.documents import NAME
+from roundweave.storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
 
 
 @dataclass(frozen=True)

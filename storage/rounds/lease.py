@@ -24,10 +24,10 @@ from typing import Annotated
 import psutil
 from pydantic import Field
 
-from storage.errors import PlaceError, RoundweaveError, RunBusy, StoreError, WriterFenced
-from storage.parsing import Count, Round, Time, numbered
-from storage.places.base import Place
-from storage.values.digests import sealed, unsealed
+from roundweave.storage.errors import PlaceError, RoundweaveError, RunBusy, StoreError, WriterFenced
+from roundweave.storage.parsing import Count, Round, Time, numbered
+from roundweave.storage.places.base import Place
+from roundweave.storage.values.digests import sealed, unsealed
 
 SECONDS = 30.0
 """How many seconds a lease is valid without being renewed."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from storage.errors import NotARun, PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
-from storage.hierarchy.documents import LARGEST
-from storage.hierarchy.schema import Schema
-from storage.parsing import numbered
-from storage.places.base import Place, together
-from storage.rounds.commits import Commit, check_names
-from storage.values.hashing import bytes_digest, text_digest
+from roundweave.storage.errors import NotARun, PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
+from roundweave.storage.hierarchy.documents import LARGEST
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.parsing import numbered
+from roundweave.storage.places.base import Place, together
+from roundweave.storage.rounds.commits import Commit, check_names
+from roundweave.storage.values.hashing import bytes_digest, text_digest
 
 SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
 """Matches a stored record: its text, and its last two members, the chain of the record before it and its own."""

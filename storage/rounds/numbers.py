@@ -14,15 +14,15 @@ from itertools import groupby
 
 import numpy as np
 
-from storage.errors import StoreDamaged, unless_damaged
-from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
-from storage.hierarchy.documents import LARGEST, replace_documents
-from storage.hierarchy.schema import METRIC_ROWS, NUMBERS, REPORTED, Schema
-from storage.parsing import Round
-from storage.places.base import together
-from storage.rounds.commits import Commit, metric_problem, numbers_of
-from storage.rounds.log import CommitLog
-from storage.values.digests import sealed, unsealed
+from roundweave.storage.errors import StoreDamaged, unless_damaged
+from roundweave.storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
+from roundweave.storage.hierarchy.documents import LARGEST, replace_documents
+from roundweave.storage.hierarchy.schema import METRIC_ROWS, NUMBERS, REPORTED, Schema
+from roundweave.storage.parsing import Round
+from roundweave.storage.places.base import together
+from roundweave.storage.rounds.commits import Commit, metric_problem, numbers_of
+from roundweave.storage.rounds.log import CommitLog
+from roundweave.storage.values.digests import sealed, unsealed
 
 KEY = "commits/copied.json"
 

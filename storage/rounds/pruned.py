@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from storage.errors import RoundMissing, StoreDamaged, spans
-from storage.hierarchy.schema import ArraySpec
-from storage.parsing import Partition, Round
-from storage.rounds.log import CommitLog, Link, quarantine_file
-from storage.values.digests import sealed, unsealed
+from roundweave.storage.errors import RoundMissing, StoreDamaged, spans
+from roundweave.storage.hierarchy.schema import ArraySpec
+from roundweave.storage.parsing import Partition, Round
+from roundweave.storage.rounds.log import CommitLog, Link, quarantine_file
+from roundweave.storage.values.digests import sealed, unsealed
 
 KEY = "commits/pruned.json"
 

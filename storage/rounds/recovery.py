@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable
 from math import prod
 
-from storage.errors import RoundMissing, StoreDamaged, unless_damaged
-from storage.hierarchy.shards import array_of, is_cut
-from storage.parsing import numbered
-from storage.rounds.pruned import Pruned, base_of, forget_pruned, read_pruned
-from storage.rounds.store import RoundStore
+from roundweave.storage.errors import RoundMissing, StoreDamaged, unless_damaged
+from roundweave.storage.hierarchy.shards import array_of, is_cut
+from roundweave.storage.parsing import numbered
+from roundweave.storage.rounds.pruned import Pruned, base_of, forget_pruned, read_pruned
+from roundweave.storage.rounds.store import RoundStore
 
 AT_ONCE = 1 << 22
 """How many elements of a tensor are in memory at once while a state is checked; or one row, if it has more."""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
-from storage.errors import RoundMissing, StoreDamaged, unless_damaged
-from storage.hierarchy.chunks import missing_chunk, read_chunk, write_chunk
-from storage.hierarchy.documents import NAME, read_document, replace_documents
-from storage.hierarchy.schema import split_array
-from storage.rounds.commits import Commit, SplitRecord
-from storage.rounds.log import CommitLog
-from storage.values.digests import tensor_digest
+from roundweave.storage.errors import RoundMissing, StoreDamaged, unless_damaged
+from roundweave.storage.hierarchy.chunks import missing_chunk, read_chunk, write_chunk
+from roundweave.storage.hierarchy.documents import NAME, read_document, replace_documents
+from roundweave.storage.hierarchy.schema import split_array
+from roundweave.storage.rounds.commits import Commit, SplitRecord
+from roundweave.storage.rounds.log import CommitLog
+from roundweave.storage.values.digests import tensor_digest
 
 
 class Splits:

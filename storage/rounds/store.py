@@ -10,23 +10,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from storage.errors import ExperimentDiffers, NotARun, OtherVersion, PlaceTaken, UsageError
-from storage.hierarchy.documents import NAME, described_rows, read_document, root_document
-from storage.hierarchy.schema import VERSION, Schema
-from storage.hierarchy.soundness import checked_schema
-from storage.parsing import numbered
-from storage.places.addresses import Where, as_path
-from storage.places.base import Place
-from storage.places.schemes import place_of
-from storage.rounds.commits import Commit, Score, UpdateRecord, check_names
-from storage.rounds.lease import fenced, read_claim
-from storage.rounds.log import CommitLog, Link, quarantined_rounds
-from storage.rounds.numbers import Numbers
-from storage.rounds.splits import Splits
-from storage.rounds.tensors import StoredTensors
-from storage.values.digests import state_digest, tensor_digests, update_digest
-from storage.values.hashing import ALGORITHM, json_digest
-from storage.values.state import State, Update
+from roundweave.storage.errors import ExperimentDiffers, NotARun, OtherVersion, PlaceTaken, UsageError
+from roundweave.storage.hierarchy.documents import NAME, described_rows, read_document, root_document
+from roundweave.storage.hierarchy.schema import VERSION, Schema
+from roundweave.storage.hierarchy.soundness import checked_schema
+from roundweave.storage.parsing import numbered
+from roundweave.storage.places.addresses import Where, as_path
+from roundweave.storage.places.base import Place
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, check_names
+from roundweave.storage.rounds.lease import fenced, read_claim
+from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
+from roundweave.storage.rounds.numbers import Numbers
+from roundweave.storage.rounds.splits import Splits
+from roundweave.storage.rounds.tensors import StoredTensors
+from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
+from roundweave.storage.values.hashing import ALGORITHM, json_digest
+from roundweave.storage.values.state import State, Update
 
 
 class RoundStore:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from storage.rounds.commits import Commit
-from storage.rounds.store import RoundStore
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.store import RoundStore
 
 SECONDS = 5.0
 """The seconds between two syncs. A power loss costs about the rounds of this time."""

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
-from storage.hierarchy.chunks import chunk_key, missing_chunk, read_parts, stream_chunk, write_chunk
-from storage.hierarchy.documents import replace_documents
-from storage.hierarchy.schema import ArraySpec
-from storage.hierarchy.shards import read_stored, write_shard
-from storage.places.base import together
-from storage.places.descriptors import refuse_larger_than_memory
-from storage.rounds.commits import Commit, UpdateRecord
-from storage.rounds.log import CommitLog
-from storage.rounds.pruned import Pruned, has_updates, read_pruned, there
-from storage.values.digests import (
+from roundweave.storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
+from roundweave.storage.hierarchy.chunks import chunk_key, missing_chunk, read_parts, stream_chunk, write_chunk
+from roundweave.storage.hierarchy.documents import replace_documents
+from roundweave.storage.hierarchy.schema import ArraySpec
+from roundweave.storage.hierarchy.shards import read_stored, write_shard
+from roundweave.storage.places.base import together
+from roundweave.storage.places.descriptors import refuse_larger_than_memory
+from roundweave.storage.rounds.commits import Commit, UpdateRecord
+from roundweave.storage.rounds.log import CommitLog
+from roundweave.storage.rounds.pruned import Pruned, has_updates, read_pruned, there
+from roundweave.storage.values.digests import (
     NOTHING_KEPT,
     TensorDigest,
     match_digest,
@@ -31,9 +31,9 @@ from storage.values.digests import (
     update_digest,
     update_vectors,
 )
-from storage.values.layout import Layout
-from storage.values.state import Match, State, Update
-from storage.values.tensors import Vectors, empty_vectors, from_numpy, to_numpy
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.tensors import Vectors, empty_vectors, from_numpy, to_numpy
 
 LARGE_STATE = 16 << 20
 """From so many bytes on, writing a state to a local disk takes a noticeable time, some 10 to 50 ms."""

@@ -15,13 +15,13 @@ from xarray.backends import BackendArray
 # This module is not public, but xarray's own guide to backends imports it. Checked with xarray 2025.9 to 2026.9.0.
 from xarray.core import indexing
 
-from storage.errors import TensorMissing, nearest
-from storage.hierarchy.schema import NUMBERS, Schema
-from storage.rounds.commits import Commit
-from storage.rounds.numbers import History
-from storage.rounds.pruned import Pruned
-from storage.rounds.store import RoundStore
-from storage.values.digests import match_tensors, update_tensors
+from roundweave.storage.errors import TensorMissing, nearest
+from roundweave.storage.hierarchy.schema import NUMBERS, Schema
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.numbers import History
+from roundweave.storage.rounds.pruned import Pruned
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.values.digests import match_tensors, update_tensors
 
 SHORT = ("params", "buffers", "frozen", "scores", "bookkeeping", "metrics")
 """The groups whose variables go by short names in `Run.ds`. Where two have the same name, the first has it."""

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from storage.errors import NotARun
-from storage.parsing import Count, Round, Time, validated
+from roundweave.storage.errors import NotARun
+from roundweave.storage.parsing import Count, Round, Time, validated
 
 Table = Annotated[dict[str, Any], Field(max_length=1000)]
 

@@ -6,18 +6,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from storage.errors import NotARun
-from storage.places.addresses import Where
-from storage.places.base import Place
-from storage.places.schemes import place_of
-from storage.rounds.commits import Commit
-from storage.rounds.lease import read_lease
-from storage.rounds.log import Link
-from storage.rounds.numbers import History
-from storage.rounds.pruned import Pruned, with_unwritten
-from storage.rounds.store import RoundStore
-from storage.runs.attributes import checked_attributes
-from storage.runs.names import recorded_name, run_name, stored_round
+from roundweave.storage.errors import NotARun
+from roundweave.storage.places.addresses import Where
+from roundweave.storage.places.base import Place
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.lease import read_lease
+from roundweave.storage.rounds.log import Link
+from roundweave.storage.rounds.numbers import History
+from roundweave.storage.rounds.pruned import Pruned, with_unwritten
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.attributes import checked_attributes
+from roundweave.storage.runs.names import recorded_name, run_name, stored_round
 
 
 class RunFacts:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import UsageError, nearest, printable
-from storage.runs.run import StoredRun
+from roundweave.storage.errors import UsageError, nearest, printable
+from roundweave.storage.runs.run import StoredRun
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import StoreError, UsageError, nearest
-from storage.places.addresses import Where, address_of, join_address
-from storage.runs.figures import draw_columns, legend_below, plot_axes
-from storage.runs.names import SUFFIX, default_root, recorded_name, stored_names
-from storage.runs.run import StoredRun
-from storage.values.hashing import json_digest
+from roundweave.storage.errors import StoreError, UsageError, nearest
+from roundweave.storage.places.addresses import Where, address_of, join_address
+from roundweave.storage.runs.figures import draw_columns, legend_below, plot_axes
+from roundweave.storage.runs.names import SUFFIX, default_root, recorded_name, stored_names
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.values.hashing import json_digest
 
 if TYPE_CHECKING:
     import pandas as pd

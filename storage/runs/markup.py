@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from html import escape as escaped
 from typing import Any
 
-from storage.errors import printable
-from storage.rounds.commits import Commit, Score
-from storage.rounds.pruned import Pruned
-from storage.rounds.store import RoundStore
-from storage.values.layout import Layout
+from roundweave.storage.errors import printable
+from roundweave.storage.rounds.commits import Commit, Score
+from roundweave.storage.rounds.pruned import Pruned
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.values.layout import Layout
 
 CARD = "font-size:.9em;line-height:1.45;border:1px solid rgba(128,128,128,.45);border-radius:6px"
 CARD += ";padding:.5em .8em;display:inline-block;max-width:min(60em,100%);box-sizing:border-box;overflow-x:auto"

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from storage.errors import NotARun, UsageError, nearest
-from storage.places.addresses import Where, above, address_of, join_address, last_name, scheme_of
-from storage.places.schemes import place_of
+from roundweave.storage.errors import NotARun, UsageError, nearest
+from roundweave.storage.places.addresses import Where, above, address_of, join_address, last_name, scheme_of
+from roundweave.storage.places.schemes import place_of
 
 SUFFIX = ".zarr"
 """The suffix of the folders of runs."""
@@ -57,7 +57,9 @@ def run_address(root: Where | None, name: Where) -> str:
 
 def is_run(where: Where) -> bool:
     """Whether there is a run at an address, whole or damaged."""
-    from storage.hierarchy.documents import NAME  # imported here: commands that only need names start faster
+    from roundweave.storage.hierarchy.documents import (
+        NAME,  # imported here: commands that only need names start faster
+    )
 
     return place_of(where).has(NAME)
 

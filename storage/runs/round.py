@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from storage.errors import RoundMissing, ShapeMismatch, TensorMissing, printable
-from storage.rounds.commits import Commit, Score
-from storage.rounds.store import RoundStore
-from storage.runs.markup import round_card, score_parts
-from storage.values.digests import match_tensors, update_tensors
-from storage.values.layout import Layout
-from storage.values.state import Match, State, Update
-from storage.values.tensors import load_named, views
+from roundweave.storage.errors import RoundMissing, ShapeMismatch, TensorMissing, printable
+from roundweave.storage.rounds.commits import Commit, Score
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.markup import round_card, score_parts
+from roundweave.storage.values.digests import match_tensors, update_tensors
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.tensors import load_named, views
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class StoredRound:
     """A committed round of a stored run. Tensors are read from the store, and verified, on each access.
 
-    `flows.stored_round.Round` is the same with a network.
+    `roundweave.flows.stored_round.Round` is the same with a network.
     """
 
     def __init__(self, store: RoundStore, commit: Commit) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from storage.errors import printable
-from storage.places.addresses import Where
-from storage.rounds.pruned import Pruned
-from storage.runs.facts import RunFacts
-from storage.runs.markup import run_card, run_line, score_parts
-from storage.runs.names import WhichRound, find_run, recorded_name, which_round
-from storage.runs.round import StoredRound
-from storage.runs.tables import (
+from roundweave.storage.errors import printable
+from roundweave.storage.places.addresses import Where
+from roundweave.storage.rounds.pruned import Pruned
+from roundweave.storage.runs.facts import RunFacts
+from roundweave.storage.runs.markup import run_card, run_line, score_parts
+from roundweave.storage.runs.names import WhichRound, find_run, recorded_name, which_round
+from roundweave.storage.runs.round import StoredRound
+from roundweave.storage.runs.tables import (
     arrivals_table,
     best_round,
     history_table,
@@ -20,20 +20,20 @@ from storage.runs.tables import (
     state_difference,
     update_divergence,
 )
-from storage.upkeep.verifying.verify import Verification, verify
-from storage.values.state import Update
+from roundweave.storage.upkeep.verifying.verify import Verification, verify
+from roundweave.storage.values.state import Update
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from storage.runs.arrays import Arrays
+    from roundweave.storage.runs.arrays import Arrays
 
 
 def open_stored(run: Where, root: Where | None = None) -> StoredRun:
     """Open a stored run by its name under the root, with or without ``.zarr``, or by its address.
 
-    Raises `NotARun` where there is no run. `flows.stored.open_run` gives the same run with its network.
+    Raises `NotARun` where there is no run. `roundweave.flows.stored.open_run` gives the same run with its network.
     """
     return StoredRun(find_run(run, root))
 
@@ -104,7 +104,7 @@ class StoredRun(RunFacts):
         return self._arrays(self.committed, self.absent).data_tree()
 
     def _arrays(self, rounds: list[int], absent: Pruned) -> Arrays:
-        from storage.runs.arrays import Arrays  # a flow that only trains need not wait for xarray
+        from roundweave.storage.runs.arrays import Arrays  # a flow that only trains need not wait for xarray
 
         return Arrays(self.name, self._store, rounds, self._commit, absent)
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from storage.errors import RoundMissing, UsageError, nearest
-from storage.hierarchy.schema import REPORTED
-from storage.rounds.commits import Commit
-from storage.rounds.numbers import History
-from storage.runs.round import StoredRound
-from storage.values.tensors import Vectors
+from roundweave.storage.errors import RoundMissing, UsageError, nearest
+from roundweave.storage.hierarchy.schema import REPORTED
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.numbers import History
+from roundweave.storage.runs.round import StoredRound
+from roundweave.storage.values.tensors import Vectors
 
 if TYPE_CHECKING:
     import pandas as pd

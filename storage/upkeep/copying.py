@@ -6,14 +6,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from storage.errors import PlaceTaken, RunBusy, StoreDamaged
-from storage.hierarchy.chunks import checked_chunk
-from storage.places.addresses import full_address
-from storage.places.base import PARTIAL, Place
-from storage.rounds.lease import Lease, check_at_rest, read_lease
-from storage.rounds.store import RoundStore
-from storage.upkeep.verifying.records import HALF_WRITTEN
-from storage.upkeep.verifying.verify import verify
+from roundweave.storage.errors import PlaceTaken, RunBusy, StoreDamaged
+from roundweave.storage.hierarchy.chunks import checked_chunk
+from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.base import PARTIAL, Place
+from roundweave.storage.rounds.lease import Lease, check_at_rest, read_lease
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.verifying.records import HALF_WRITTEN
+from roundweave.storage.upkeep.verifying.verify import verify
 
 Step = Callable[[int, int], None]
 """A function that is called with the number of bytes copied so far, and that of all."""

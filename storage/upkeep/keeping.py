@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from storage.errors import UsageError, near
-from storage.rounds.commits import Commit
-from storage.rounds.pruned import Pruned
+from roundweave.storage.errors import UsageError, near
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.pruned import Pruned
 
 SPELLINGS = ("all", "states", "updates:k", "every:k", "last:n")
 

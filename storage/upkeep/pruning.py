@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from storage.errors import StoreDamaged
-from storage.hierarchy.chunks import chunk_bytes
-from storage.hierarchy.documents import NAME
-from storage.hierarchy.schema import ArraySpec
-from storage.hierarchy.shards import array_of, index_bytes, keep_chunks
-from storage.places.base import Place
-from storage.rounds.commits import Commit
-from storage.rounds.lease import check_at_rest, fenced, hold_lease, read_lease
-from storage.rounds.pruned import Pruned, absent, base_of, there, write_pruned
-from storage.rounds.recovery import cut_short, newest_sound
-from storage.rounds.store import RoundStore
-from storage.upkeep.keeping import Asked, Keep, never
+from roundweave.storage.errors import StoreDamaged
+from roundweave.storage.hierarchy.chunks import chunk_bytes
+from roundweave.storage.hierarchy.documents import NAME
+from roundweave.storage.hierarchy.schema import ArraySpec
+from roundweave.storage.hierarchy.shards import array_of, index_bytes, keep_chunks
+from roundweave.storage.places.base import Place
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.lease import check_at_rest, fenced, hold_lease, read_lease
+from roundweave.storage.rounds.pruned import Pruned, absent, base_of, there, write_pruned
+from roundweave.storage.rounds.recovery import cut_short, newest_sound
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.keeping import Asked, Keep, never
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from blake3 import blake3
 
-from storage.parsing import validated
-from storage.values.hashing import json_digest
-from storage.values.layout import Layout
-from storage.values.state import Match, Update
-from storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_numpy, views
+from roundweave.storage.parsing import validated
+from roundweave.storage.values.hashing import json_digest
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import Match, Update
+from roundweave.storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_numpy, views
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

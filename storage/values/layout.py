@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 from torch import nn
 
-from storage.values.tensors import TensorSpec, specs_of
+from roundweave.storage.values.tensors import TensorSpec, specs_of
 
 
 def _members(row: Any) -> Any:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from storage.values.layout import Layout
-from storage.values.tensors import Record, Vectors, views
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.tensors import Record, Vectors, views
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage.errors import ShapeMismatch
+from roundweave.storage.errors import ShapeMismatch
 
 Vectors = Mapping[str, torch.Tensor]
 """One contiguous vector, (element,), by the name of its logical dtype, such as ``{"float32": ...}``."""

@@ -8,40 +8,40 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from storage.errors import UsageError
-from tasks.algebra import Algorithm, Apply, Map, Part, Reduce
-from tasks.applies.memory import KeepExtras, KeepSum
-from tasks.maps.corrected import Scaffold
-from tasks.maps.federated import FedDyn, MimeLite
-from tasks.maps.local_steps import LocalSgd, LocalSteps
-from tasks.maps.optimizers import is_own_optimizer
-from tasks.options import options_of, valid
-from tasks.reduces.matched import Matched
-from tasks.reduces.table import REDUCES
-from tasks.tables import Entry, Table, find, make, make_own
-from tasks.user_code import Code, find_code, is_reference
-from tasks.when import Asynchronous, Synchronous, When
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Part, Reduce
+from roundweave.tasks.algorithms.applies.memory import KeepExtras, KeepSum
+from roundweave.tasks.algorithms.maps.corrected import Scaffold
+from roundweave.tasks.algorithms.maps.federated import FedDyn, MimeLite
+from roundweave.tasks.algorithms.maps.local_steps import LocalSgd, LocalSteps
+from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
+from roundweave.tasks.algorithms.options import options_of, valid
+from roundweave.tasks.algorithms.reduces.matched import Matched
+from roundweave.tasks.algorithms.reduces.table import REDUCES
+from roundweave.tasks.algorithms.when import Asynchronous, Synchronous, When
+from roundweave.tasks.own_code.code import Code, find_code, is_reference
+from roundweave.tasks.own_code.tables import Entry, Table, find, make, make_own
 
 MAPS: Table = {
-    "gradient": Entry("one gradient of a partition, or of a batch of it", "tasks.maps.gradient:Gradient"),
-    "local_steps": Entry("local training by any optimizer", "tasks.maps.local_steps:LocalSteps"),
-    "fed_prox": Entry("local training held near the round's start", "tasks.maps.corrected:FedProx"),
-    "scaffold": Entry("local SGD with control variates", "tasks.maps.corrected:Scaffold"),
-    "fed_dyn": Entry("local training with a dynamic regularizer", "tasks.maps.federated:FedDyn"),
-    "fed_nova": Entry("local SGD that tells its steps", "tasks.maps.federated:FedNova"),
-    "mime_lite": Entry("local SGD with the server's momentum", "tasks.maps.federated:MimeLite"),
-    "fair": Entry("local training that tells the loss at its start", "tasks.maps.federated:FairSteps"),
-    "agnostic": Entry("local training that grows its own weight", "tasks.maps.federated:Agnostic"),
-    "downpour": Entry("gradients added up on the way", "tasks.maps.gradient:Downpour"),
-    "own_network": Entry("local training of a network of its own", "tasks.maps.corrected:OwnNetwork"),
-    "elastic": Entry("local training tied to the server by a force", "tasks.maps.corrected:Elastic"),
+    "gradient": Entry("one gradient of a partition, or of a batch of it", "algorithms.maps.gradient:Gradient"),
+    "local_steps": Entry("local training by any optimizer", "algorithms.maps.local_steps:LocalSteps"),
+    "fed_prox": Entry("local training held near the round's start", "algorithms.maps.corrected:FedProx"),
+    "scaffold": Entry("local SGD with control variates", "algorithms.maps.corrected:Scaffold"),
+    "fed_dyn": Entry("local training with a dynamic regularizer", "algorithms.maps.federated:FedDyn"),
+    "fed_nova": Entry("local SGD that tells its steps", "algorithms.maps.federated:FedNova"),
+    "mime_lite": Entry("local SGD with the server's momentum", "algorithms.maps.federated:MimeLite"),
+    "fair": Entry("local training that tells the loss at its start", "algorithms.maps.federated:FairSteps"),
+    "agnostic": Entry("local training that grows its own weight", "algorithms.maps.federated:Agnostic"),
+    "downpour": Entry("gradients added up on the way", "algorithms.maps.gradient:Downpour"),
+    "own_network": Entry("local training of a network of its own", "algorithms.maps.corrected:OwnNetwork"),
+    "elastic": Entry("local training tied to the server by a force", "algorithms.maps.corrected:Elastic"),
 }
 
 APPLIES: Table = {
-    "sgd": Entry("gradient descent with momentum", "tasks.applies.optimizers:Sgd"),
-    "adam": Entry("steps by running moments", "tasks.applies.optimizers:Adam"),
-    "adagrad": Entry("steps by the sum of squares", "tasks.applies.optimizers:Adagrad"),
-    "yogi": Entry("as adam, its second moment more careful", "tasks.applies.optimizers:Yogi"),
+    "sgd": Entry("gradient descent with momentum", "algorithms.applies.optimizers:Sgd"),
+    "adam": Entry("steps by running moments", "algorithms.applies.optimizers:Adam"),
+    "adagrad": Entry("steps by the sum of squares", "algorithms.applies.optimizers:Adagrad"),
+    "yogi": Entry("as adam, its second moment more careful", "algorithms.applies.optimizers:Yogi"),
 }
 
 TABLES: Mapping[str, tuple[Table, type[Part]]] = {

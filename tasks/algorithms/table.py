@@ -9,21 +9,21 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, TypeAdapter
 
-from storage.errors import CodeError, UsageError, failing_as, located
-from tasks import options as option
-from tasks.algebra import Algorithm
-from tasks.algorithms.preset import Preset, make_part, with_needs
-from tasks.applies.memory import Drift
-from tasks.applies.optimizers import Adagrad, Adam, Sgd, Yogi
-from tasks.maps.corrected import Elastic, FedProx, OwnNetwork, Scaffold
-from tasks.maps.federated import Agnostic, FairSteps, FedDyn, FedNova, MimeLite
-from tasks.maps.gradient import Downpour, Gradient
-from tasks.maps.local_steps import LocalSteps
-from tasks.reduces.matched import Matched
-from tasks.reduces.mean import Mean
-from tasks.reduces.reweighted import Fair, Normalised, Worst
-from tasks.user_code import Code
-from tasks.when import Asynchronous, Buffered, Fetching, Pushing, Synchronous
+from roundweave.storage.errors import CodeError, UsageError, failing_as, located
+from roundweave.tasks.algorithms import options as option
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.applies.memory import Drift
+from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Sgd, Yogi
+from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, OwnNetwork, Scaffold
+from roundweave.tasks.algorithms.maps.federated import Agnostic, FairSteps, FedDyn, FedNova, MimeLite
+from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.preset import Preset, make_part, with_needs
+from roundweave.tasks.algorithms.reduces.matched import Matched
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.reweighted import Fair, Normalised, Worst
+from roundweave.tasks.algorithms.when import Asynchronous, Buffered, Fetching, Pushing, Synchronous
+from roundweave.tasks.own_code.code import Code
 
 ABOUT: Mapping[str, str] = {
     "sync_sgd": "one step of one machine by the mean gradient of all partitions (Chen et al. 2016)",

@@ -7,27 +7,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from storage.errors import ModelError, UsageError
-from storage.values.layout import Layout
-from tasks.algebra import Algorithm, Map
-from tasks.applies.optimizers import Adaptive, Sgd
-from tasks.compute.mapper import Mapper
-from tasks.compute.on_device import OnDevice
-from tasks.compute.scaled import Scaled
-from tasks.compute.stacked.mapper import StackedMapper
-from tasks.compute.tensor_parallel.finding import find_shares
-from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
-from tasks.compute.tensor_parallel.shares import Shares
-from tasks.data.description import Description
-from tasks.data.partitions import Partitions
-from tasks.maps.gradient import LOCAL, Gradient
-from tasks.maps.local_steps import LocalSteps
-from tasks.networks.fit import check_fit
-from tasks.networks.objective import Objective
-from tasks.numerics.devices import AUTO, CPU
-from tasks.numerics.pinning import pinned
-from tasks.reduces.mean import Mean
-from tasks.user_code import Code, WithCode, short_name
+from roundweave.storage.errors import ModelError, UsageError
+from roundweave.storage.values.layout import Layout
+from roundweave.tasks.algorithms.algebra import Algorithm, Map
+from roundweave.tasks.algorithms.applies.optimizers import Adaptive, Sgd
+from roundweave.tasks.algorithms.maps.gradient import LOCAL, Gradient
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.compute.on_device import OnDevice
+from roundweave.tasks.compute.scaled import Scaled
+from roundweave.tasks.compute.stacked.mapper import StackedMapper
+from roundweave.tasks.compute.tensor_parallel.finding import find_shares
+from roundweave.tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
+from roundweave.tasks.compute.tensor_parallel.shares import Shares
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.networks.fit import check_fit
+from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.numerics.devices import AUTO, CPU
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import Code, WithCode, short_name
 
 TRIED = 32
 """How many examples of a partition a map is tried on, at most."""

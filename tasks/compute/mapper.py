@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from storage.values.state import State, Update
-from storage.values.tensors import Vectors
-from tasks.algebra import Map
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.algorithms.algebra import Map
 
 T = TypeVar("T")
 

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 import torch
 
-from storage.errors import RoundFailed
-from storage.values.state import State, Update
-from storage.values.tensors import Vectors
-from tasks.compute.mapper import Mapper
-from tasks.data.examples import Examples, Move
-from tasks.networks.objective import Objective
-from tasks.numerics.devices import find_device, forget_copies, moved, resident, returned, seeded
-from tasks.numerics.pinning import pinned
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.data.examples import Examples, Move
+from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.numerics.devices import find_device, forget_copies, moved, resident, returned, seeded
+from roundweave.tasks.numerics.pinning import pinned
 
 T = TypeVar("T")
 

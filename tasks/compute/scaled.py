@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.errors import UsageError
-from storage.values.state import State, Update
-from storage.values.tensors import Vectors
-from tasks.algebra import Map
-from tasks.maps.local_steps import LocalSteps
-from tasks.maps.optimizers import trained_of
-from tasks.networks.objective import Objective
+from roundweave.storage.errors import UsageError
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.algorithms.algebra import Map
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.maps.optimizers import trained_of
+from roundweave.tasks.networks.objective import Objective
 
 SLOT = "loss_scale"
 """The carry of a scaler: a vector (element,) that begins with its scale and its good steps, then zeros."""

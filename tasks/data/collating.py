@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage.errors import DataError, failing_as, one_line
-from storage.values.tensors import UNSUMMED, dtype_name, is_dense
-from tasks.data.examples import Examples, are_scalar_labels, tensors_of
+from roundweave.storage.errors import DataError, failing_as, one_line
+from roundweave.storage.values.tensors import UNSUMMED, dtype_name, is_dense
+from roundweave.tasks.data.examples import Examples, are_scalar_labels, tensors_of
 
 TARGETS = ("labels", "label", "target", "targets")
 """Names of the targets among several tensors or columns; Hugging Face's models take ``labels``."""

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from storage.errors import UsageError
+from roundweave.storage.errors import UsageError
 
 
 @dataclass(frozen=True)

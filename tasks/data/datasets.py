@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage.errors import DataError
-from storage.values.hashing import json_digest
-from storage.values.tensors import Record
-from tasks.data.examples import Examples, Tensors, first_tensor, tensors_by_name, tensors_of
-from tasks.numerics.devices import moved
+from roundweave.storage.errors import DataError
+from roundweave.storage.values.hashing import json_digest
+from roundweave.storage.values.tensors import Record
+from roundweave.tasks.data.examples import Examples, Tensors, first_tensor, tensors_by_name, tensors_of
+from roundweave.tasks.numerics.devices import moved
 
 
 class Reader:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from storage.errors import DataError
-from storage.values.hashing import json_digest
-from tasks.data.datasets import Dataset, Reader, targets_of
-from tasks.data.examples import Examples, Tensors, are_labels
+from roundweave.storage.errors import DataError
+from roundweave.storage.values.hashing import json_digest
+from roundweave.tasks.data.datasets import Dataset, Reader, targets_of
+from roundweave.tasks.data.examples import Examples, Tensors, are_labels
 
 
 @dataclass(frozen=True)

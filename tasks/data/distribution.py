@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from tasks.data.description import check_numbered
-from tasks.data.examples import are_scalar_labels
-from tasks.data.partitions import Partitions
+from roundweave.tasks.data.description import check_numbered
+from roundweave.tasks.data.examples import are_scalar_labels
+from roundweave.tasks.data.partitions import Partitions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage.errors import DataError
-from storage.values.digests import tensor_digest
-from storage.values.tensors import Record
-from tasks.numerics.devices import moved
+from roundweave.storage.errors import DataError
+from roundweave.storage.values.digests import tensor_digest
+from roundweave.storage.values.tensors import Record
+from roundweave.tasks.numerics.devices import moved
 
 Tensors = Any
 """One tensor (example, *), or a dict of several by name."""

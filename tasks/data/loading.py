@@ -16,13 +16,13 @@ from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
-from storage.errors import one_line
-from tasks.data.current import CURRENT
-from tasks.data.datasets import Reader
-from tasks.data.examples import Examples, Move, grouped_passes, passes
-from tasks.data.reading import Reading, ReadingFailed
-from tasks.data.sources.own import Stream
-from tasks.numerics.pinning import derive_seed
+from roundweave.storage.errors import one_line
+from roundweave.tasks.data.current import CURRENT
+from roundweave.tasks.data.datasets import Reader
+from roundweave.tasks.data.examples import Examples, Move, grouped_passes, passes
+from roundweave.tasks.data.reading import Reading, ReadingFailed
+from roundweave.tasks.data.sources.own import Stream
+from roundweave.tasks.numerics.pinning import derive_seed
 
 SHUFFLED = 1024
 """Of so many examples of a stream the next one is drawn."""

@@ -11,20 +11,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage.errors import DataError, FileMissing, UsageError, nearest
-from tasks.data.current import CurrentPartition, as_partition
-from tasks.data.datasets import Reader, differing_files, digest_of, targets_of
-from tasks.data.description import Description
-from tasks.data.examples import Examples, are_scalar_labels, check_distinct, single
-from tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
-from tasks.data.reading import Loading, Opened, Reading, ReadingFailed, Unreadable, forget_opened, opened
-from tasks.data.sources.own import READ_AGAIN
-from tasks.data.sources.table import Each, Source
-from tasks.data.splits.cohort import Cohort
-from tasks.data.splits.deals import Pool, Rows
-from tasks.data.splits.split import Split, held_out_rows, hold_out_of
-from tasks.data.stored_files import FileReader
-from tasks.numerics.pinning import derive_seed
+from roundweave.storage.errors import DataError, FileMissing, UsageError, nearest
+from roundweave.tasks.data.current import CurrentPartition, as_partition
+from roundweave.tasks.data.datasets import Reader, differing_files, digest_of, targets_of
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.examples import Examples, are_scalar_labels, check_distinct, single
+from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
+from roundweave.tasks.data.reading import (
+    Loading,
+    Opened,
+    Reading,
+    ReadingFailed,
+    Unreadable,
+    forget_opened,
+    opened,
+)
+from roundweave.tasks.data.sources.own import READ_AGAIN
+from roundweave.tasks.data.sources.table import Each, Source
+from roundweave.tasks.data.splits.cohort import Cohort
+from roundweave.tasks.data.splits.deals import Pool, Rows
+from roundweave.tasks.data.splits.split import Split, held_out_rows, hold_out_of
+from roundweave.tasks.data.stored_files import FileReader
+from roundweave.tasks.numerics.pinning import derive_seed
 
 SHOWN = 512
 """Of so many examples in a file that is larger than memory it is looked whether float32 can hold them."""

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import CODE_RAISES, RoundweaveError, located
-from tasks.data.collating import batch_of, check_pair, collated, needed
-from tasks.data.current import CURRENT, CurrentPartition, as_partition
-from tasks.data.datasets import Dataset, Reader, check_alike, digest_of
-from tasks.data.examples import Examples
-from tasks.data.sources.table import Source
-from tasks.numerics.pinning import pinned
-from tasks.user_code import Code
+from roundweave.storage.errors import CODE_RAISES, RoundweaveError, located
+from roundweave.tasks.data.collating import batch_of, check_pair, collated, needed
+from roundweave.tasks.data.current import CURRENT, CurrentPartition, as_partition
+from roundweave.tasks.data.datasets import Dataset, Reader, check_alike, digest_of
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.sources.table import Source
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import Code
 
 
 class ReadingFailed(Exception):

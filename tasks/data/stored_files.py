@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage.errors import DataError, FileMissing
-from storage.places.addresses import scheme_of
-from storage.values.hashing import json_digest, pieces_digest
-from tasks.data.datasets import Reader
-from tasks.data.examples import Examples, check_values, tensors_of
-from tasks.numerics.devices import moved
+from roundweave.storage.errors import DataError, FileMissing
+from roundweave.storage.places.addresses import scheme_of
+from roundweave.storage.values.hashing import json_digest, pieces_digest
+from roundweave.tasks.data.datasets import Reader
+from roundweave.tasks.data.examples import Examples, check_values, tensors_of
+from roundweave.tasks.numerics.devices import moved
 
 HASHED = 256_000_000
 """Files that together have more bytes than this are not read whole to show that they are the same."""
@@ -76,7 +76,7 @@ def file_at(address: str, name: str = "") -> File:
         if scheme_of(address):
             import obstore  # imported here, as below: it is slow, and files on a disk do not need it
 
-            from storage.places.objects import client_of
+            from roundweave.storage.places.objects import client_of
 
             about = obstore.head(*client_of(address))
             return File(name, address, about["size"], str(about["e_tag"]))
@@ -91,7 +91,7 @@ def file_at(address: str, name: str = "") -> File:
 def files_below(folder: str, pattern: str = DEEP) -> list[File]:
     """The files of a folder that match a pattern, by name; raises `FileMissing` if there are none."""
     if scheme_of(folder):
-        from storage.places.objects import s3_place
+        from roundweave.storage.places.objects import s3_place
 
         objects = s3_place(folder).objects().items()
         wanted = [one for one in objects if pattern == DEEP or ("/" not in one[0] and fnmatch(one[0], pattern))]

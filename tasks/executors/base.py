@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from storage.rounds.commits import Commit
-from tasks.evidence.results import RoundResult
-from tasks.rounds.job import Job
+from roundweave.storage.rounds.commits import Commit
+from roundweave.tasks.rounds.evidence.results import RoundResult
+from roundweave.tasks.rounds.job import Job
 
 T = TypeVar("T")
 

@@ -17,17 +17,17 @@ import dask
 from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
-from storage.errors import ClusterError, StoreError
-from storage.rounds.commits import Commit
-from tasks.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
-from tasks.evidence.results import RoundResult
-from tasks.executors.on_worker import run_step
-from tasks.executors.parameter_server.on_dask import DaskServer
-from tasks.executors.pool import PLACED, Key, WorkerPool, itself
-from tasks.executors.round_tasks import FAN_IN, RoundTasks
-from tasks.rounds.job import Job
-from tasks.rounds.timing import Notice, log_notice
-from tasks.when import Asynchronous
+from roundweave.storage.errors import ClusterError, StoreError
+from roundweave.storage.rounds.commits import Commit
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.executors.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
+from roundweave.tasks.executors.on_worker import run_step
+from roundweave.tasks.executors.parameter_server.on_dask import DaskServer
+from roundweave.tasks.executors.pool import PLACED, Key, WorkerPool, itself
+from roundweave.tasks.executors.round_tasks import FAN_IN, RoundTasks
+from roundweave.tasks.rounds.evidence.results import RoundResult
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.timing import Notice, log_notice
 
 T = TypeVar("T")
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from storage.rounds.commits import Commit
-from tasks.engine import BlockData, Committer, Computed, Engine
-from tasks.evidence.replaying import replay_block, replay_round
-from tasks.evidence.results import RoundResult
-from tasks.executors.parameter_server.server import OrderedServer
-from tasks.persistence.mapping import WholeNetwork, load_block
-from tasks.persistence.pushes import pushes_at
-from tasks.rounds.job import Job
-from tasks.rounds.steps import Outcome
-from tasks.rounds.timing import Notice, log_notice, watched
-from tasks.when import Asynchronous
+from roundweave.storage.rounds.commits import Commit
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.executors.parameter_server.server import OrderedServer
+from roundweave.tasks.rounds.engine import BlockData, Committer, Computed, Engine
+from roundweave.tasks.rounds.evidence.replaying import replay_block, replay_round
+from roundweave.tasks.rounds.evidence.results import RoundResult
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.mapping import WholeNetwork, load_block
+from roundweave.tasks.rounds.persistence.pushes import pushes_at
+from roundweave.tasks.rounds.steps import Outcome
+from roundweave.tasks.rounds.timing import Notice, log_notice, watched
 
 T = TypeVar("T")
 

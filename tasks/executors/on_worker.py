@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 from distributed import get_worker, secede, worker_client
 
-from storage.errors import RoundweaveError, show_whole
-from storage.rounds.commits import Commit
-from tasks.clusters.watching import report_timing
-from tasks.persistence.committing import commit_round
-from tasks.persistence.mapping import read_outcome
-from tasks.rounds.job import Attempt, Job
-from tasks.rounds.steps import Outcome
+from roundweave.storage.errors import RoundweaveError, show_whole
+from roundweave.storage.rounds.commits import Commit
+from roundweave.tasks.executors.clusters.watching import report_timing
+from roundweave.tasks.rounds.job import Attempt, Job
+from roundweave.tasks.rounds.persistence.committing import commit_round
+from roundweave.tasks.rounds.persistence.mapping import read_outcome
+from roundweave.tasks.rounds.steps import Outcome
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from distributed import Client, Future
 
-from storage.errors import ClusterError, StoreError, listed
-from tasks.clusters.watching import Lost, Watch
-from tasks.clusters.workers import ANSWER_SECONDS, usable_workers
-from tasks.executors.on_worker import reach, run_step
-from tasks.rounds.job import Job
-from tasks.rounds.timing import Notice, Stragglers
-from tasks.when import Asynchronous
+from roundweave.storage.errors import ClusterError, StoreError, listed
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.executors.clusters.watching import Lost, Watch
+from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, usable_workers
+from roundweave.tasks.executors.on_worker import reach, run_step
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.timing import Notice, Stragglers
 
 Key = tuple[str, str, int, int]
 

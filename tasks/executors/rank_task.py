@@ -8,18 +8,18 @@ from dataclasses import replace
 from distributed import get_worker
 from tornado.ioloop import PeriodicCallback
 
-from tasks.compute.communicator import Alone
-from tasks.data.loading import BlockExamples
-from tasks.engine import BlockData, Committer, Engine
-from tasks.numerics.pinning import generators_kept
-from tasks.persistence.mapping import WholeNetwork
-from tasks.persistence.streaming import InShares
-from tasks.process_group.collectives import Broken
-from tasks.process_group.connections import Connections
-from tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
-from tasks.rounds.failures import MapRaised
-from tasks.rounds.job import Job
-from tasks.rounds.steps import Mapped
+from roundweave.tasks.compute.communicator import Alone
+from roundweave.tasks.data.loading import BlockExamples
+from roundweave.tasks.numerics.pinning import generators_kept
+from roundweave.tasks.process_group.collectives import Broken
+from roundweave.tasks.process_group.connections import Connections
+from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
+from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
+from roundweave.tasks.rounds.failures import MapRaised
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.mapping import WholeNetwork
+from roundweave.tasks.rounds.persistence.streaming import InShares
+from roundweave.tasks.rounds.steps import Mapped
 
 Event = tuple[str, int]
 """What a rank notifies the client of: (``port``, where the ranks meet) or (``round``, the one just committed)."""

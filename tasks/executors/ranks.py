@@ -19,20 +19,27 @@ from urllib.parse import urlparse
 from distributed import Client, Future, wait
 from distributed.client import FuturesCancelledError
 
-from storage.errors import ClusterError
-from storage.rounds.commits import Commit
-from tasks.clusters.workers import LOOK_SECONDS, Idleness, LostWork, processes, result, usable_workers
-from tasks.compute.compute import whole_part
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.on_worker import run_step
-from tasks.executors.pool import WorkerPool
-from tasks.executors.rank_task import Event, halt, take_part
-from tasks.persistence.mapping import load_and_persist
-from tasks.process_group.group import Rendezvous
-from tasks.rounds.failures import MapRaised
-from tasks.rounds.job import Job
-from tasks.rounds.timing import Notice, log_notice
-from tasks.when import Asynchronous
+from roundweave.storage.errors import ClusterError
+from roundweave.storage.rounds.commits import Commit
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.compute.compute import whole_part
+from roundweave.tasks.executors.clusters.workers import (
+    LOOK_SECONDS,
+    Idleness,
+    LostWork,
+    processes,
+    result,
+    usable_workers,
+)
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.on_worker import run_step
+from roundweave.tasks.executors.pool import WorkerPool
+from roundweave.tasks.executors.rank_task import Event, halt, take_part
+from roundweave.tasks.process_group.group import Rendezvous
+from roundweave.tasks.rounds.failures import MapRaised
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.mapping import load_and_persist
+from roundweave.tasks.rounds.timing import Notice, log_notice
 
 ENCRYPTED = ("tls", "wss")
 """The encrypted protocols of Dask. Gloo, by which ranks exchange, has no encryption."""

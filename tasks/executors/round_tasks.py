@@ -8,13 +8,20 @@ from typing import Any
 
 from distributed import Future
 
-from tasks.evidence.replaying import fold_again, replay_block, replay_round
-from tasks.executors.on_worker import commit_and_hold, elsewhere, read_or_held, run_step, step_after, step_aside
-from tasks.executors.pool import Key, Task, WorkerPool
-from tasks.persistence.committing import fold_round, reduce_round, score_outcome
-from tasks.persistence.mapping import load_and_persist, load_block, map_and_persist
-from tasks.rounds.job import Job
-from tasks.when import Asynchronous
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.executors.on_worker import (
+    commit_and_hold,
+    elsewhere,
+    read_or_held,
+    run_step,
+    step_after,
+    step_aside,
+)
+from roundweave.tasks.executors.pool import Key, Task, WorkerPool
+from roundweave.tasks.rounds.evidence.replaying import fold_again, replay_block, replay_round
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.committing import fold_round, reduce_round, score_outcome
+from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block, map_and_persist
 
 FAN_IN = 16
 """How many blocks' results one task folds. More blocks get a tree of tasks, so that no worker has them all."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
-from storage.errors import UsageError
-from tasks.matching.groups import Tensors
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.matching.groups import Tensors
 
 BLOCK = 1 << 20
 """The number of elements that are averaged at once; larger tensors are averaged in blocks, to save memory."""

@@ -9,10 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.errors import ModelError, UnitsUnsound, failing_as, one_line
-from tasks.matching.groups import Permutation, UnitGroups
-from tasks.matching.tracing.export import Inputs, as_call, changed_inputs, evaluating, plain_attention
-from tasks.matching.unofficial import GROUPED_PRODUCT, Deferred, TorchDispatchMode, operation_name, tensors_in
+from roundweave.storage.errors import ModelError, UnitsUnsound, failing_as, one_line
+from roundweave.tasks.matching.groups import Permutation, UnitGroups
+from roundweave.tasks.matching.tracing.export import Inputs, as_call, changed_inputs, evaluating, plain_attention
+from roundweave.tasks.matching.unofficial import (
+    GROUPED_PRODUCT,
+    Deferred,
+    TorchDispatchMode,
+    operation_name,
+    tensors_in,
+)
 
 TOLERANCE = 1e-10
 """The largest relative difference of outputs in float64 that counts as rounding."""

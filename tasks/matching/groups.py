@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from storage.errors import ShapeMismatch
+from roundweave.storage.errors import ShapeMismatch
 
 Permutation = Mapping[str, torch.Tensor]
 """For each group int64 (*sizes of its parents, size): new unit i is old unit ``permutation[..., i]``."""

@@ -9,14 +9,14 @@ from itertools import chain, count
 
 from torch import nn
 
-from storage.errors import ModelError
-from tasks.matching.groups import Piece, Span, UnitGroup, UnitGroups
-from tasks.matching.tracing.axes import UNSEEN, Atom
-from tasks.matching.tracing.blocks import Block, placed
-from tasks.matching.tracing.export import Inputs, first_names
-from tasks.matching.tracing.settling import ancestors, settle
-from tasks.matching.tracing.trace import Trace, trace
-from tasks.matching.unofficial import tensors_in
+from roundweave.storage.errors import ModelError
+from roundweave.tasks.matching.groups import Piece, Span, UnitGroup, UnitGroups
+from roundweave.tasks.matching.tracing.axes import UNSEEN, Atom
+from roundweave.tasks.matching.tracing.blocks import Block, placed
+from roundweave.tasks.matching.tracing.export import Inputs, first_names
+from roundweave.tasks.matching.tracing.settling import ancestors, settle
+from roundweave.tasks.matching.tracing.trace import Trace, trace
+from roundweave.tasks.matching.unofficial import tensors_in
 
 
 def find_units(model: nn.Module, inputs: Inputs) -> UnitGroups:

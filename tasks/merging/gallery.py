@@ -11,23 +11,23 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from storage.checkpoints.opening import fitted, open_checkpoint, outline
-from storage.errors import ModelError, failing_as, located
-from storage.rounds.commits import Score
-from storage.values.tensors import LazyTensors, load_named
-from tasks.data.examples import first_tensor
-from tasks.data.partitions import Partitions
-from tasks.matching.averaging import average
-from tasks.matching.groups import Piece, Tensors, UnitGroups
-from tasks.matching.search.activations import Moments, Pair, activation_moments
-from tasks.matching.tracing.export import Inputs
-from tasks.merging.repair import concatenated, repair
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.networks.outputs import OWN_LOSS, output_of, with_output
-from tasks.networks.spectral import converge
-from tasks.numerics.pinning import pinned
-from tasks.rounds.scoring import score, tally
-from tasks.user_code import Code
+from roundweave.storage.checkpoints.opening import fitted, open_checkpoint, outline
+from roundweave.storage.errors import ModelError, failing_as, located
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.values.tensors import LazyTensors, load_named
+from roundweave.tasks.data.examples import first_tensor
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.matching.averaging import average
+from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
+from roundweave.tasks.matching.search.activations import Moments, Pair, activation_moments
+from roundweave.tasks.matching.tracing.export import Inputs
+from roundweave.tasks.merging.repair import concatenated, repair
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.networks.outputs import OWN_LOSS, output_of, with_output
+from roundweave.tasks.networks.spectral import converge
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import Code
+from roundweave.tasks.rounds.scoring import score, tally
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from functools import partial
 import torch
 from torch import nn
 
-from storage.errors import DataError, UsageError
-from tasks.data.examples import Examples, Tensors
-from tasks.matching.averaging import Layers, chosen_for
-from tasks.matching.groups import UnitGroups
-from tasks.networks.outputs import call
+from roundweave.storage.errors import DataError, UsageError
+from roundweave.tasks.data.examples import Examples, Tensors
+from roundweave.tasks.matching.averaging import Layers, chosen_for
+from roundweave.tasks.matching.groups import UnitGroups
+from roundweave.tasks.networks.outputs import call
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.hierarchy.schema import Schema
-from storage.rounds.commits import Score, UpdateRecord
-from storage.rounds.store import RoundStore
-from storage.values.digests import match_digest, update_digest
-from storage.values.layout import Layout, layout_of
-from storage.values.state import Match, State, Update
-from storage.values.tensors import Specs, Vectors, empty_vectors, specs_of, views
-from tasks.matching.groups import Tensors
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.rounds.commits import Score, UpdateRecord
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.values.digests import match_digest, update_digest
+from roundweave.storage.values.layout import Layout, layout_of
+from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.tensors import Specs, Vectors, empty_vectors, specs_of, views
+from roundweave.tasks.matching.groups import Tensors
 
 
 def persist_merge(

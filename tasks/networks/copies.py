@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.errors import ModelError, one_line
-from storage.values.tensors import let_go, same_bits
-from tasks.data.examples import Examples
-from tasks.matching.unofficial import spectral_norms, tensors_in
-from tasks.networks.objective import Objective, named_tensors, network_tensors
-from tasks.numerics.pinning import derive_seed, pinned
+from roundweave.storage.errors import ModelError, one_line
+from roundweave.storage.values.tensors import let_go, same_bits
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.matching.unofficial import spectral_norms, tensors_in
+from roundweave.tasks.networks.objective import Objective, named_tensors, network_tensors
+from roundweave.tasks.numerics.pinning import derive_seed, pinned
 
 Numbers = Mapping[str, torch.Tensor]
 """Tensors (*shape) by what they are, such as ``output 0`` or ``gradient of fc1.weight``."""

@@ -11,21 +11,21 @@ from typing import Any
 
 import torch
 
-from storage.errors import ModelError, failing_as, one_line
-from storage.runs.tables import COLUMNS
-from storage.values.tensors import dtype_name
-from tasks.data.description import Description
-from tasks.data.examples import Examples, Tensors, single
-from tasks.data.partitions import Partitions
-from tasks.data.splits.split import SCORE_BATCH
-from tasks.networks.copies import check_apart, in_evaluation, tried_network
-from tasks.networks.labels import find_rule
-from tasks.networks.metrics import check_merging, metric_of, size_of, updated
-from tasks.networks.objective import Objective
-from tasks.networks.outputs import OWN_LOSS, call, output_of, takes_labels, tensor_in
-from tasks.networks.scores import AS_SHAPED, UNKNOWN, LabelRule, default_scores, score_items
-from tasks.numerics.pinning import pinned
-from tasks.user_code import Code
+from roundweave.storage.errors import ModelError, failing_as, one_line
+from roundweave.storage.runs.tables import COLUMNS
+from roundweave.storage.values.tensors import dtype_name
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.examples import Examples, Tensors, single
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.splits.split import SCORE_BATCH
+from roundweave.tasks.networks.copies import check_apart, in_evaluation, tried_network
+from roundweave.tasks.networks.labels import find_rule
+from roundweave.tasks.networks.metrics import check_merging, metric_of, size_of, updated
+from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.networks.outputs import OWN_LOSS, call, output_of, takes_labels, tensor_in
+from roundweave.tasks.networks.scores import AS_SHAPED, UNKNOWN, LabelRule, default_scores, score_items
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import Code
 
 MANY = 512
 """The number of examples to try a score on that needs more than two, such as an area under a curve."""

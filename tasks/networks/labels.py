@@ -11,12 +11,12 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from tasks.data.description import Description
-from tasks.data.examples import IGNORED, Examples
-from tasks.networks.objective import Objective
-from tasks.networks.outputs import call, output_of, tensor_in
-from tasks.networks.scores import LOSSES, UNKNOWN, LabelRule
-from tasks.numerics.devices import moved
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.examples import IGNORED, Examples
+from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.networks.outputs import call, output_of, tensor_in
+from roundweave.tasks.networks.scores import LOSSES, UNKNOWN, LabelRule
+from roundweave.tasks.numerics.devices import moved
 
 
 def find_rule(

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from storage.errors import ModelError, failing_as, one_line
-from tasks.networks.unofficial import count_updates
-from tasks.user_code import Code
+from roundweave.storage.errors import ModelError, failing_as, one_line
+from roundweave.tasks.networks.unofficial import count_updates
+from roundweave.tasks.own_code.code import Code
 
 Kept = Mapping[str, torch.Tensor | list[torch.Tensor]]
 """A metric's state as plain tensors, as other processes may not know the metric's class."""

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.errors import ModelError, failing_as, one_line
-from storage.values.layout import Layout, layout_of
-from storage.values.state import State
-from storage.values.tensors import (
+from roundweave.storage.errors import ModelError, failing_as, one_line
+from roundweave.storage.values.layout import Layout, layout_of
+from roundweave.storage.values.state import State
+from roundweave.storage.values.tensors import (
     UNSUMMED,
     Specs,
     Vectors,
@@ -30,17 +30,17 @@ from storage.values.tensors import (
     same_bits,
     views,
 )
-from tasks.data.examples import IGNORED, Tensors, first_tensor
-from tasks.data.splits.split import SCORE_BATCH
-from tasks.matching.unofficial import hooked
-from tasks.networks.compiling import compile_network
-from tasks.networks.outputs import OWN_LOSS, call, loss_in, output_of
-from tasks.networks.reference import MODELS, Shape
-from tasks.networks.scores import AS_SHAPED, LABELLED, LOSSES, LabelRule, Loss
-from tasks.networks.sizes import measured
-from tasks.numerics.devices import moved
-from tasks.numerics.pinning import derive_seed, pinned
-from tasks.user_code import Code
+from roundweave.tasks.data.examples import IGNORED, Tensors, first_tensor
+from roundweave.tasks.data.splits.split import SCORE_BATCH
+from roundweave.tasks.matching.unofficial import hooked
+from roundweave.tasks.networks.compiling import compile_network
+from roundweave.tasks.networks.outputs import OWN_LOSS, call, loss_in, output_of
+from roundweave.tasks.networks.reference import MODELS, Shape
+from roundweave.tasks.networks.scores import AS_SHAPED, LABELLED, LOSSES, LabelRule, Loss
+from roundweave.tasks.networks.sizes import measured
+from roundweave.tasks.numerics.devices import moved
+from roundweave.tasks.numerics.pinning import derive_seed, pinned
+from roundweave.tasks.own_code.code import Code
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.errors import ModelError
-from tasks.data.examples import Tensors
+from roundweave.storage.errors import ModelError
+from roundweave.tasks.data.examples import Tensors
 
 OWN_LOSS = "model"
 """The name of the loss that the network itself computes, from the keyword argument `labels`."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from storage.errors import ModelError
+from roundweave.storage.errors import ModelError
 
 Shape = tuple[int, ...]
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from storage.errors import ModelError
-from tasks.data.description import Description
-from tasks.data.examples import IGNORED, Tensors, are_labels, are_scalar_labels, first_tensor
-from tasks.networks.outputs import OWN_LOSS, loss_in, output_of
-from tasks.user_code import Code
+from roundweave.storage.errors import ModelError
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.examples import IGNORED, Tensors, are_labels, are_scalar_labels, first_tensor
+from roundweave.tasks.networks.outputs import OWN_LOSS, loss_in, output_of
+from roundweave.tasks.own_code.code import Code
 
 UNKNOWN = 0
 """Stands for a class axis that may be either, as there are as many classes as places."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from storage.values.state import State
-from tasks.matching.unofficial import spectral_norms
-from tasks.networks.objective import Objective, buffers_of
+from roundweave.storage.values.state import State
+from roundweave.tasks.matching.unofficial import spectral_norms
+from roundweave.tasks.networks.objective import Objective, buffers_of
 
 ITERATIONS = 100
 """So many power iterations are made; a vector that is not exact by then gives nearly the exact norm."""

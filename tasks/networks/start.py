@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
-from storage.errors import CheckpointError
-from storage.places.addresses import full_address
-from storage.runs.names import WhichRound, run_name
-from storage.runs.round import StoredRound
-from storage.runs.run import StoredRun, open_stored
-from storage.values.digests import tensor_digests
-from storage.values.hashing import json_digest
-from storage.values.state import State
-from storage.values.tensors import LazyTensors, Specs, Vectors, pack, views
-from tasks.networks.objective import Objective
+from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
+from roundweave.storage.errors import CheckpointError
+from roundweave.storage.places.addresses import full_address
+from roundweave.storage.runs.names import WhichRound, run_name
+from roundweave.storage.runs.round import StoredRound
+from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.values.digests import tensor_digests
+from roundweave.storage.values.hashing import json_digest
+from roundweave.storage.values.state import State
+from roundweave.storage.values.tensors import LazyTensors, Specs, Vectors, pack, views
+from roundweave.tasks.networks.objective import Objective
 
 
 @dataclass(frozen=True)

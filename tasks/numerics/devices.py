@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from storage.errors import UsageError
-from storage.values.tensors import Record
+from roundweave.storage.errors import UsageError
+from roundweave.storage.values.tensors import Record
 
 T = TypeVar("T")
 

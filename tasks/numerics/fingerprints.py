@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from storage.errors import NumericsMismatch
-from storage.values.hashing import text_digest
-from tasks.numerics.devices import CPU, device_fingerprint
+from roundweave.storage.errors import NumericsMismatch
+from roundweave.storage.values.hashing import text_digest
+from roundweave.tasks.numerics.devices import CPU, device_fingerprint
 
 OVERRIDES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_")
 """Environment variables with these prefixes may change bits, except for thread counts, which each map sets."""

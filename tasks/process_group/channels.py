@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
-from tasks.process_group.collectives import Collectives
-from tasks.process_group.messages import Message, read_message
+from roundweave.tasks.process_group.collectives import Collectives
+from roundweave.tasks.process_group.messages import Message, read_message
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ import torch.distributed as dist
 import torch.distributed.nn  # noqa: F401
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tasks.compute.communicator import Alone
-from tasks.process_group.channels import Channel, Network, SharedMemory
-from tasks.process_group.collectives import Broken, Collectives, unbroken
-from tasks.process_group.connections import Connections
-from tasks.process_group.messages import Message
+from roundweave.tasks.compute.communicator import Alone
+from roundweave.tasks.process_group.channels import Channel, Network, SharedMemory
+from roundweave.tasks.process_group.collectives import Broken, Collectives, unbroken
+from roundweave.tasks.process_group.connections import Connections
+from roundweave.tasks.process_group.messages import Message
 
 FORMING = timedelta(seconds=60)
 """How long ranks wait for each other when they meet and connect."""

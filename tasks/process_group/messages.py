@@ -22,7 +22,7 @@ class Message:
 
     @classmethod
     def of(cls, value: Any) -> Message:
-        """The message of a value, whose tensors must be in records (see `storage.values.tensors`)."""
+        """The message of a value, whose tensors must be in records (see `roundweave.storage.values.tensors`)."""
         try:
             return cls._of(value, pickle.dumps)
         except (pickle.PicklingError, AttributeError):  # a class defined in a notebook

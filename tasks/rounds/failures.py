@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from storage.errors import RoundFailed, RoundweaveError, failing_as, listed, located, show_whole
-from storage.rounds.commits import RAISED
-from tasks.data.reading import ReadingFailed
+from roundweave.storage.errors import RoundFailed, RoundweaveError, failing_as, listed, located, show_whole
+from roundweave.storage.rounds.commits import RAISED
+from roundweave.tasks.data.reading import ReadingFailed
 
 
 class MapRaised(RoundweaveError):

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from storage.errors import RoundFailed, ShapeMismatch
-from storage.rounds.commits import metric_problem
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import Specs, Vectors, check_sizes, views
+from roundweave.storage.errors import RoundFailed, ShapeMismatch
+from roundweave.storage.rounds.commits import metric_problem
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Specs, Vectors, check_sizes, views
 
 NOTHING = Update({}, weight=0)
 """Takes the place of an update that does not have the shape to be stored."""

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
-from storage.rounds.commits import Commit
-from storage.rounds.store import RoundStore, open_store
-from storage.upkeep.keeping import Keep
-from storage.values.state import State
-from tasks.algebra import Algorithm
-from tasks.compute.compute import Compute
-from tasks.compute.mapper import Mapper
-from tasks.data.partitions import Partitions
-from tasks.networks.objective import Objective
-from tasks.numerics.fingerprints import Fingerprint
-from tasks.numerics.pinning import derive_seed
-from tasks.rounds.plan import RoundPlan
-from tasks.topology import Topology
-from tasks.user_code import Code, WithCode
-from tasks.when import Asynchronous, Order
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.store import RoundStore, open_store
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.values.state import State
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.topology import Topology
+from roundweave.tasks.algorithms.when import Asynchronous, Order
+from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.numerics.fingerprints import Fingerprint
+from roundweave.tasks.numerics.pinning import derive_seed
+from roundweave.tasks.own_code.code import Code, WithCode
+from roundweave.tasks.rounds.plan import RoundPlan
 
 
 @dataclass(frozen=True)

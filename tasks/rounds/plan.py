@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from tasks.reduces.tree import cover
+from roundweave.tasks.algorithms.reduces.tree import cover
 
 
 @dataclass(frozen=True)

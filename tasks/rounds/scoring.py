@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from storage.errors import ModelError
-from storage.rounds.commits import Score
-from tasks.data.examples import Examples, Tensors
-from tasks.data.loading import AnyExamples
-from tasks.data.splits.split import SCORE_BATCH
-from tasks.networks.metrics import Kept, merged, metric_of, updated
-from tasks.networks.objective import Objective
-from tasks.networks.outputs import output_of, tensor_in
-from tasks.networks.scores import items_examples, score_items
-from tasks.numerics.pinning import pinned
-from tasks.user_code import Code
+from roundweave.storage.errors import ModelError
+from roundweave.storage.rounds.commits import Score
+from roundweave.tasks.data.examples import Examples, Tensors
+from roundweave.tasks.data.loading import AnyExamples
+from roundweave.tasks.data.splits.split import SCORE_BATCH
+from roundweave.tasks.networks.metrics import Kept, merged, metric_of, updated
+from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.networks.outputs import output_of, tensor_in
+from roundweave.tasks.networks.scores import items_examples, score_items
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import Code
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from storage.values.state import State, Update
-from storage.values.tensors import Vectors
-from tasks.algebra import Algorithm, Node
-from tasks.applies.optimizers import Adagrad, Adam, Sgd, Yogi
-from tasks.numerics.devices import moved
-from tasks.reduces.mean import Mean, WeightedSum
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.algorithms.algebra import Algorithm, Node
+from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Sgd, Yogi
+from roundweave.tasks.algorithms.reduces.mean import Mean, WeightedSum
+from roundweave.tasks.numerics.devices import moved
 
 SHARE_BYTES = 32 << 20
 """The size of a share of a vector that is reduced and applied at once."""

@@ -12,25 +12,25 @@ from itertools import chain, islice
 
 import torch
 
-from storage.errors import RoundFailed, failing_as
-from storage.rounds.commits import Score, ServerRecord, UpdateRecord
-from storage.values.digests import match_digest
-from storage.values.state import Match, State, Update
-from storage.values.tensors import Vectors
-from tasks.data.current import as_partition
-from tasks.data.loading import BlockExamples, Partition
-from tasks.networks.copies import TRAINING_ONLY
-from tasks.networks.objective import Objective, check_unchanged
-from tasks.networks.spectral import with_unit_vectors
-from tasks.numerics.pinning import pinned
-from tasks.reduces.tree import cover, fold, fold_updates
-from tasks.rounds.failures import MapRaised, map_error, own_code
-from tasks.rounds.guard import NOTHING, check_buffers, check_state, checked_update
-from tasks.rounds.job import Work
-from tasks.rounds.scoring import Tally, score, scores_of_partitions, tally
-from tasks.rounds.shares import Nodes, by_shares, shares_of
-from tasks.rounds.timing import mapping
-from tasks.user_code import Code, WithCode
+from roundweave.storage.errors import RoundFailed, failing_as
+from roundweave.storage.rounds.commits import Score, ServerRecord, UpdateRecord
+from roundweave.storage.values.digests import match_digest
+from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.algorithms.reduces.tree import cover, fold, fold_updates
+from roundweave.tasks.data.current import as_partition
+from roundweave.tasks.data.loading import BlockExamples, Partition
+from roundweave.tasks.networks.copies import TRAINING_ONLY
+from roundweave.tasks.networks.objective import Objective, check_unchanged
+from roundweave.tasks.networks.spectral import with_unit_vectors
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import Code, WithCode
+from roundweave.tasks.rounds.failures import MapRaised, map_error, own_code
+from roundweave.tasks.rounds.guard import NOTHING, check_buffers, check_state, checked_update
+from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.scoring import Tally, score, scores_of_partitions, tally
+from roundweave.tasks.rounds.shares import Nodes, by_shares, shares_of
+from roundweave.tasks.rounds.timing import mapping
 
 
 @dataclass(frozen=True)

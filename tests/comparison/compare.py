@@ -17,14 +17,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.stored import Run
-from storage.errors import RoundweaveError
-from tasks.data.examples import Examples
-from tasks.executors.base import Executor
-from tasks.maps.backprop import batches
-from tasks.numerics.pinning import derive_seed
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import RoundweaveError
+from roundweave.tasks.algorithms.maps.backprop import batches
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.numerics.pinning import derive_seed
 from tests.comparison import loops, training
 from tests.comparison.drawing import ASYNCHRONOUS, as_line, draw
 from tests.comparison.setting import Row, Rows, Task, build, counted, losses, output, scores

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.algorithms.table import ALGORITHMS
+from roundweave.tasks.algorithms.table import ALGORITHMS
 from tests.comparison import given as own
 from tests.comparison.given import CLASSES, FEATURES, OUTPUTS, SIDE, TIME, TOKENS
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tasks.data.partitions import Partitions
-from tasks.numerics.pinning import derive_seed
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.numerics.pinning import derive_seed
 from tests.comparison import given as own
 from tests.comparison.drawing import NETWORKS, WIDTHS, Kind
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tasks.algorithms.table import ALGORITHMS
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
+from roundweave.tasks.algorithms.table import ALGORITHMS
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
 from tests.comparison.compare import COUNT, Result, compare, summary
 from tests.comparison.drawing import LOSSES, NETWORKS, OPTIMIZERS, REDUCES
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.reporting.progress import FlowPage
-from flows.serving.server import prefect_api, stop_server
+from roundweave.flows.reporting.progress import FlowPage
+from roundweave.flows.serving.server import prefect_api, stop_server
 from tests import training
 from tests.flows.prefect_server import PrefectServer
 

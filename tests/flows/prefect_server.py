@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from flows.serving.api_server import template
+from roundweave.flows.serving.api_server import template
 
 SECONDS = 120
 
@@ -117,7 +117,7 @@ def until(reached: Callable[[], bool], log: Path | None = None) -> None:
 
 def command_line(*arguments: str) -> list[str]:
     """The words that start the `roundweave` command in a process of its own."""
-    return [sys.executable, "-m", "flows.command.app", *arguments]
+    return [sys.executable, "-m", "roundweave.flows.command.app", *arguments]
 
 
 def rounds_done(store: Path) -> int:

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.merge import MergeConfig
-from flows.merging.running import merge
-from flows.stored import open_run
-from storage.errors import RunBusy, WriterFenced
-from storage.places.schemes import place_of
-from storage.rounds.lease import fenced, hold_lease
-from storage.rounds.store import RoundStore
-from storage.runs.listing import list_runs
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
+from roundweave.flows.config.merge import MergeConfig
+from roundweave.flows.merging.running import merge
+from roundweave.flows.stored import open_run
+from roundweave.storage.errors import RunBusy, WriterFenced
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.lease import fenced, hold_lease
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.listing import list_runs
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
 from tests.flows.command.in_process import run as command
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.storage.places.s3_server import SECRET
@@ -144,11 +144,11 @@ def test_a_copy_in_a_bucket_is_verified_pruned_replayed_and_removed(train, root,
 
 WRITER = """
 import sys
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from tasks.executors.inline import InlineExecutor
-from storage.errors import RoundweaveError
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.storage.errors import RoundweaveError
 try:
     config = TrainConfig(name="both", partitions=3, local_steps=2, model="linear", rounds=6, executor="inline")
     with prepared(resolve(config), InlineExecutor()) as ready:

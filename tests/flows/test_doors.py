@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from flows.command import app
-from storage.errors import RoundweaveError
+from roundweave.flows.command import app
+from roundweave.storage.errors import RoundweaveError
 from tests.flows.command.in_process import run
 
 pytestmark = pytest.mark.prefect
@@ -27,7 +27,7 @@ def by_function(fields: dict[str, object]) -> None:
 
 
 def by_flow(fields: dict[str, object]) -> None:
-    from flows import train_flow
+    from roundweave.flows import train_flow
 
     train_flow.fn(rw.TrainConfig(**fields))
 
@@ -44,8 +44,8 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a process is started for what cannot be run")
 
     monkeypatch.setattr("subprocess.Popen", refuse)
-    monkeypatch.setattr("tasks.clusters.connecting.LocalCluster", refuse)
-    monkeypatch.setattr("tasks.clusters.connecting.Client", refuse)
+    monkeypatch.setattr("roundweave.tasks.executors.clusters.connecting.LocalCluster", refuse)
+    monkeypatch.setattr("roundweave.tasks.executors.clusters.connecting.Client", refuse)
 
 
 WRONG = {

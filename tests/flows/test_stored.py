@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import roundweave as rw
-from flows.stored import Run
-from storage.errors import DataError, RoundMissing, ShapeMismatch
-from tasks.data.partitions import forget_examples
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import DataError, RoundMissing, ShapeMismatch
+from roundweave.tasks.data.partitions import forget_examples
 from tests.storage.checkpoints.reading import read_checkpoint
 
 MINE = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from storage.errors import RoundweaveError
+from roundweave.storage.errors import RoundweaveError
 
 
 def _ask(path: str, *asked: Callable) -> None:

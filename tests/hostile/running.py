@@ -64,15 +64,16 @@ def _warm_up() -> None:
     """Import what commands import, and start no thread, which no fork would have."""
     from importlib import import_module
 
-    from flows.command.app import COMMANDS
+    from roundweave.flows.command.app import COMMANDS
 
     for module, _ in COMMANDS.values():
-        import_module(f"flows.command.subcommands.{module}")
+        import_module(f"roundweave.flows.command.subcommands.{module}")
     for module in (
         *("matplotlib.figure", "matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg", "pandas"),
-        *("xarray", "prefect.flows", "flows.training.flow", "flows.evidence.replaying", "flows.merging.flow"),
-        *("flows.exporting.report", "sklearn.datasets", "flows.evidence.recombining", "flows.merging.running"),
-        *("flows.reporting.flow_runs", "torch.utils.tensorboard", "torch._dynamo"),
+        *("xarray", "prefect.flows", "sklearn.datasets", "torch.utils.tensorboard", "torch._dynamo"),
+        *(f"roundweave.flows.evidence.{name}" for name in ("replaying", "recombining")),
+        *(f"roundweave.flows.merging.{name}" for name in ("flow", "running")),
+        *(f"roundweave.flows.{name}" for name in ("training.flow", "exporting.report", "reporting.flow_runs")),
     ):
         with contextlib.suppress(ImportError):
             import_module(module)
@@ -81,9 +82,9 @@ def _warm_up() -> None:
 @contextlib.contextmanager
 def _without_servers() -> Iterator[None]:
     """Within, flows run without Prefect's server."""
-    from flows.command import app
-    from flows.serving import ahead
-    from tasks.clusters import fork_server
+    from roundweave.flows.command import app
+    from roundweave.flows.serving import ahead
+    from roundweave.tasks.executors.clusters import fork_server
 
     class Imported:
         def join(self) -> None: ...
@@ -159,7 +160,7 @@ def _call(arguments: list[str]) -> None:
 
         QUESTIONS[arguments[0].removeprefix("python:")](arguments[1])
         return
-    from flows.command import app
+    from roundweave.flows.command import app
 
     sys.argv = ["roundweave", *arguments]
     app.main()

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage.parsing import MOST_PARTITIONS
-from storage.values.hashing import json_digest, text_digest
+from roundweave.storage.parsing import MOST_PARTITIONS
+from roundweave.storage.values.hashing import json_digest, text_digest
 
 PWN = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\x7f\u202etxt.exe\u2066\n[bold red]forged[/]\r"
 """Sets a terminal's title, clears it, in 7 and 8 bits, deletes, turns text around, forges a line."""

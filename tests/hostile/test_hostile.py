@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from storage import errors
-from storage.errors import LONGEST, RoundweaveError, one_line, printable
+from roundweave.storage import errors
+from roundweave.storage.errors import LONGEST, RoundweaveError, one_line, printable
 from tests.hostile.commands import COMMANDS, controls, tried, wrong
 from tests.hostile.running import Commands
 from tests.hostile.stores import FOLDERS, PWN, STORES, Store, attribute, product, write

@@ -16,13 +16,13 @@ from typing import Any
 from distributed import Client, LocalCluster
 
 import tests.pretend  # noqa: F401 - makes the device known
-from flows.evidence.replaying import ReplayConfig, replay
-from storage.errors import RoundweaveError
-from tasks.clusters.connecting import connect
-from tasks.executors.base import Executor
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.inline import InlineExecutor
-from tasks.executors.ranks import RanksExecutor
+from roundweave.flows.evidence.replaying import ReplayConfig, replay
+from roundweave.storage.errors import RoundweaveError
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.training import trained
 
 

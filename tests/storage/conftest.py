@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.hierarchy.schema import Schema
-from storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.values.digests import update_digest
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec, Vectors, vector_sizes
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.values.digests import update_digest
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import TensorSpec, Vectors, vector_sizes
 
 LAYOUT = Layout(
     params=(

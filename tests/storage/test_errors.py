@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, dataclass
 
 import pytest
 
-from storage.errors import located, near, nearest
+from roundweave.storage.errors import located, near, nearest
 
 
 def test_a_mistyped_name_is_asked_for() -> None:

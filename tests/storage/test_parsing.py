@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.parsing import DEEPEST, from_json, from_toml
+from roundweave.storage.parsing import DEEPEST, from_json, from_toml
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from flows.command.common import Json, Root, RunName, TextTable, Trust, console, output, say
-from flows.command.errors import FAILED
-from flows.command.options import with_options
-from flows.evidence.differing import RunDifference, diff
-from flows.evidence.recombining import RecombineConfig
-from flows.evidence.replaying import Replay, ReplayConfig
-from storage.errors import UsageError, listed
-from storage.runs.names import which_round
-from tasks.evidence.recombining import Recombination
-from tasks.evidence.results import RoundResult
+from roundweave.flows.command.common import Json, Root, RunName, TextTable, Trust, console, output, say
+from roundweave.flows.command.errors import FAILED
+from roundweave.flows.command.options import with_options
+from roundweave.flows.evidence.differing import RunDifference, diff
+from roundweave.flows.evidence.recombining import RecombineConfig
+from roundweave.flows.evidence.replaying import Replay, ReplayConfig
+from roundweave.storage.errors import UsageError, listed
+from roundweave.storage.runs.names import which_round
+from roundweave.tasks.rounds.evidence.recombining import Recombination
+from roundweave.tasks.rounds.evidence.results import RoundResult
 
 SHOWN_ROUNDS = 20
 """The most differing rounds that are printed; `--json` prints them all."""
@@ -44,7 +44,7 @@ def replay_command(
         raise UsageError("choose --round, --all or --sample: one of the three")
     rounds: tuple[int] | Literal["all", "last"] = "last" if round is None else (round,)
     config = ReplayConfig(run=run, rounds="all" if all_rounds else rounds, sample=sample, trust=trust, **options)
-    from flows.evidence.replaying import replay
+    from roundweave.flows.evidence.replaying import replay
 
     result = replay(config)
     output(as_json, result.summary(), _print_replay, result)
@@ -102,7 +102,7 @@ def recombine_command(
         raise UsageError("which rounds? give --round R, or --all")
     which = None if round is None else which_round(round)
     config = RecombineConfig(run=run, round=which, name=save, trust=trust, **options)
-    from flows.evidence.recombining import recombine
+    from roundweave.flows.evidence.recombining import recombine
 
     with Console(stderr=True).status("reducing again"):
         result = recombine(config)

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.command.common import Force, Json, Root, RunName, Trust, output, say
-from flows.exporting.trackers import TRACKERS, story_of
-from flows.reporting.scores import shown
-from flows.stored import Run, open_run
-from storage.checkpoints.files import SUFFIXES
-from storage.checkpoints.writing import check_place
-from storage.errors import PlaceError, UsageError, failing_as, one_line
-from storage.runs.names import WhichRound, stored_round
+from roundweave.flows.command.common import Force, Json, Root, RunName, Trust, output, say
+from roundweave.flows.exporting.trackers import TRACKERS, story_of
+from roundweave.flows.reporting.scores import shown
+from roundweave.flows.stored import Run, open_run
+from roundweave.storage.checkpoints.files import SUFFIXES
+from roundweave.storage.checkpoints.writing import check_place
+from roundweave.storage.errors import PlaceError, UsageError, failing_as, one_line
+from roundweave.storage.runs.names import WhichRound, stored_round
 
 
 def export_command(
@@ -75,7 +75,7 @@ def report_command(
     as_json: Json = False,
 ) -> None:
     """Write one page that tells of a run and needs nothing else: how it went, and what vouches for it."""
-    from flows.exporting.report import write_report
+    from roundweave.flows.exporting.report import write_report
 
     place = write_report(open_run(run, root), out, replay, trust)
     output(as_json, {"report": str(place)}, say, f"{run} is described in {place}")

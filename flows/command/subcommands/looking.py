@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.command.common import Json, Root, RunName, TextTable, console, output, print_json, say
-from flows.config.algorithms import option_fields
-from flows.config.train import Planned
-from flows.reporting.scores import shown
-from storage.errors import StoreError, UsageError, listed, spans
-from storage.places.addresses import full_address
-from storage.rounds.commits import ProcessGroupRecord
-from storage.runs.listing import flat_config, looked_through
-from storage.runs.run import StoredRun, open_stored
-from storage.runs.tables import worker_rows
-from tasks.algorithms.table import ABOUT
-from tasks.topology import own_slots
-from tasks.user_code import short_name
+from roundweave.flows.command.common import Json, Root, RunName, TextTable, console, output, print_json, say
+from roundweave.flows.config.algorithms import option_fields
+from roundweave.flows.config.train import Planned
+from roundweave.flows.reporting.scores import shown
+from roundweave.storage.errors import StoreError, UsageError, listed, spans
+from roundweave.storage.places.addresses import full_address
+from roundweave.storage.rounds.commits import ProcessGroupRecord
+from roundweave.storage.runs.listing import flat_config, looked_through
+from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.runs.tables import worker_rows
+from roundweave.tasks.algorithms.table import ABOUT
+from roundweave.tasks.algorithms.topology import own_slots
+from roundweave.tasks.own_code.code import short_name
 
 if TYPE_CHECKING:
     import pandas as pd

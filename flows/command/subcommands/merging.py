@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.command.common import Force, Json, TextTable, Trust, console, output, say
-from flows.command.options import with_options
-from flows.config.merge import Architecture, MergeConfig, Merging
-from flows.config.train import Placement
-from flows.merging.result import MergeResult
-from flows.merging.subject import unit_report
+from roundweave.flows.command.common import Force, Json, TextTable, Trust, console, output, say
+from roundweave.flows.command.options import with_options
+from roundweave.flows.config.merge import Architecture, MergeConfig, Merging
+from roundweave.flows.config.train import Placement
+from roundweave.flows.merging.result import MergeResult
+from roundweave.flows.merging.subject import unit_report
 
 M_MMAP_THRESHOLD = -3
 """glibc's `mallopt` parameter: memory blocks above this size are returned to the system when they are freed."""
@@ -37,7 +37,7 @@ def merge_command(
     # glibc would keep the memory of freed tensors of some sizes; make it return it to the system.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
-    from flows.merging.running import merge
+    from roundweave.flows.merging.running import merge
 
     with Console(stderr=True).status(f"merging {len(config.networks)} networks"):
         result = merge(config)

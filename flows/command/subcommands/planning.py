@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.command.common import Json, TextTable, TomlFile, console, output, say
-from flows.command.options import with_options
-from flows.config.experiment import Experiment
-from flows.config.files import read_toml, write_toml
-from flows.config.train import Execution, TrainConfig
-from flows.planning.plan import Plan, plan
-from flows.planning.strategies import FIXED
-from storage.places.addresses import file_path
+from roundweave.flows.command.common import Json, TextTable, TomlFile, console, output, say
+from roundweave.flows.command.options import with_options
+from roundweave.flows.config.experiment import Experiment
+from roundweave.flows.config.files import read_toml, write_toml
+from roundweave.flows.config.train import Execution, TrainConfig
+from roundweave.flows.planning.plan import Plan, plan
+from roundweave.flows.planning.strategies import FIXED
+from roundweave.storage.places.addresses import file_path
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
 """Training options that `roundweave plan` does not take, since a plan decides them or cannot use them."""

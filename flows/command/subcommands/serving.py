@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from flows.config.files import read_toml
-from flows.config.scheduled import machine_timezone
-from flows.config.train import TODAY, TrainConfig
-from flows.planning.automatic import check
-from flows.serving.server import prefect_api, user_api
-from storage.errors import UsageError
+from roundweave.flows.config.files import read_toml
+from roundweave.flows.config.scheduled import machine_timezone
+from roundweave.flows.config.train import TODAY, TrainConfig
+from roundweave.flows.planning.automatic import check
+from roundweave.flows.serving.server import prefect_api, user_api
+from roundweave.storage.errors import UsageError
 
 File = Annotated[Path, typer.Argument(help="a TOML file, as `roundweave train` takes it")]
 Cron = Annotated[str | None, typer.Option(help='when to train, such as "0 2 * * *" for each night')]
@@ -37,7 +37,7 @@ def serve_command(
     called = _called(wanted, config, name)
     check(wanted)
     with prefect_api(wanted.root, schedules=True) as server:
-        from flows.training.serving import Serving  # Prefect is slow to import
+        from roundweave.flows.training.serving import Serving  # Prefect is slow to import
 
         serving = Serving(wanted, called, cron, interval)
         typer.echo(f"serving {serving.called}; its page: {serving.page}; Ctrl-C ends it")
@@ -60,7 +60,7 @@ def deploy_command(
     wanted = _read(config, cron, interval, timezone)
     if not user_api():
         raise UsageError("no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool")
-    from flows.training.serving import deploy, page_of  # Prefect is slow to import
+    from roundweave.flows.training.serving import deploy, page_of  # Prefect is slow to import
 
     called = _called(wanted, config, name)
     deployment = deploy(wanted, called, work_pool, cron, interval)

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from flows.command.common import Json, TextTable, console, output, say
-from flows.command.options import with_options
-from flows.config.algorithms import option_fields
-from flows.config.experiment import Dealing, Experiment
-from flows.config.resolving import deal
-from flows.config.train import Execution
-from flows.reporting.plots import check_plot
-from storage.errors import UsageError
-from tasks.algorithms.preset import APPLIES, MAPS
-from tasks.algorithms.table import ABOUT
-from tasks.applies.schedules import SCHEDULES
-from tasks.data.distribution import draw_counts, label_counts
-from tasks.data.sources.table import SOURCES
-from tasks.data.splits.deals import SPLITS
-from tasks.networks.reference import MODELS
-from tasks.networks.scores import LOSSES, SCORES
-from tasks.reduces.table import REDUCES
-from tasks.tables import spelled, unknown
-from tasks.topology import TOPOLOGIES
+from roundweave.flows.command.common import Json, TextTable, console, output, say
+from roundweave.flows.command.options import with_options
+from roundweave.flows.config.algorithms import option_fields
+from roundweave.flows.config.experiment import Dealing, Experiment
+from roundweave.flows.config.resolving import deal
+from roundweave.flows.config.train import Execution
+from roundweave.flows.reporting.plots import check_plot
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.algorithms.applies.schedules import SCHEDULES
+from roundweave.tasks.algorithms.preset import APPLIES, MAPS
+from roundweave.tasks.algorithms.reduces.table import REDUCES
+from roundweave.tasks.algorithms.table import ABOUT
+from roundweave.tasks.algorithms.topology import TOPOLOGIES
+from roundweave.tasks.data.distribution import draw_counts, label_counts
+from roundweave.tasks.data.sources.table import SOURCES
+from roundweave.tasks.data.splits.deals import SPLITS
+from roundweave.tasks.networks.reference import MODELS
+from roundweave.tasks.networks.scores import LOSSES, SCORES
+from roundweave.tasks.own_code.tables import spelled, unknown
 
 if TYPE_CHECKING:
     import pandas as pd

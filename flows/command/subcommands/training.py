@@ -9,17 +9,17 @@ from typing import Annotated, Any
 import psutil
 import typer
 
-from flows.command.common import Json, Quiet, Root, RunName, TomlFile, Trust, print_json
-from flows.command.options import with_options
-from flows.command.subcommands.looking import print_result, run_summary
-from flows.config.experiment import Experiment
-from flows.config.files import read_toml
-from flows.config.recorded import resumed_config
-from flows.config.train import Execution, TrainConfig
-from flows.evidence.forking import fork
-from flows.reporting.listening import Listener, listening
-from flows.reporting.scores import shown_commit
-from storage.rounds.commits import Commit
+from roundweave.flows.command.common import Json, Quiet, Root, RunName, TomlFile, Trust, print_json
+from roundweave.flows.command.options import with_options
+from roundweave.flows.command.subcommands.looking import print_result, run_summary
+from roundweave.flows.config.experiment import Experiment
+from roundweave.flows.config.files import read_toml
+from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.config.train import Execution, TrainConfig
+from roundweave.flows.evidence.forking import fork
+from roundweave.flows.reporting.listening import Listener, listening
+from roundweave.flows.reporting.scores import shown_commit
+from roundweave.storage.rounds.commits import Commit
 
 
 @with_options(Experiment, Execution, without=("recombined", "planned"))
@@ -58,7 +58,7 @@ def resume_command(
 
 
 def _train(config: TrainConfig, as_json: bool, quiet: bool) -> None:
-    from flows.training.running import train
+    from roundweave.flows.training.running import train
 
     timer = _Timer(quiet)
     with listening(timer):

@@ -13,18 +13,18 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from flows.command.common import Json, Root, RunName, output, say
-from flows.command.errors import fail
-from storage.errors import NotARun, PlaceError, UsageError, listed
-from storage.places.addresses import last_name, scheme_of
-from storage.places.schemes import place_of
-from storage.rounds.store import RoundStore
-from storage.runs.names import SUFFIX, find_run, run_address, run_name
-from storage.runs.run import StoredRun, open_stored
-from storage.upkeep.copying import copy_run
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run, remove_run
-from storage.upkeep.verifying.verify import Verification, verify
+from roundweave.flows.command.common import Json, Root, RunName, output, say
+from roundweave.flows.command.errors import fail
+from roundweave.storage.errors import NotARun, PlaceError, UsageError, listed
+from roundweave.storage.places.addresses import last_name, scheme_of
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.names import SUFFIX, find_run, run_address, run_name
+from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.upkeep.copying import copy_run
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune_run, remove_run
+from roundweave.storage.upkeep.verifying.verify import Verification, verify
 
 DAMAGED, NO_RUN, UNREADABLE = 3, 4, 5
 """The exit codes of `verify`, besides 1 for other failures and 2 for bad usage."""

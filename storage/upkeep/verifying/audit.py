@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from storage.errors import PlaceError, RoundweaveError, StoreDamaged, unless_damaged
-from storage.hierarchy.chunks import chunk_key
-from storage.hierarchy.schema import ArraySpec, Schema
-from storage.hierarchy.shards import partitions_in
-from storage.places.base import Place
-from storage.rounds.commits import Commit
-from storage.rounds.log import Link
-from storage.rounds.pruned import Pruned, read_pruned
-from storage.rounds.store import RoundStore
+from roundweave.storage.errors import PlaceError, RoundweaveError, StoreDamaged, unless_damaged
+from roundweave.storage.hierarchy.chunks import chunk_key
+from roundweave.storage.hierarchy.schema import ArraySpec, Schema
+from roundweave.storage.hierarchy.shards import partitions_in
+from roundweave.storage.places.base import Place
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.log import Link
+from roundweave.storage.rounds.pruned import Pruned, read_pruned
+from roundweave.storage.rounds.store import RoundStore
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from storage.errors import StoreDamaged, unless_damaged
-from storage.hierarchy.chunks import CHUNK, chunk_key, empty_chunk, read_chunk
-from storage.hierarchy.schema import NUMBERS, ArraySpec
-from storage.rounds.commits import numbers_of
-from storage.rounds.numbers import KEY, Copied, put, read_copied
-from storage.upkeep.verifying.audit import Audit
+from roundweave.storage.errors import StoreDamaged, unless_damaged
+from roundweave.storage.hierarchy.chunks import CHUNK, chunk_key, empty_chunk, read_chunk
+from roundweave.storage.hierarchy.schema import NUMBERS, ArraySpec
+from roundweave.storage.rounds.commits import numbers_of
+from roundweave.storage.rounds.numbers import KEY, Copied, put, read_copied
+from roundweave.storage.upkeep.verifying.audit import Audit
 
 
 def numbers(audit: Audit) -> int:

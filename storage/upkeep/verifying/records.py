@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable
 from functools import partial
 
-from storage.errors import StoreDamaged, spans
-from storage.hierarchy.documents import LARGEST, NAME, described_rows, documents, root_document
-from storage.hierarchy.schema import REPORTED, ArraySpec, split_array
-from storage.hierarchy.shards import array_of
-from storage.parsing import numbered
-from storage.rounds import log, numbers, pruned
-from storage.rounds.commits import Commit, numbers_of
-from storage.rounds.lease import LEASES, read_claim
-from storage.upkeep.verifying.audit import Audit
-from storage.values.hashing import bytes_digest
+from roundweave.storage.errors import StoreDamaged, spans
+from roundweave.storage.hierarchy.documents import LARGEST, NAME, described_rows, documents, root_document
+from roundweave.storage.hierarchy.schema import REPORTED, ArraySpec, split_array
+from roundweave.storage.hierarchy.shards import array_of
+from roundweave.storage.parsing import numbered
+from roundweave.storage.rounds import log, numbers, pruned
+from roundweave.storage.rounds.commits import Commit, numbers_of
+from roundweave.storage.rounds.lease import LEASES, read_claim
+from roundweave.storage.upkeep.verifying.audit import Audit
+from roundweave.storage.values.hashing import bytes_digest
 
 QUARANTINED = (log.ASIDE, pruned.ASIDE)
 """Match the names of quarantined records, which end in the beginning of a digest."""

@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from storage.errors import NotARun, PlaceError, RoundPruned, RoundweaveError, StoreError, UsageError
-from storage.hierarchy.chunks import chunk_key
-from storage.hierarchy.schema import ArraySpec, split_array
-from storage.places.addresses import Where
-from storage.places.base import Place
-from storage.places.schemes import place_of
-from storage.rounds.commits import Commit
-from storage.rounds.store import RoundStore
-from storage.upkeep.verifying.audit import Audit, Finding
-from storage.upkeep.verifying.numbers import numbers
-from storage.upkeep.verifying.records import (
+from roundweave.storage.errors import NotARun, PlaceError, RoundPruned, RoundweaveError, StoreError, UsageError
+from roundweave.storage.hierarchy.chunks import chunk_key
+from roundweave.storage.hierarchy.schema import ArraySpec, split_array
+from roundweave.storage.places.addresses import Where
+from roundweave.storage.places.base import Place
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.verifying.audit import Audit, Finding
+from roundweave.storage.upkeep.verifying.numbers import numbers
+from roundweave.storage.upkeep.verifying.records import (
     claims,
     descriptions,
     records,
@@ -26,7 +26,7 @@ from storage.upkeep.verifying.records import (
     strangers,
     verify_quarantined,
 )
-from storage.values.digests import NOTHING_KEPT
+from roundweave.storage.values.digests import NOTHING_KEPT
 
 CHAIN = re.compile("[0-9a-f]{64}")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tasks.data.examples import Examples, passes
+from roundweave.tasks.data.examples import Examples, passes
 
 AHEAD = 1 << 24
 """How many bytes of inputs are copied at once for the next steps; at least those of one step."""
@@ -38,7 +38,7 @@ class Course:
 
 
 def course(examples: Examples, size: int | None, steps: int, seed: int) -> Course:
-    """The course of a replica with the same batches that `tasks.maps.backprop` would draw.
+    """The course of a replica with the same batches that `roundweave.tasks.algorithms.maps.backprop` would draw.
 
     `size` is that of a batch, None for all examples.
     """

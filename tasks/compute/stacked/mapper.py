@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-from storage.values.state import State, Update
-from storage.values.tensors import Vectors, pack
-from tasks.compute.mapper import Mapper
-from tasks.compute.stacked.courses import Course, course, phases
-from tasks.compute.stacked.replicas import Stacked, check_stackable
-from tasks.data.examples import Examples
-from tasks.maps.backprop import backprop, descend, minus
-from tasks.maps.local_steps import LocalSteps
-from tasks.networks.objective import Objective
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors, pack
+from roundweave.tasks.algorithms.maps.backprop import backprop, descend, minus
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.compute.stacked.courses import Course, course, phases
+from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.objective import Objective
 
 
 @dataclass(frozen=True)

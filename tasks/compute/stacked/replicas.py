@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from storage.errors import ModelError, failing_as, one_line
-from storage.values.state import State
-from storage.values.tensors import same_bits
-from tasks.data.examples import Examples
-from tasks.maps.backprop import backprop, descend
-from tasks.maps.optimizers import trained_of
-from tasks.networks.objective import Objective
-from tasks.numerics.pinning import derive_seed, pinned
+from roundweave.storage.errors import ModelError, failing_as, one_line
+from roundweave.storage.values.state import State
+from roundweave.storage.values.tensors import same_bits
+from roundweave.tasks.algorithms.maps.backprop import backprop, descend
+from roundweave.tasks.algorithms.maps.optimizers import trained_of
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.numerics.pinning import derive_seed, pinned
 
 
 class Replicas(nn.Module):

@@ -1,8 +1,8 @@
 """Find out how ranks can share a network: which unit groups they divide, and what each rank has of each tensor.
 
-`tasks.matching` finds the unit groups: which axes of which tensors belong together. A group can be divided if
-linear layers make its units and only linear layers take them, and nothing between these layers mixes units.
-Whether something does is tried in `trial`.
+`tasks/matching` finds the unit groups: which axes of which tensors belong together. A group can be divided if linear
+layers make its units and only linear layers take them, and nothing between these layers mixes units. Whether
+something does is tried in `trial`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from storage.errors import ModelError, UsageError, spans
-from storage.values.layout import Layout, layout_of
-from tasks.compute.tensor_parallel.layers import attention_of
-from tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even
-from tasks.compute.tensor_parallel.trial import is_sound
-from tasks.maps.optimizers import trained_of
-from tasks.matching.groups import UnitGroups
-from tasks.matching.units import find_units
-from tasks.networks.objective import Objective
+from roundweave.storage.errors import ModelError, UsageError, spans
+from roundweave.storage.values.layout import Layout, layout_of
+from roundweave.tasks.algorithms.maps.optimizers import trained_of
+from roundweave.tasks.compute.tensor_parallel.layers import attention_of
+from roundweave.tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even
+from roundweave.tasks.compute.tensor_parallel.trial import is_sound
+from roundweave.tasks.matching.groups import UnitGroups
+from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.networks.objective import Objective
 
 PER_UNIT = (nn.modules.batchnorm._BatchNorm, nn.PReLU)
 """Layers with parameters that treat each unit independently of the others."""

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from storage.values.tensors import Record
-from tasks.compute.communicator import Communicator
-from tasks.compute.tensor_parallel.shares import even
-from tasks.numerics.pinning import derive_seed
+from roundweave.storage.values.tensors import Record
+from roundweave.tasks.compute.communicator import Communicator
+from roundweave.tasks.compute.tensor_parallel.shares import even
+from roundweave.tasks.numerics.pinning import derive_seed
 
 
 class Exchange:

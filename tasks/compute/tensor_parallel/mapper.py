@@ -8,17 +8,17 @@ from typing import TypeVar
 
 import torch
 
-from storage.errors import RoundFailed, UsageError
-from storage.values.state import State, Update
-from storage.values.tensors import Vectors
-from tasks.compute.mapper import Mapper
-from tasks.compute.tensor_parallel.finding import enough
-from tasks.compute.tensor_parallel.networks import ShareObjective
-from tasks.compute.tensor_parallel.one_process import in_turn
-from tasks.compute.tensor_parallel.shares import Shares
-from tasks.compute.tensor_parallel.trial import difference
-from tasks.data.examples import Examples
-from tasks.networks.objective import Objective
+from roundweave.storage.errors import RoundFailed, UsageError
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.compute.tensor_parallel.finding import enough
+from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
+from roundweave.tasks.compute.tensor_parallel.one_process import in_turn
+from roundweave.tasks.compute.tensor_parallel.shares import Shares
+from roundweave.tasks.compute.tensor_parallel.trial import difference
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.objective import Objective
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from storage.values.layout import Layout
-from storage.values.state import State
-from tasks.compute.communicator import Communicator
-from tasks.compute.tensor_parallel.layers import (
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State
+from roundweave.tasks.compute.communicator import Communicator
+from roundweave.tasks.compute.tensor_parallel.layers import (
     ColumnParallel,
     Exchange,
     HeadParallel,
@@ -20,8 +20,8 @@ from tasks.compute.tensor_parallel.layers import (
     RowParallel,
     unfuse,
 )
-from tasks.compute.tensor_parallel.shares import Shares
-from tasks.networks.objective import ModelSpec, Objective, bound_network
+from roundweave.tasks.compute.tensor_parallel.shares import Shares
+from roundweave.tasks.networks.objective import ModelSpec, Objective, bound_network
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

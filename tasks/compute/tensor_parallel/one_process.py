@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from storage.errors import RoundweaveError
-from tasks.compute.communicator import Communicator
-from tasks.numerics.pinning import Generators, generators, lent, set_generators
+from roundweave.storage.errors import RoundweaveError
+from roundweave.tasks.compute.communicator import Communicator
+from roundweave.tasks.numerics.pinning import Generators, generators, lent, set_generators
 
 T = TypeVar("T")
 

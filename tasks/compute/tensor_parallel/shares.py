@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import torch
 
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import Specs, TensorSpec, Vectors, pack, views
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Specs, TensorSpec, Vectors, pack, views
 
 Spans = tuple[tuple[int, int], ...]
 """Indices of an axis, ascending, as pairs of the first index and one after the last."""

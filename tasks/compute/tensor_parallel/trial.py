@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.errors import ModelError, failing_as, one_line
-from storage.values.state import State
-from tasks.compute.communicator import Communicator
-from tasks.compute.tensor_parallel.networks import ShareObjective
-from tasks.compute.tensor_parallel.one_process import in_turn
-from tasks.compute.tensor_parallel.shares import Shares
-from tasks.matching.check import TOLERANCE, randomise
-from tasks.matching.unofficial import TorchDispatchMode, tensors_in
-from tasks.networks.objective import Objective, named_tensors
-from tasks.numerics.pinning import pinned
+from roundweave.storage.errors import ModelError, failing_as, one_line
+from roundweave.storage.values.state import State
+from roundweave.tasks.compute.communicator import Communicator
+from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
+from roundweave.tasks.compute.tensor_parallel.one_process import in_turn
+from roundweave.tasks.compute.tensor_parallel.shares import Shares
+from roundweave.tasks.matching.check import TOLERANCE, randomise
+from roundweave.tasks.matching.unofficial import TorchDispatchMode, tensors_in
+from roundweave.tasks.networks.objective import Objective, named_tensors
+from roundweave.tasks.numerics.pinning import pinned
 
 LARGE = 8.0
 """The factor of the larger parameters that are tried, too, as they reach operations that clip or saturate."""

@@ -17,13 +17,13 @@ import numpy as np
 import psutil
 import torch
 
-from storage.errors import DataError, FileMissing, failing_as, reason
-from storage.places.addresses import scheme_of
-from tasks.data.collating import check_lengths, examples_of
-from tasks.data.datasets import Dataset, pixel_scaling
-from tasks.data.examples import Examples, check_values
-from tasks.data.sources.table import Source
-from tasks.data.stored_files import File, FileReader, file_at, files_below
+from roundweave.storage.errors import DataError, FileMissing, failing_as, reason
+from roundweave.storage.places.addresses import scheme_of
+from roundweave.tasks.data.collating import check_lengths, examples_of
+from roundweave.tasks.data.datasets import Dataset, pixel_scaling
+from roundweave.tasks.data.examples import Examples, check_values
+from roundweave.tasks.data.sources.table import Source
+from roundweave.tasks.data.stored_files import File, FileReader, file_at, files_below
 
 NAMES = (
     ("inputs", "targets", "held_out_inputs", "held_out_targets"),
@@ -130,7 +130,7 @@ class Zarr(Source):
         files = [file for file in files_below(self.address) if file.name.startswith(("inputs/", "targets/"))]
         place: dict[str, Any] = {"store": self.address}
         if scheme_of(self.address):
-            from storage.places.objects import client_of
+            from roundweave.storage.places.objects import client_of
 
             client, path = client_of(self.address)
             place = {"store": zarr.storage.ObjectStore(client, read_only=True), "path": path}

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage.errors import DataError, FileMissing, failing_as
-from tasks.data.datasets import Dataset
-from tasks.data.examples import Examples
-from tasks.data.sources.arrays import check_memory
-from tasks.data.sources.table import Source
+from roundweave.storage.errors import DataError, FileMissing, failing_as
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.sources.arrays import check_memory
+from roundweave.tasks.data.sources.table import Source
 
 IDX_SETS = {"mnist": (255.0, 0.1307, 0.3081), "fashion-mnist": (255.0, 0.2860, 0.3530)}
 """Divisor, mean and deviation of the training pixels."""

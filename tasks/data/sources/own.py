@@ -11,14 +11,22 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
-from storage.errors import DataError, failing_as, located, one_line
-from storage.values.digests import tensor_digest
-from tasks.data.collating import TARGETS, batch_of, collated, examples_of, inputs_and_targets, joined, needed
-from tasks.data.datasets import Dataset, Reader, pixel_scaling
-from tasks.data.examples import Examples, check_values
-from tasks.data.sources.table import Source
-from tasks.numerics.pinning import alone, pinned
-from tasks.user_code import Code
+from roundweave.storage.errors import DataError, failing_as, located, one_line
+from roundweave.storage.values.digests import tensor_digest
+from roundweave.tasks.data.collating import (
+    TARGETS,
+    batch_of,
+    collated,
+    examples_of,
+    inputs_and_targets,
+    joined,
+    needed,
+)
+from roundweave.tasks.data.datasets import Dataset, Reader, pixel_scaling
+from roundweave.tasks.data.examples import Examples, check_values
+from roundweave.tasks.data.sources.table import Source
+from roundweave.tasks.numerics.pinning import alone, pinned
+from roundweave.tasks.own_code.code import Code
 
 READ_AGAIN = 8
 """How many examples of a data set, evenly spread, show whether it is the same, as each may take long to read."""

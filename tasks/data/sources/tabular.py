@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from storage.errors import ColumnMissing, DataError
-from storage.places.addresses import above, last_name, scheme_of
-from tasks.data.collating import examples_of, floats, joined
-from tasks.data.datasets import Dataset
-from tasks.data.examples import Examples, check_values
-from tasks.data.sources.arrays import check_memory, reading
-from tasks.data.sources.table import Source
-from tasks.data.stored_files import File, FileReader, files_below
+from roundweave.storage.errors import ColumnMissing, DataError
+from roundweave.storage.places.addresses import above, last_name, scheme_of
+from roundweave.tasks.data.collating import examples_of, floats, joined
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.examples import Examples, check_values
+from roundweave.tasks.data.sources.arrays import check_memory, reading
+from roundweave.tasks.data.sources.table import Source
+from roundweave.tasks.data.stored_files import File, FileReader, files_below
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _opened(file: File, metadata: Any = None) -> Any:
         if scheme_of(file.address):
             import obstore
 
-            from storage.places.objects import client_of
+            from roundweave.storage.places.objects import client_of
 
             reader = obstore.open_reader(*client_of(file.address))
             # What pyarrow asks of a file, of which this reader lacks `closed`.

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage.errors import DataError
-from storage.parsing import from_json
-from tasks.data.datasets import Dataset
-from tasks.data.examples import Examples
-from tasks.data.sources.arrays import check_memory, reading
-from tasks.data.sources.table import Source
+from roundweave.storage.errors import DataError
+from roundweave.storage.parsing import from_json
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.sources.arrays import check_memory, reading
+from roundweave.tasks.data.sources.table import Source
 
 TIME = 64
 """The default number of characters in an example."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import DataError
-from tasks.numerics.pinning import derive_seed
+from roundweave.storage.errors import DataError
+from roundweave.tasks.numerics.pinning import derive_seed
 
 
 @dataclass(frozen=True)

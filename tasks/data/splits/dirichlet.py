@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import DataError
-from tasks.data.splits.deals import Deal, Pool, Rows, cut_rows, positive
+from roundweave.storage.errors import DataError
+from roundweave.tasks.data.splits.deals import Deal, Pool, Rows, cut_rows, positive
 
 LEAST, DRAWS = 10, 1000
 """The fewest examples of a partition by ``dirichlet_by_class``, as in NIID-Bench, and the most draws for them."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import ColumnMissing, DataError, UsageError
-from tasks.data.splits.deals import Deal, Pool, Rows, find_split
-from tasks.numerics.pinning import derive_seed
+from roundweave.storage.errors import ColumnMissing, DataError, UsageError
+from roundweave.tasks.data.splits.deals import Deal, Pool, Rows, find_split
+from roundweave.tasks.numerics.pinning import derive_seed
 
 SCORE_BATCH = 128
 """The most held-out examples scored at once. It is fixed, as it is part of the arithmetic."""

@@ -18,18 +18,18 @@ from typing import Any
 
 from distributed import Future
 
-from storage.rounds.commits import Commit
-from tasks.asynchronous.ledger import Ledger, next_push
-from tasks.asynchronous.steps import drawing
-from tasks.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
-from tasks.executors.on_worker import elsewhere
-from tasks.executors.parameter_server.server import ParameterServer, Served
-from tasks.executors.parameter_server.submitting import DaskSubmitter, Submitted
-from tasks.executors.pool import WorkerPool
-from tasks.persistence.mapping import load_and_persist
-from tasks.persistence.pushes import Ref, commit_server_rounds
-from tasks.rounds.job import Job
-from tasks.when import ServerRound
+from roundweave.storage.rounds.commits import Commit
+from roundweave.tasks.algorithms.when import ServerRound
+from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
+from roundweave.tasks.executors.on_worker import elsewhere
+from roundweave.tasks.executors.parameter_server.server import ParameterServer, Served
+from roundweave.tasks.executors.parameter_server.submitting import DaskSubmitter, Submitted
+from roundweave.tasks.executors.pool import WorkerPool
+from roundweave.tasks.rounds.asynchronous.ledger import Ledger, next_push
+from roundweave.tasks.rounds.asynchronous.steps import drawing
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.mapping import load_and_persist
+from roundweave.tasks.rounds.persistence.pushes import Ref, commit_server_rounds
 
 SHORT_SECONDS = 0.02
 """Maps that take fewer seconds are short: those of one worker become one task, as a task costs some milliseconds.

@@ -1,7 +1,7 @@
 """The parameter server: what partitions have in flight, the versions that it began from, and the newest state.
 
 A submitter runs its tasks. In this process they run at once, and pushes arrive in an order that is given. On Dask
-they are futures, and pushes arrive when workers are ready (see `tasks.executors.parameter_server.on_dask`).
+they are futures, and pushes arrive when workers are ready (see `on_dask`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from storage.rounds.commits import InFlight
-from tasks.asynchronous.orders import Seeded
-from tasks.asynchronous.steps import drawing, rules, server_before
-from tasks.data.loading import BlockExamples
-from tasks.persistence.mapping import Again, here
-from tasks.persistence.pushes import Ref, make_pushes, newest, read_version, score_version, serve_rounds
-from tasks.rounds.job import Job
-from tasks.when import ServerRound
+from roundweave.storage.rounds.commits import InFlight
+from roundweave.tasks.algorithms.when import ServerRound
+from roundweave.tasks.data.loading import BlockExamples
+from roundweave.tasks.rounds.asynchronous.orders import Seeded
+from roundweave.tasks.rounds.asynchronous.steps import drawing, rules, server_before
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.mapping import Again, here
+from roundweave.tasks.rounds.persistence.pushes import (
+    Ref,
+    make_pushes,
+    newest,
+    read_version,
+    score_version,
+    serve_rounds,
+)
 
 Result = Any
 """The result of a task: its value in this process, on Dask a `Submitted`."""

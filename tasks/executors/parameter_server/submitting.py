@@ -8,9 +8,9 @@ from typing import Any
 from dask import annotate  # type: ignore[attr-defined]
 from distributed import Future
 
-from tasks.executors.on_worker import run_step, step_aside
-from tasks.executors.pool import PUSHES, Key, WorkerPool
-from tasks.rounds.job import Job
+from roundweave.tasks.executors.on_worker import run_step, step_aside
+from roundweave.tasks.executors.pool import PUSHES, Key, WorkerPool
+from roundweave.tasks.rounds.job import Job
 
 PRIORITY = {"read": 3, "serve": 3, "version": 3, "commit": 1}
 """Dask's priority by the kind of task, else 0: the tasks that others wait for go first."""

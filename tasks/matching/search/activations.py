@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
-from storage.errors import UsageError
-from tasks.matching.groups import Piece, Tensors, UnitGroups
-from tasks.matching.search.terms import Metric, MomentTerm
-from tasks.matching.tracing.export import Inputs, changed_inputs, exported, plain_attention
-from tasks.matching.units import find_units
-from tasks.matching.unofficial import tensors_in
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
+from roundweave.tasks.matching.search.terms import Metric, MomentTerm
+from roundweave.tasks.matching.tracing.export import Inputs, changed_inputs, exported, plain_attention
+from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.matching.unofficial import tensors_in
 
 Pair = tuple[int, int]
 BATCH = 100

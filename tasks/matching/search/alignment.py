@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from tasks.matching.groups import Permutation, UnitGroup
-from tasks.matching.search.terms import HERE, Metric, Term, overall, similarity
+from roundweave.tasks.matching.groups import Permutation, UnitGroup
+from roundweave.tasks.matching.search.terms import HERE, Metric, Term, overall, similarity
 
 SWEEPS = 50
 """The most visits of each group; the descent usually ends long before, when nothing changes."""

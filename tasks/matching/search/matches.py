@@ -9,12 +9,12 @@ from typing import Literal
 
 import torch
 
-from storage.errors import UsageError
-from tasks.matching.averaging import average
-from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroups
-from tasks.matching.search.activations import Moments, moment_terms
-from tasks.matching.search.alignment import Aligner, soft_assignment
-from tasks.matching.search.terms import Metric, Term, mean_term, weight_terms
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.matching.averaging import average
+from roundweave.tasks.matching.groups import Permutation, Piece, Tensors, UnitGroups
+from roundweave.tasks.matching.search.activations import Moments, moment_terms
+from roundweave.tasks.matching.search.alignment import Aligner, soft_assignment
+from roundweave.tasks.matching.search.terms import Metric, Term, mean_term, weight_terms
 
 By = Literal["weights", "activations", "mixed"]
 METRICS: Mapping[str, Metric] = {"weights": "l2", "activations": "correlation", "mixed": "cosine"}

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroup, UnitGroups, rearranged
+from roundweave.tasks.matching.groups import Permutation, Piece, Tensors, UnitGroup, UnitGroups, rearranged
 
 Metric = Literal["l2", "cosine", "correlation"]
 Labels = tuple[str | None, ...]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from tasks.matching.tracing.axes import Atom, Axes
+from roundweave.tasks.matching.tracing.axes import Atom, Axes
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tasks.matching.tracing.axes import OPERATION, UNSEEN, Atom, Axes, keep_choice, union
-from tasks.matching.tracing.blocks import Block, leaves, products, stages
-from tasks.matching.tracing.trace import Trace
+from roundweave.tasks.matching.tracing.axes import OPERATION, UNSEEN, Atom, Axes, keep_choice, union
+from roundweave.tasks.matching.tracing.blocks import Block, leaves, products, stages
+from roundweave.tasks.matching.tracing.trace import Trace
 
 Companions = dict[Atom, set[Atom]]
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 from torch import fx, nn
 
-from storage.errors import ModelError, one_line
-from tasks.matching.tracing.axes import (
+from roundweave.storage.errors import ModelError, one_line
+from roundweave.tasks.matching.tracing.axes import (
     OPERATION,
     UNSEEN,
     Atom,
@@ -23,11 +23,11 @@ from tasks.matching.tracing.axes import (
     pin_all,
     unify,
 )
-from tasks.matching.tracing.export import Inputs, exported, first_names
-from tasks.matching.tracing.rules import rule_of
-from tasks.matching.tracing.rules.registry import Dependence, Site
-from tasks.matching.tracing.rules.routing import KEEPING
-from tasks.matching.unofficial import OpOverload, arguments, is_view, operation_name, tensors_in, writes
+from roundweave.tasks.matching.tracing.export import Inputs, exported, first_names
+from roundweave.tasks.matching.tracing.rules import rule_of
+from roundweave.tasks.matching.tracing.rules.registry import Dependence, Site
+from roundweave.tasks.matching.tracing.rules.routing import KEEPING
+from roundweave.tasks.matching.unofficial import OpOverload, arguments, is_view, operation_name, tensors_in, writes
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run an inner graph, given as the argument before their operands."""

@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from tasks.executors.inline import InlineExecutor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.tasks.executors.inline import InlineExecutor
 
 BATCH = 32
 

@@ -20,24 +20,24 @@ from typing import Annotated, Literal
 import torch
 import typer
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from storage.rounds.commits import Score
-from storage.values.state import State
-from storage.values.tensors import pack
-from tasks.data.loading import Partition
-from tasks.data.partitions import Partitions
-from tasks.maps.local_steps import LocalSteps
-from tasks.matching.averaging import average
-from tasks.matching.groups import Tensors, UnitGroups
-from tasks.matching.search.activations import activation_moments
-from tasks.matching.search.matches import By, Evidence, match_all, match_each
-from tasks.matching.units import find_units
-from tasks.merging.gallery import Ensemble
-from tasks.merging.repair import repair
-from tasks.networks.objective import Objective
-from tasks.numerics.pinning import derive_seed, pinned
-from tasks.rounds.scoring import score, tally
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.values.state import State
+from roundweave.storage.values.tensors import pack
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.data.loading import Partition
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.matching.averaging import average
+from roundweave.tasks.matching.groups import Tensors, UnitGroups
+from roundweave.tasks.matching.search.activations import activation_moments
+from roundweave.tasks.matching.search.matches import By, Evidence, match_all, match_each
+from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.merging.gallery import Ensemble
+from roundweave.tasks.merging.repair import repair
+from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.numerics.pinning import derive_seed, pinned
+from roundweave.tasks.rounds.scoring import score, tally
 
 EXAMPLES = 2000
 """Training examples of both halves on which units are compared and repaired."""

@@ -21,14 +21,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
 from roundweave import Examples, Map, Objective, Reduce, Run, State, Update, reduce_all
-from storage.values.tensors import Vectors
-from tasks.executors.inline import InlineExecutor
-from tasks.numerics.pinning import derive_seed
-from tasks.reduces.table import find_reduce
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.algorithms.reduces.table import find_reduce
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.numerics.pinning import derive_seed
 
 PARTITIONS = 11
 REDUCES = ("mean", "median", "trimmed_mean:4", "krum:4", "krum:4:7", "geometric_median")

@@ -19,10 +19,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from tasks.executors.inline import InlineExecutor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.tasks.executors.inline import InlineExecutor
 
 TARGET = 0.9
 LEARNING_RATE = 0.1

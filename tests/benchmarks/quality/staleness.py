@@ -25,17 +25,17 @@ from rich.console import Console
 from rich.table import Table
 
 import roundweave as rw
-from flows.config.resolving import resolve
-from flows.preparing.job import prepared
-from storage.rounds.commits import UpdateRecord
-from tasks.data.loading import Partition
-from tasks.executors.inline import InlineExecutor
-from tasks.executors.parameter_server.server import OrderedServer
-from tasks.persistence.committing import score_outcome
-from tasks.persistence.mapping import load_block, read_outcome
-from tasks.rounds.job import Job
-from tasks.rounds.scoring import score
-from tasks.rounds.steps import BlockResult, Outcome, fold_block, map_block, reduce_apply
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.preparing.job import prepared
+from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.tasks.data.loading import Partition
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.executors.parameter_server.server import OrderedServer
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.committing import score_outcome
+from roundweave.tasks.rounds.persistence.mapping import load_block, read_outcome
+from roundweave.tasks.rounds.scoring import score
+from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, map_block, reduce_apply
 
 BATCH = 32
 SERVED, WAITED = "downpour", "sync_sgd"

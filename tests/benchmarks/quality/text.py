@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 import roundweave as rw
-from flows.config.resolving import Resolved, resolve
-from flows.preparing.job import prepared
-from storage.runs.names import default_root
-from tasks.executors.inline import InlineExecutor
-from tasks.networks.reference import Gpt
+from roundweave.flows.config.resolving import Resolved, resolve
+from roundweave.flows.preparing.job import prepared
+from roundweave.storage.runs.names import default_root
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.networks.reference import Gpt
 
 NAME = "shakespeare"
 PARTITIONS = 36

@@ -21,10 +21,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from tasks.executors.inline import InlineExecutor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.tasks.executors.inline import InlineExecutor
 from tests.benchmarks.speed import noop
 from tests.benchmarks.speed.constant import CONSTANT
 from tests.storage.places.far_away import far_away

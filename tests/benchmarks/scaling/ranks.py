@@ -21,11 +21,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from storage.values.state import State, Update
-from tasks.process_group.channels import Network
-from tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
-from tasks.reduces.mean import Mean
-from tasks.reduces.tree import reduce_all
+from roundweave.storage.values.state import State, Update
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.tree import reduce_all
+from roundweave.tasks.process_group.channels import Network
+from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
 
 STATE = State({})
 

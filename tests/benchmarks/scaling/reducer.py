@@ -22,11 +22,11 @@ from distributed import Client, Worker
 from rich.console import Console
 from rich.table import Table
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import FAN_IN, GraphExecutor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import FAN_IN, GraphExecutor
 from tests.benchmarks.speed import noop
 from tests.benchmarks.speed.constant import CONSTANT
 

@@ -23,12 +23,12 @@ import torch
 import typer
 
 import roundweave as rw
-from flows.config.resolving import resolve
-from tasks.clusters.connecting import connect
-from tasks.executors.base import Executor
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.inline import InlineExecutor
-from tasks.networks.objective import CASTS
+from roundweave.flows.config.resolving import resolve
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.networks.objective import CASTS
 from tests.benchmarks.peers.recipes import pace
 from tests.training import trained
 

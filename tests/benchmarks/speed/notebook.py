@@ -20,14 +20,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.stored import Run
-from storage.hierarchy.schema import Schema
-from storage.rounds.commits import Score, UpdateRecord
-from storage.rounds.store import RoundStore
-from storage.values.digests import update_digest
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec
+from roundweave.flows.stored import Run
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.rounds.commits import Score, UpdateRecord
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.values.digests import update_digest
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import TensorSpec
 
 LAYOUT = Layout(tuple(TensorSpec(f"layer{number}.weight", "float32", (8,)) for number in range(20)))
 LIMIT = 100.0

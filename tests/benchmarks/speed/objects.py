@@ -17,19 +17,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from flows.stored import Run
-from storage.values.state import Update
-from tasks.algebra import Algorithm, Map
-from tasks.applies.optimizers import Sgd
-from tasks.clusters.connecting import connect
-from tasks.executors.base import Executor
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.inline import InlineExecutor
-from tasks.reduces.mean import Mean
-from tasks.rounds.plan import window_size
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.flows.stored import Run
+from roundweave.storage.values.state import Update
+from roundweave.tasks.algorithms.algebra import Algorithm, Map
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.rounds.plan import window_size
 from tests.benchmarks.speed.constant import CONSTANT
 from tests.storage.places.far_away import Proxy, far_away
 from tests.storage.places.s3_server import s3_server

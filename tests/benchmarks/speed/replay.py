@@ -19,16 +19,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.evidence.replaying import ReplayConfig, plan_replay, replay_rounds
-from flows.preparing.job import prepared
-from tasks.clusters.connecting import connect
-from tasks.data.partitions import forget_examples
-from tasks.executors.base import Executor
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.inline import InlineExecutor
-from tasks.rounds.plan import window_size
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.evidence.replaying import ReplayConfig, plan_replay, replay_rounds
+from roundweave.flows.preparing.job import prepared
+from roundweave.tasks.data.partitions import forget_examples
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.rounds.plan import window_size
 
 RECIPE = {"model": "mlp", "model_options": {"hidden": 256}, "partitions": 10, "batch_size": 32, "lr": 0.1}
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import roundweave as rw
-from tasks.data.sources.table import find_source
+from roundweave.tasks.data.sources.table import find_source
 from tests.benchmarks.peers.server import dask_actor, torch_rpc
 from tests.benchmarks.peers.server.learning import BATCH, LR, rate
 

@@ -32,11 +32,11 @@ from rich.console import Console
 from rich.table import Table
 
 import roundweave as rw
-from tasks.algorithms.table import build_algorithm
-from tasks.clusters.connecting import HERE
-from tasks.clusters.fork_server import WORKER_ENVIRONMENT
-from tasks.clusters.plugins import prompt
-from tasks.when import Asynchronous
+from roundweave.tasks.algorithms.table import build_algorithm
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.executors.clusters.connecting import HERE
+from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
+from roundweave.tasks.executors.clusters.plugins import prompt
 from tests.benchmarks.peers.server.learning import rate
 from tests.benchmarks.speed import pacing
 

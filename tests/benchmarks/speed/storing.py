@@ -22,18 +22,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import Prepared, prepared
-from storage.rounds.commits import UpdateRecord
-from storage.rounds.pruned import Pruned
-from storage.values.state import Update
-from tasks.algebra import Algorithm, Map
-from tasks.applies.optimizers import Sgd
-from tasks.executors.inline import InlineExecutor
-from tasks.reduces.mean import Mean
-from tasks.rounds.job import Job
-from tasks.rounds.steps import BlockResult, Outcome, fold_block, map_block, reduce_apply, score_block
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import Prepared, prepared
+from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.storage.rounds.pruned import Pruned
+from roundweave.storage.values.state import Update
+from roundweave.tasks.algorithms.algebra import Algorithm, Map
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, map_block, reduce_apply, score_block
 
 ELEMENTS = 12_500_000
 """Of float32: 50 MB."""

@@ -22,14 +22,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from storage.hierarchy.schema import Schema
-from storage.rounds.commits import Score, UpdateRecord
-from storage.rounds.store import RoundStore
-from storage.upkeep.verifying.verify import verify
-from storage.values.digests import update_digest
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.rounds.commits import Score, UpdateRecord
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.verifying.verify import verify
+from roundweave.storage.values.digests import update_digest
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import TensorSpec
 
 MLP = {"1.weight": (200, 784), "1.bias": (200,), "3.weight": (200, 200), "3.bias": (200,), "5.weight": (10, 200)}
 LARGE = {f"{layer}.weight": (1250, 1000) for layer in range(10)}

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from storage.errors import DataError
+from roundweave.storage.errors import DataError
 from tests.benchmarks.speed.server import default_data
 from tests.benchmarks.table import picture as pictures
 from tests.benchmarks.table.errors import NoReading

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from flows.command import app
+from roundweave.flows.command import app
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:

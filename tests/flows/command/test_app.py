@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.command.app import COMMANDS, FLOWS
+from roundweave.flows.command.app import COMMANDS, FLOWS
 from tests.flows.command.in_process import run
 from tests.flows.prefect_server import command_line, until
 

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from flows.serving.api_server import template
-from flows.stored import open_run
+from roundweave.flows.serving.api_server import template
+from roundweave.flows.stored import open_run
 from tests.flows.command.in_process import refused, run
 from tests.flows.prefect_server import command_line
 

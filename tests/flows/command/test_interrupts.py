@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.stored import open_run
+from roundweave.flows.stored import open_run
 from tests.flows.prefect_server import command_line, rounds_done, until
 
 LOST = """
 import os, signal, sys, time, weakref
-from flows.command import interrupts
+from roundweave.flows.command import interrupts
 
 interrupts.SECONDS = 0.5
 class Watched:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from flows.command.common import console
-from flows.command.subcommands.looking import print_result, summary_or_damage
-from flows.stored import Run, open_run
-from storage.errors import RoundFailed
-from storage.places.local import LocalPlace
-from storage.rounds.commits import Commit
-from storage.rounds.lease import hold_lease
-from storage.runs.listing import list_runs, looked_through
+from roundweave.flows.command.common import console
+from roundweave.flows.command.subcommands.looking import print_result, summary_or_damage
+from roundweave.flows.stored import Run, open_run
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.runs.listing import list_runs, looked_through
 from tests.flows.command.in_process import refused, run
 
 MINE = """

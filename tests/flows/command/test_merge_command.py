@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.stored import open_run
-from storage.checkpoints.writing import write_checkpoint
+from roundweave.flows.stored import open_run
+from roundweave.storage.checkpoints.writing import write_checkpoint
 from tests.flows.command import in_process
 from tests.flows.prefect_server import command_line
 from tests.storage.checkpoints.reading import read_checkpoint

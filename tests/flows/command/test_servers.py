@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.stored import Run, open_run
+from roundweave.flows.stored import Run, open_run
 from tests.flows.command.in_process import refused, run
 
 FIELDS = {"algorithm": "async_sgd", "model": "logistic", "rounds": 24, "max_staleness": 3, "evaluate_every": 12}
@@ -42,7 +42,7 @@ def test_show_as_json_has_what_each_worker_sent(first, train, capsys) -> None:
 
 
 def test_of_many_refused_updates_show_names_the_first(first, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("flows.command.subcommands.looking.SHOWN_REFUSALS", 1)
+    monkeypatch.setattr("roundweave.flows.command.subcommands.looking.SHOWN_REFUSALS", 1)
     _, out, _ = run(capsys, "show", "first")
     more = len(first.arrivals().query("not accepted")) - 1
     assert out.count(" refused partition ") == 1

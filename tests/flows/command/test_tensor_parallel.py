@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.stored import open_run
+from roundweave.flows.stored import open_run
 from tests.flows.command.in_process import refused, run
 
 MINE = """

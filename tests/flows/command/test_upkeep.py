@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.stored import Run
+from roundweave.flows.stored import Run
 from tests.flows.command.in_process import refused, run
 
 FIELDS = {"model": "logistic", "partitions": 2, "local_steps": 1, "rounds": 4, "name": "first"}

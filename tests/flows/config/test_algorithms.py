@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from flows.config.algorithms import option_fields
-from flows.config.recorded import differences
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.evidence.replaying import ReplayConfig
-from storage.errors import UsageError
-from tasks.algorithms.table import ALGORITHMS, build_algorithm
+from roundweave.flows.config.algorithms import option_fields
+from roundweave.flows.config.recorded import differences
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.evidence.replaying import ReplayConfig
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.algorithms.table import ALGORITHMS, build_algorithm
 
 OWN = """
 from roundweave import Algorithm, Gradient, Mean, Sgd
@@ -125,7 +125,7 @@ def model():
 def test_prefects_form_has_every_algorithm_with_its_options() -> None:
     from prefect.utilities.callables import parameter_schema
 
-    from flows import train_flow
+    from roundweave.flows import train_flow
 
     schema = parameter_schema(train_flow.fn).model_dump()["definitions"]
     for name in ALGORITHMS:
@@ -139,7 +139,7 @@ def test_prefect_takes_an_algorithms_table_and_a_mistyped_option_is_refused_with
     from prefect.utilities.callables import parameter_schema
     from prefect.utilities.schema_tools.validation import validate
 
-    from flows import train_flow
+    from roundweave.flows import train_flow
 
     schema = parameter_schema(train_flow.fn).model_dump_for_openapi()
     for given in ({"algorithm": {"name": "fed_avg", "local_steps": 2}}, {"algorithm": "fed_prox", "mu": 0.1}):

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from flows.config.resolving import order_of, resolve
-from flows.config.train import TrainConfig
-from storage.errors import RoundweaveError, UsageError
-from storage.places.addresses import full_address
-from tasks.asynchronous.orders import Recorded, Seeded
+from roundweave.flows.config.resolving import order_of, resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import RoundweaveError, UsageError
+from roundweave.storage.places.addresses import full_address
+from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
 
 SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.files import read_toml
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from storage.errors import UsageError
+from roundweave.flows.config.files import read_toml
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import roundweave as rw
-from flows.config.resolving import objective_for
-from flows.config.train import TrainConfig
-from storage.errors import DataError
-from tasks.data.collating import examples_of
-from tasks.data.datasets import Dataset
-from tasks.data.description import Description, combine
-from tasks.data.examples import Examples
-from tasks.data.partitions import Partitions
-from tasks.data.splits.split import Split
+from roundweave.flows.config.resolving import objective_for
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import DataError
+from roundweave.tasks.data.collating import examples_of
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.description import Description, combine
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.splits.split import Split
 from tests.conftest import Train
 
 

@@ -13,14 +13,14 @@ import cloudpickle
 import pytest
 
 import roundweave as rw
-from flows.config.merge import MergeConfig
-from flows.config.recorded import resumed_config
-from flows.config.train import Execution
-from flows.merging.preparing import plan_merge
-from flows.stored import Run, open_run
-from storage.errors import NotARun, UsageError
-from storage.rounds.store import RoundStore
-from tasks.clusters.connecting import connect
+from roundweave.flows.config.merge import MergeConfig
+from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.config.train import Execution
+from roundweave.flows.merging.preparing import plan_merge
+from roundweave.flows.stored import Run, open_run
+from roundweave.storage.errors import NotARun, UsageError
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.tasks.executors.clusters.connecting import connect
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
 from tests.training import trained

@@ -16,16 +16,16 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.client.schemas.objects import FlowRun
 
 import roundweave as rw
-from flows import train_flow
-from flows.config.recorded import resumed_config
-from flows.config.scheduled import as_scheduled
-from flows.stored import Run
-from storage.errors import CodeError, DataError, ExperimentDiffers, RoundFailed, RunBusy, UsageError
-from storage.places.schemes import place_of
-from storage.rounds.lease import hold_lease
-from storage.runs.listing import looked_through
-from storage.values.digests import tensor_digests
-from storage.values.hashing import json_digest
+from roundweave.flows import train_flow
+from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.config.scheduled import as_scheduled
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import CodeError, DataError, ExperimentDiffers, RoundFailed, RunBusy, UsageError
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.runs.listing import looked_through
+from roundweave.storage.values.digests import tensor_digests
+from roundweave.storage.values.hashing import json_digest
 from tests.flows.prefect_server import command_line, rounds_done, until
 
 pytestmark = pytest.mark.prefect

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 import roundweave as rw
-from flows.stored import Run
-from storage.rounds.log import CommitLog
-from storage.rounds.store import RoundStore
-from storage.rounds.tensors import StoredTensors
+from roundweave.flows.stored import Run
+from roundweave.storage.rounds.log import CommitLog
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.rounds.tensors import StoredTensors
 from tests.flows.command.in_process import run as command
 
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "local_steps": 2, "rounds": 3}

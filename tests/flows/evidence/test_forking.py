@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import roundweave as rw
-from flows.config.recorded import resumed_config
-from flows.config.resolving import resolve
-from flows.config.train import Execution, TrainConfig
-from flows.preparing.job import prepared
-from flows.reporting.listening import Listener, listening
-from storage.errors import CheckpointError, NotARun, RoundMissing, UsageError
-from storage.rounds.commits import Score
-from tasks.executors.inline import InlineExecutor
+from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import Execution, TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.flows.reporting.listening import Listener, listening
+from roundweave.storage.errors import CheckpointError, NotARun, RoundMissing, UsageError
+from roundweave.storage.rounds.commits import Score
+from roundweave.tasks.executors.inline import InlineExecutor
 from tests.flows.command.in_process import run as command
 from tests.tasks.merging.by_hand import same_bits
 
@@ -166,7 +166,7 @@ def test_rounds_are_named_by_what_they_are(train, monkeypatch, which, wanted) ->
     # Of the digits no round of so few steps is told apart by accuracy alone, so the numbers are set here.
     scored = {4.0: 0.1, 3.0: 0.1, 2.0: 0.3, 1.0: 0.3}  # the accuracy of each loss, from round 0 on
     scores = iter([Score(loss, {"accuracy": accuracy}) for loss, accuracy in scored.items()])
-    monkeypatch.setattr("tasks.rounds.steps.score", lambda *_: next(scores))
+    monkeypatch.setattr("roundweave.tasks.rounds.steps.score", lambda *_: next(scores))
     train(**SMALL, name="parent")
     assert rw.open_run("parent").round(int(which) if which[-1].isdigit() else which).number == wanted
     assert rw.fork(f"parent@{which}").start_from.parent["round"] == wanted

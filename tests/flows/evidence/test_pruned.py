@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import roundweave as rw
-from flows.exporting.report import write_report
-from storage.errors import RoundMissing
-from storage.rounds.store import RoundStore
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
+from roundweave.flows.exporting.report import write_report
+from roundweave.storage.errors import RoundMissing
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune_run
 from tests.flows.command.in_process import run as command
 
 SMALL = {"algorithm": "fed_avg", "partitions": 2, "rounds": 5, "local_steps": 1, "model_options": {"hidden": 4}}

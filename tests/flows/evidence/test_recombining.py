@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import roundweave as rw
-from flows.config.recorded import resumed_config
-from flows.evidence.recombining import plan_recombine, recombined
-from flows.stored import Run
-from storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
-from storage.rounds.store import RoundStore
-from tasks.algorithms.table import ALGORITHMS
-from tasks.data.partitions import forget_examples
-from tasks.executors.inline import InlineExecutor
-from tasks.rounds.guard import LEFT_OUT
+from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.evidence.recombining import plan_recombine, recombined
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.tasks.algorithms.table import ALGORITHMS
+from roundweave.tasks.data.partitions import forget_examples
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.rounds.guard import LEFT_OUT
 from tests.flows.command.in_process import run as command
 from tests.tasks.sampled import sampled
 
@@ -146,8 +146,8 @@ def test_with_nothing_changed_it_gives_the_recorded_bits(train, algorithm) -> No
 
 
 def test_what_it_says_of_the_updates_decides_and_not_who_asks(train, tmp_path: Path) -> None:
-    from tasks.clusters.connecting import connect
-    from tasks.executors.graph import GraphExecutor
+    from roundweave.tasks.executors.clusters.connecting import connect
+    from roundweave.tasks.executors.graph import GraphExecutor
 
     train(**SMALL, local_steps=2, name="run")
     config = rw.RecombineConfig(run="run", reduce="median", executor="inline")

@@ -16,17 +16,17 @@ import pytest
 import torch
 
 import roundweave as rw
-from flows.evidence.replaying import Replay
-from storage.errors import DataError, RoundMissing
-from storage.hierarchy.documents import NAME
-from storage.rounds.lease import hold_lease
-from storage.rounds.log import CommitLog
-from storage.values.digests import state_digest, tensor_digests, update_digest
-from storage.values.hashing import json_digest
-from tasks.algorithms.table import ALGORITHMS
-from tasks.clusters.connecting import connect
-from tasks.maps.local_steps import LocalSteps
-from tasks.when import Synchronous
+from roundweave.flows.evidence.replaying import Replay
+from roundweave.storage.errors import DataError, RoundMissing
+from roundweave.storage.hierarchy.documents import NAME
+from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.rounds.log import CommitLog
+from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
+from roundweave.storage.values.hashing import json_digest
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.table import ALGORITHMS
+from roundweave.tasks.algorithms.when import Synchronous
+from roundweave.tasks.executors.clusters.connecting import connect
 from tests.counting import counting
 from tests.flows.command.in_process import run as command
 from tests.tasks.sampled import sampled

@@ -10,11 +10,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from flows.exporting.report import write_report
-from flows.stored import open_run
-from storage.errors import PlaceError, UsageError
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
+from roundweave.flows.exporting.report import write_report
+from roundweave.flows.stored import open_run
+from roundweave.storage.errors import PlaceError, UsageError
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune_run
 
 POISONED = """
 import torch

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.exporting.trackers import (
+from roundweave.flows.exporting.trackers import (
     LONGEST_PARAMETER,
     Moment,
     Story,
@@ -18,7 +18,7 @@ from flows.exporting.trackers import (
     to_tensorboard,
     to_wandb,
 )
-from storage.errors import UsageError
+from roundweave.storage.errors import UsageError
 from tests.flows.prefect_server import until
 
 NUMBERS = {1: {"loss": 0.5, "recall@5": 0.25}, 2: {"loss": 0.25, "recall@5": 0.75}}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.checkpoints.writing import write_checkpoint
 
 MINE = """
 from itertools import pairwise
@@ -30,7 +30,7 @@ def large():
 
 MERGE = """
 import resource, sys
-from flows.command.app import main
+from roundweave.flows.command.app import main
 
 try:
     main()

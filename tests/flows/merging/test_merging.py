@@ -11,19 +11,19 @@ import torch
 from torch.nn import functional
 
 import roundweave as rw
-from flows.merging.flow import merge_flow
-from flows.merging.result import MergeResult, barrier
-from flows.stored import open_run
-from storage.checkpoints.writing import write_checkpoint
-from storage.errors import CheckpointError, UsageError
-from storage.runs.listing import list_runs
-from tasks.data.partitions import Partitions
-from tasks.data.sources.images import Digits
-from tasks.data.splits.split import Split
-from tasks.matching.averaging import average
-from tasks.matching.groups import UnitGroups
-from tasks.matching.units import find_units
-from tasks.networks.reference import Cnn, Mlp
+from roundweave.flows.merging.flow import merge_flow
+from roundweave.flows.merging.result import MergeResult, barrier
+from roundweave.flows.stored import open_run
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.errors import CheckpointError, UsageError
+from roundweave.storage.runs.listing import list_runs
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.sources.images import Digits
+from roundweave.tasks.data.splits.split import Split
+from roundweave.tasks.matching.averaging import average
+from roundweave.tasks.matching.groups import UnitGroups
+from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.networks.reference import Cnn, Mlp
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging.by_hand import same_bits
 

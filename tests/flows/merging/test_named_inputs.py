@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional
 
 import roundweave as rw
-from flows.merging.result import MergeResult
-from storage.checkpoints.writing import write_checkpoint
-from storage.errors import DataError, UsageError
-from tasks.matching.units import find_units
+from roundweave.flows.merging.result import MergeResult
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.errors import DataError, UsageError
+from roundweave.tasks.matching.units import find_units
 from tests import training
 from tests.storage.checkpoints.reading import read_checkpoint
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import roundweave as rw
-from storage.errors import UsageError
+from roundweave.storage.errors import UsageError
 
 SHAPES = {"1.weight": (4, 6), "1.bias": (4,), "3.weight": (2, 4), "3.bias": (2,)}
 MODEL = """

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from flows import train_flow
-from flows.planning.automatic import settled
-from storage.errors import UsageError
+from roundweave.flows import train_flow
+from roundweave.flows.planning.automatic import settled
+from roundweave.storage.errors import UsageError
 
 pytestmark = pytest.mark.prefect
 

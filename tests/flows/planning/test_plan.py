@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from flows.config.files import read_toml, write_toml
-from flows.config.train import Raced
-from flows.planning.plan import Plan, compared, plan, slower, too_long, tried_steps
-from flows.planning.racing import Point, Race
-from flows.planning.strategies import Strategy
-from flows.planning.workload import Workload
-from storage.errors import UsageError
+from roundweave.flows.config.files import read_toml, write_toml
+from roundweave.flows.config.train import Raced
+from roundweave.flows.planning.plan import Plan, compared, plan, slower, too_long, tried_steps
+from roundweave.flows.planning.racing import Point, Race
+from roundweave.flows.planning.strategies import Strategy
+from roundweave.flows.planning.workload import Workload
+from roundweave.storage.errors import UsageError
 from tests.flows.command.in_process import run
 
 
@@ -191,7 +191,7 @@ def test_algorithms_whose_maps_use_the_servers_memory_are_planned(tmp_path: Path
 
 
 def test_the_command_prints_and_shows(planned, monkeypatch, capsys, tmp_path: Path) -> None:
-    monkeypatch.setattr("flows.command.subcommands.planning.plan", lambda config: planned)
+    monkeypatch.setattr("roundweave.flows.command.subcommands.planning.plan", lambda config: planned)
     file, root = str(tmp_path / "chosen.toml"), str(tmp_path)
     code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--save", file)
     assert code == 0
@@ -218,7 +218,7 @@ def test_the_command_prints_and_shows(planned, monkeypatch, capsys, tmp_path: Pa
 def test_the_printed_command_trains_what_was_planned(planned, monkeypatch, capsys, tmp_path: Path) -> None:
     given = {"model": "mlp", "model_options": {"hidden": 9}, "seed": 3, "held_out": 0.25, "scores": ("top5",)}
     made = replace(planned, config=rw.TrainConfig(**planned.config.model_dump(exclude_unset=True) | given))
-    monkeypatch.setattr("flows.command.subcommands.planning.plan", lambda config: made)
+    monkeypatch.setattr("roundweave.flows.command.subcommands.planning.plan", lambda config: made)
     _, out, _ = run(capsys, "plan")
     [line] = re.findall(r"`roundweave (train [^`]*)` does it so", out.replace("\n", ""))
     code, _, err = run(capsys, *shlex.split(line), "--name", "asked", "--root", str(tmp_path))

@@ -7,8 +7,8 @@ from math import inf
 
 import pytest
 
-from flows.planning.racing import Point, behind, cut_curve, goal, loss_at, race, ranked, seconds_to
-from storage.errors import RoundFailed
+from roundweave.flows.planning.racing import Point, behind, cut_curve, goal, loss_at, race, ranked, seconds_to
+from roundweave.storage.errors import RoundFailed
 
 
 @dataclass

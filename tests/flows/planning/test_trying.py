@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import roundweave as rw
-from flows.planning.plan import bench_for
-from flows.planning.racing import Point
-from flows.planning.strategies import strategies
-from flows.planning.trying import SCORED, Lane, TrialTiming, thinned, trial_root
-from flows.planning.workload import workload
-from tasks.data.examples import Examples
+from roundweave.flows.planning.plan import bench_for
+from roundweave.flows.planning.racing import Point
+from roundweave.flows.planning.strategies import strategies
+from roundweave.flows.planning.trying import SCORED, Lane, TrialTiming, thinned, trial_root
+from roundweave.flows.planning.workload import workload
+from roundweave.tasks.data.examples import Examples
 
 
 def timing(*turns: list[float], mapped: float = 0.0) -> TrialTiming:

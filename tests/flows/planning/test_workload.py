@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from flows.config.train import TrainConfig
-from flows.planning.strategies import Strategy, strategies
-from flows.planning.workload import Workload, workload
-from storage.errors import UsageError
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.strategies import Strategy, strategies
+from roundweave.flows.planning.workload import Workload, workload
+from roundweave.storage.errors import UsageError
 
 DIGITS = 1618
 """Examples to train on, of scikit-learn's digits."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flows.preparing import job
-from storage.errors import RoundFailed
+from roundweave.flows.preparing import job
+from roundweave.storage.errors import RoundFailed
 
 MINE = """
 import torch

@@ -15,21 +15,21 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from flows.stored import Run
-from storage.places.local import LocalPlace
-from storage.rounds.lease import read_lease
+from roundweave.flows.stored import Run
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.lease import read_lease
 
 FIELDS = {"model": "logistic", "partitions": 2, "local_steps": 1, "rounds": 4}
 
 BEGIN = f"""
 import sys, time
 from pathlib import Path
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from storage.errors import RunBusy, WriterFenced
-from storage.rounds import lease
-from tasks.executors.inline import InlineExecutor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.storage.errors import RunBusy, WriterFenced
+from roundweave.storage.rounds import lease
+from roundweave.tasks.executors.inline import InlineExecutor
 
 root, me = Path(sys.argv[1]), sys.argv[2]
 fields = {FIELDS!r}
@@ -74,7 +74,7 @@ TAKING_TURNS = (
     BEGIN
     + """
 from dataclasses import replace
-from tasks.persistence import committing
+from roundweave.tasks.rounds.persistence import committing
 
 lease.SECONDS, hour = 0.3, float(sys.argv[3])
 honest, clock = committing.reduce_apply, time.time

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.config.resolving import resolve, work_of
-from flows.config.train import TrainConfig
-from flows.preparing import needs
-from flows.preparing.needs import Needs
-from storage.errors import UsageError
-from storage.hierarchy.chunks import CHECKSUM
-from storage.rounds.store import RoundStore
-from storage.upkeep.keeping import Keep
-from tasks.executors.inline import InlineExecutor
+from roundweave.flows.config.resolving import resolve, work_of
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing import needs
+from roundweave.flows.preparing.needs import Needs
+from roundweave.storage.errors import UsageError
+from roundweave.storage.hierarchy.chunks import CHECKSUM
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.tasks.executors.inline import InlineExecutor
 from tests.counting import counting
 
 FIELDS = {"algorithm": "fed_adam", "partitions": 3, "rounds": 7, "local_steps": 1}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from flows.config.recorded import resumed_config
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.evidence.forking import fork
-from flows.stored import Run as TrainedRun
-from storage.errors import ExperimentDiffers, ModelError, UsageError
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.ranks import RanksExecutor
+from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.evidence.forking import fork
+from roundweave.flows.stored import Run as TrainedRun
+from roundweave.storage.errors import ExperimentDiffers, ModelError, UsageError
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.flows.command.in_process import run as command
 
 FIELDS = {"partitions": 10, "model_options": {"hidden": 16}, "local_steps": 3, "rounds": 2}

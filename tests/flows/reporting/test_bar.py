@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from flows.reporting.bar import RECENT, Bar
-from storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
+from roundweave.flows.reporting.bar import RECENT, Bar
+from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
 
 
 @pytest.fixture

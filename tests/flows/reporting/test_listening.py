@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from flows.reporting.listening import Listener, listening, notice, notify_commit
-from storage.rounds.commits import Commit
+from roundweave.flows.reporting.listening import Listener, listening, notice, notify_commit
+from roundweave.storage.rounds.commits import Commit
 
 COMMIT = Commit(round=3, token="a", epoch=1, state="s", tensors={})
 

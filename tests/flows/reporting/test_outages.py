@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.reporting.reporter import Reporter
-from flows.stored import open_run
+from roundweave.flows.reporting.reporter import Reporter
+from roundweave.flows.stored import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
 ROUNDS = 8
@@ -107,8 +107,8 @@ def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(serve
 
 
 def test_a_server_that_takes_reports_slowly_is_waited_for_only_so_long(monkeypatch) -> None:
-    monkeypatch.setattr("flows.reporting.reporter.get_client", lambda **_: nullcontext())
-    monkeypatch.setattr("flows.reporting.reporter.LONGEST_SECONDS", 0.3)
+    monkeypatch.setattr("roundweave.flows.reporting.reporter.get_client", lambda **_: nullcontext())
+    monkeypatch.setattr("roundweave.flows.reporting.reporter.LONGEST_SECONDS", 0.3)
     reporter = Reporter()
     for _ in range(40):  # each of a kind of its own, so that none is sent together with the next
         reporter.put(lambda client, contents: time.sleep(0.05))
@@ -118,7 +118,7 @@ def test_a_server_that_takes_reports_slowly_is_waited_for_only_so_long(monkeypat
 
 def test_a_report_that_fails_in_any_way_is_lost_alone(monkeypatch) -> None:
     """Such as one whose answer Prefect's client cannot read, as the server has another version."""
-    monkeypatch.setattr("flows.reporting.reporter.get_client", lambda **_: nullcontext())
+    monkeypatch.setattr("roundweave.flows.reporting.reporter.get_client", lambda **_: nullcontext())
     sent: list[str] = []
 
     def fail(client: object, contents: list[str]) -> None:

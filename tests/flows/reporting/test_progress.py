@@ -11,7 +11,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.sorting import LogSort
 
 import roundweave as rw
-from storage.runs.tables import worker_rows
+from roundweave.storage.runs.tables import worker_rows
 
 pytestmark = pytest.mark.prefect
 

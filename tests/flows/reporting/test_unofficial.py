@@ -9,7 +9,7 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.logging.handlers import emit_api_log
 
-from flows.reporting.unofficial import give_back, take_over, wait_less
+from roundweave.flows.reporting.unofficial import give_back, take_over, wait_less
 
 pytestmark = pytest.mark.prefect
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.serving import api_server
-from flows.serving.server import REPORTS_ALONE, SETTINGS, Server, start_server, stop_server, warm_up
-from storage.errors import ClusterError
+from roundweave.flows.serving import api_server
+from roundweave.flows.serving.server import REPORTS_ALONE, SETTINGS, Server, start_server, stop_server, warm_up
+from roundweave.storage.errors import ClusterError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -127,7 +127,7 @@ def test_a_server_that_was_begun_before_its_root_was_known_is_used_once(monkeypa
     for name in [name for name in os.environ if name.startswith("PREFECT")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "none.toml"))
-    monkeypatch.setattr("flows.serving.server._servers", [])
+    monkeypatch.setattr("roundweave.flows.serving.server._servers", [])
     warm_up()
     warm_up()
     first = start_server(tmp_path)

@@ -17,7 +17,7 @@ import weakref
 import psutil
 
 import roundweave as rw
-from tasks.data.partitions import Partitions
+from roundweave.tasks.data.partitions import Partitions
 
 drawn = []
 load = Partitions.load

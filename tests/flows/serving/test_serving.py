@@ -22,12 +22,12 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.server.schemas.schedules import CronSchedule
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.config.files import read_toml
-from flows.config.scheduled import as_scheduled
-from flows.config.train import TrainConfig
-from flows.stored import open_run
-from flows.training.serving import deploy
-from storage.errors import UsageError
+from roundweave.flows.config.files import read_toml
+from roundweave.flows.config.scheduled import as_scheduled
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.stored import open_run
+from roundweave.flows.training.serving import deploy
+from roundweave.storage.errors import UsageError
 from tests.flows.command.in_process import run as command
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 from tests.tasks.sampled import sampled
@@ -39,7 +39,7 @@ BIN = Path(sys.executable).parent
 
 SERVE = """
 from prefect import serve
-from flows import merge_flow, train_flow
+from roundweave.flows import merge_flow, train_flow
 
 if __name__ == "__main__":
     small = {"data": "digits", "executor": "inline", "algorithm": "fed_avg", "local_steps": 2}
@@ -117,7 +117,7 @@ def test_served_flows_run_when_they_are_asked_to_and_run_again(server, environme
 
 
 ON_DASK = """
-from flows import train_flow
+from roundweave.flows import train_flow
 
 if __name__ == "__main__":
     train_flow({"model": "logistic", "workers": 1, "rounds": 1, "name": "logged"})

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import roundweave as rw
-from flows.config.files import read_toml
-from flows.config.recorded import resumed_config
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.stored import Run
-from storage.errors import ExperimentDiffers, UsageError
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
-from tasks.topology import find_topology
+from roundweave.flows.config.files import read_toml
+from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import ExperimentDiffers, UsageError
+from roundweave.tasks.algorithms.topology import find_topology
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
 from tests.flows.command.in_process import run as command
 
 DATA = """

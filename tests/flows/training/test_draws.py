@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import roundweave as rw
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
 from tests.conftest import Train
 
 SHAKEN = """

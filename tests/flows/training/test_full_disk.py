@@ -12,10 +12,10 @@ import sys
 
 import pytest
 
-from flows.reporting.reporter import patience_after
-from storage.errors import DiskFull
-from storage.places import local
-from storage.places.local import LocalPlace
+from roundweave.flows.reporting.reporter import patience_after
+from roundweave.storage.errors import DiskFull
+from roundweave.storage.places import local
+from roundweave.storage.places.local import LocalPlace
 
 FIELDS = {"model": "logistic", "partitions": 2, "rounds": 3}
 
@@ -58,10 +58,10 @@ def test_a_full_disk_is_one_clear_line_and_costs_no_round(train, files, tmp_path
 SMALL = """
 mount -t tmpfs -o size=12m tmpfs "$1" && cd "$1" && export ROUNDWEAVE_ROOT="$1/runs"
 head -c 9000000 /dev/zero > filler
-"$2" -P -m flows.command.app train --name full --rounds 12 --executor inline --local-steps 2
+"$2" -m roundweave.flows.command.app train --name full --rounds 12 --executor inline --local-steps 2
 echo "exit $?" >&2
 rm filler
-"$2" -P -m flows.command.app resume full --executor inline --json
+"$2" -m roundweave.flows.command.app resume full --executor inline --json
 """
 
 

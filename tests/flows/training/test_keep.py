@@ -10,18 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows.config.recorded import resumed_config
-from flows.config.train import TrainConfig
-from flows.stored import Run, open_run
-from storage.errors import RoundPruned, UsageError
-from storage.places.local import LocalPlace
-from storage.rounds.store import RoundStore
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
-from storage.upkeep.verifying.audit import Finding
-from storage.upkeep.verifying.verify import verify
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
+from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.stored import Run, open_run
+from roundweave.storage.errors import RoundPruned, UsageError
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.verifying.audit import Finding
+from roundweave.storage.upkeep.verifying.verify import verify
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
 from tests.storage.upkeep.dying import Killed, bury
 
 ABSENT = """

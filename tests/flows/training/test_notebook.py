@@ -19,7 +19,7 @@ run = rw.train(config)
 LONG = """
 import _thread
 import roundweave as rw
-from flows.reporting.listening import Listener, listening
+from roundweave.flows.reporting.listening import Listener, listening
 
 class Interrupting(Listener):
     def committed(self, commit, rounds):

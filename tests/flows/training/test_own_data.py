@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import roundweave as rw
-from storage.errors import RoundFailed
-from tasks.algorithms.table import ALGORITHMS
-from tasks.clusters.connecting import connect
-from tasks.data.examples import passes
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.ranks import RanksExecutor
-from tasks.numerics.pinning import derive_seed
+from roundweave.storage.errors import RoundFailed
+from roundweave.tasks.algorithms.table import ALGORITHMS
+from roundweave.tasks.data.examples import passes
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
+from roundweave.tasks.numerics.pinning import derive_seed
 from tests.conftest import Train
 from tests.tasks.sampled import sampled
 

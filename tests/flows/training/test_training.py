@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 import roundweave as rw
-from flows.serving.server import start_server
-from flows.stored import Run
-from storage.errors import ExperimentDiffers, RoundweaveError, RunBusy
-from storage.places.schemes import place_of
-from storage.rounds.lease import hold_lease
+from roundweave.flows.serving.server import start_server
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import ExperimentDiffers, RoundweaveError, RunBusy
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.lease import hold_lease
 
 pytestmark = pytest.mark.prefect
 
@@ -154,7 +154,7 @@ def model():
 
 def test_a_server_ends_with_the_process_that_started_it(tmp_path) -> None:
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom flows.serving.server import start_server\n"
+        "import sys, time\nfrom pathlib import Path\nfrom roundweave.flows.serving.server import start_server\n"
         "server = start_server(Path(sys.argv[1]))\nprint(server.process.pid, flush=True)\ntime.sleep(60)\n"
     )
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}

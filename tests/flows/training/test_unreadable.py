@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.stored import Run
-from storage.errors import DataError, ExperimentDiffers, FileMissing
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import DataError, ExperimentDiffers, FileMissing
 from tests.training import trained
 
 DATA = """

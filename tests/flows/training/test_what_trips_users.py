@@ -10,8 +10,16 @@ import pytest
 import torch
 
 import roundweave as rw
-from storage.checkpoints.writing import write_checkpoint
-from storage.errors import CodeError, DataError, ModelError, PlaceError, RoundFailed, RoundweaveError, StoreError
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.errors import (
+    CodeError,
+    DataError,
+    ModelError,
+    PlaceError,
+    RoundFailed,
+    RoundweaveError,
+    StoreError,
+)
 from tests.hostile.stores import Store
 
 SOURCE = """
@@ -170,7 +178,7 @@ def test_a_disk_without_hard_links_is_named(given, monkeypatch: pytest.MonkeyPat
     def link(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr("storage.places.local.os.link", link)
+    monkeypatch.setattr("roundweave.storage.places.local.os.link", link)
     with pytest.raises(PlaceError, match="its disk has no hard links; give another --root"):
         given("(X, Y)")
 

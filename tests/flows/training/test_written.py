@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from flows.stored import Run, open_run
-from storage.errors import RoundPruned
-from storage.places.local import LocalPlace
-from storage.rounds.store import RoundStore
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
-from storage.upkeep.verifying.verify import verify
-from tasks.clusters.connecting import connect
-from tasks.executors.base import Executor
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.inline import InlineExecutor
-from tasks.executors.ranks import RanksExecutor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.flows.stored import Run, open_run
+from roundweave.storage.errors import RoundPruned
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.verifying.verify import verify
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.counting import counting
 from tests.tasks.sampled import sampled
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from storage.checkpoints.opening import open_checkpoint
-from storage.places.addresses import Where
+from roundweave.storage.checkpoints.opening import open_checkpoint
+from roundweave.storage.places.addresses import Where
 
 
 def read_checkpoint(place: Where, root: Where | None = None) -> dict[str, torch.Tensor]:

@@ -10,11 +10,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from storage.checkpoints import files
-from storage.checkpoints.files import SUFFIXES, open_file
-from storage.checkpoints.writing import DTYPES, write_checkpoint
-from storage.errors import CheckpointError, UsageError
-from storage.values.tensors import LazyTensors, same_bits, specs_of
+from roundweave.storage.checkpoints import files
+from roundweave.storage.checkpoints.files import SUFFIXES, open_file
+from roundweave.storage.checkpoints.writing import DTYPES, write_checkpoint
+from roundweave.storage.errors import CheckpointError, UsageError
+from roundweave.storage.values.tensors import LazyTensors, same_bits, specs_of
 
 TENSORS = {"module.a": torch.arange(4.0).reshape(2, 2), "module.b": torch.ones(3, dtype=torch.int64)}
 

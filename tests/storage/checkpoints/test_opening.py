@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
-from storage.checkpoints.files import SUFFIXES as WRITABLE
-from storage.checkpoints.files import WRAPPERS
-from storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
-from storage.checkpoints.writing import check_place, write_checkpoint
-from storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
+from roundweave.storage.checkpoints.files import SUFFIXES as WRITABLE
+from roundweave.storage.checkpoints.files import WRAPPERS
+from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
+from roundweave.storage.checkpoints.writing import check_place, write_checkpoint
+from roundweave.storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
 from tests.storage.checkpoints.reading import read_checkpoint
 
 Tensors = dict[str, torch.Tensor]
@@ -136,7 +136,7 @@ def test_a_file_is_replaced_at_once_and_nothing_is_left_beside_it(tmp_path, suff
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("storage.places.local.os.replace", full)
+    monkeypatch.setattr("roundweave.storage.places.local.os.replace", full)
     with pytest.raises(
         CheckpointError, match=f"^{re.escape(str(place))} cannot be written: OSError: no space left$"
     ):

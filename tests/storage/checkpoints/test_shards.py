@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.checkpoints.opening import open_checkpoint
-from storage.checkpoints.writing import write_checkpoint
-from storage.errors import CheckpointError
+from roundweave.storage.checkpoints.opening import open_checkpoint
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.errors import CheckpointError
 from tests.storage.checkpoints.reading import read_checkpoint
 
 TENSORS = {"fc.weight": torch.arange(6.0).reshape(3, 2), "fc.bias": torch.ones(3), "seen": torch.tensor(7)}

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage.hierarchy.schema import Schema
-from storage.rounds.commits import Score, UpdateRecord
-from storage.rounds.splits import split_record
-from storage.rounds.store import RoundStore
-from storage.values.digests import match_digest, update_digest
-from storage.values.layout import Layout
-from storage.values.state import Match, State, Update
-from storage.values.tensors import TensorSpec
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.rounds.commits import Score, UpdateRecord
+from roundweave.storage.rounds.splits import split_record
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.values.digests import match_digest, update_digest
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.tensors import TensorSpec
 from tests.storage.conftest import Tiny
 
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ import torch
 import xarray as xr
 import zarr
 
-from storage.hierarchy.schema import VERSION
-from storage.runs.run import StoredRun
+from roundweave.storage.hierarchy.schema import VERSION
+from roundweave.storage.runs.run import StoredRun
 from tests.storage.golden import make
 
 HERE = Path(__file__).parent

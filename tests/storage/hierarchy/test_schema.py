@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from storage.hierarchy.schema import ArraySpec, Schema, split_array
+from roundweave.storage.hierarchy.schema import ArraySpec, Schema, split_array
 
 
 def test_a_schema_comes_back_from_json(tiny) -> None:

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.core.metadata import ArrayV3Metadata
 
-from storage.errors import ShapeMismatch, StoreDamaged
-from storage.hierarchy.schema import ArraySpec
-from storage.hierarchy.shards import is_cut, keep_chunks, partitions_in, read_stored, write_shard
-from storage.places.local import LocalPlace
+from roundweave.storage.errors import ShapeMismatch, StoreDamaged
+from roundweave.storage.hierarchy.schema import ArraySpec
+from roundweave.storage.hierarchy.shards import is_cut, keep_chunks, partitions_in, read_stored, write_shard
+from roundweave.storage.places.local import LocalPlace
 
 STORED = ["float32", "float64", "bfloat16", "int64", "bool"]
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import NotARun, StoreDamaged, StoreError, UsageError
-from storage.hierarchy.schema import Schema
-from storage.hierarchy.soundness import checked_schema
-from storage.places.local import LocalPlace
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.values.layout import Layout
-from storage.values.tensors import TensorSpec
+from roundweave.storage.errors import NotARun, StoreDamaged, StoreError, UsageError
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.hierarchy.soundness import checked_schema
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.tensors import TensorSpec
 from tests.storage.conftest import lengthened
 
 

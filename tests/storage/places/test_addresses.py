@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import UsageError
-from storage.places.addresses import above, address_of, as_path, full_address, join_address, last_name, scheme_of
+from roundweave.storage.errors import UsageError
+from roundweave.storage.places.addresses import (
+    above,
+    address_of,
+    as_path,
+    full_address,
+    join_address,
+    last_name,
+    scheme_of,
+)
 
 
 @pytest.mark.parametrize(

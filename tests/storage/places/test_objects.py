@@ -10,10 +10,10 @@ from datetime import timedelta
 
 import pytest
 
-from storage.errors import PlaceError, PlaceTaken, UsageError
-from storage.places import objects
-from storage.places.objects import MAKING
-from storage.places.schemes import place_of
+from roundweave.storage.errors import PlaceError, PlaceTaken, UsageError
+from roundweave.storage.places import objects
+from roundweave.storage.places.objects import MAKING
+from roundweave.storage.places.schemes import place_of
 from tests.storage.places.s3_server import SECRET, free_port
 
 

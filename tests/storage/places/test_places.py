@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError, UsageError
-from storage.places.base import Place
-from storage.places.local import LocalPlace
-from storage.places.schemes import SCHEMES, place_of
+from roundweave.storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError, UsageError
+from roundweave.storage.places.base import Place
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.places.schemes import SCHEMES, place_of
 
 PLACES: dict[str, Callable[[Path], Place]] = {"local": LocalPlace, "an address": place_of}
 
@@ -293,7 +293,7 @@ def test_a_claim_that_another_writer_swept_is_made_once_more(tmp_path, monkeypat
             swept.append(True)
         link(*arguments, **options)
 
-    monkeypatch.setattr("storage.places.local.os.link", swept_before)
+    monkeypatch.setattr("roundweave.storage.places.local.os.link", swept_before)
     assert place.create("writer/1", b"mine", durable=True)
     assert not place.create("writer/1", b"another's")
     assert content(place, "writer/1") == b"mine"
@@ -309,7 +309,7 @@ def test_a_disk_that_fails_leaves_what_was_there(tmp_path, monkeypatch, method) 
         raise OSError("no space left")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
-        patch.setattr("storage.places.local.os.fsync", full)
+        patch.setattr("roundweave.storage.places.local.os.fsync", full)
         getattr(place, method)("a", b"after", durable=True)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert content(place, "a") == b"before"

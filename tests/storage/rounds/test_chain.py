@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import RoundMissing, StoreDamaged
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
+from roundweave.storage.errors import RoundMissing, StoreDamaged
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
 from tests.storage.conftest import lengthened
 
 

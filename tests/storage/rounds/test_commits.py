@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import RoundMissing, StoreDamaged, WriterFenced
-from storage.hierarchy.schema import Schema
-from storage.places.local import LocalPlace
-from storage.rounds.commits import Commit, Score, SplitRecord, UpdateRecord
-from storage.rounds.log import CommitLog, Link
-from storage.runs.run import StoredRun
-from storage.values.layout import Layout
-from storage.values.tensors import TensorSpec
+from roundweave.storage.errors import RoundMissing, StoreDamaged, WriterFenced
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.commits import Commit, Score, SplitRecord, UpdateRecord
+from roundweave.storage.rounds.log import CommitLog, Link
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.tensors import TensorSpec
 
 SCHEMA = Schema(Layout((TensorSpec("w", "float32", ()),)), partitions=3)
 FINITE = st.floats(allow_nan=False)

@@ -24,22 +24,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
-from storage.errors import WriterFenced
-from storage.hierarchy.schema import Schema
-from storage.places import objects
-from storage.places.local import LocalPlace
-from storage.places.objects import ObjectPlace
-from storage.rounds.commits import UpdateRecord
-from storage.rounds.lease import fenced, hold_lease
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune
-from storage.upkeep.verifying.verify import verify
-from storage.values.digests import update_digest
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec
+from roundweave.storage.errors import WriterFenced
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.places import objects
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.places.objects import ObjectPlace
+from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.storage.rounds.lease import fenced, hold_lease
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune
+from roundweave.storage.upkeep.verifying.verify import verify
+from roundweave.storage.values.digests import update_digest
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import TensorSpec
 
 ROUNDS = 3
 SCHEMA = Schema(Layout((TensorSpec("w", "float32", (2,)),)), partitions=1)

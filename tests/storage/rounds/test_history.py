@@ -12,11 +12,11 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import UsageError
-from storage.hierarchy.schema import METRIC_ROWS
-from storage.rounds.commits import TAKEN, Commit, Score, metric_problem
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
+from roundweave.storage.errors import UsageError
+from roundweave.storage.hierarchy.schema import METRIC_ROWS
+from roundweave.storage.rounds.commits import TAKEN, Commit, Score, metric_problem
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
 from tests.storage.conftest import lengthened
 
 NAN = float("nan")

@@ -16,16 +16,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storage.errors import RoundFailed, RunBusy, WriterFenced
-from storage.places.local import LocalPlace
-from storage.rounds.lease import Lease, hold_lease, read_lease, this_machine
-from storage.values.digests import sealed
-from storage.values.hashing import json_digest
+from roundweave.storage.errors import RoundFailed, RunBusy, WriterFenced
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.lease import Lease, hold_lease, read_lease, this_machine
+from roundweave.storage.values.digests import sealed
+from roundweave.storage.values.hashing import json_digest
 
 HOLD = """
 import sys
-from storage.places.schemes import place_of
-from storage.rounds.lease import hold_lease
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.lease import hold_lease
 with hold_lease(place_of(sys.argv[1]), "other") as lease:
     print(lease.epoch, flush=True)
     sys.stdin.readline()

@@ -14,15 +14,15 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import NotARun, RoundMissing, StoreDamaged, TensorMissing
-from storage.hierarchy.schema import Schema
-from storage.rounds.commits import UpdateRecord
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.values.digests import match_digest, update_digest
-from storage.values.layout import Layout
-from storage.values.state import Match
-from storage.values.tensors import TensorSpec
+from roundweave.storage.errors import NotARun, RoundMissing, StoreDamaged, TensorMissing
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.values.digests import match_digest, update_digest
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import Match
+from roundweave.storage.values.tensors import TensorSpec
 from tests.storage.conftest import lengthened
 
 RECORD = {"config": {"algorithm": {"name": "matched"}}, "created": 1.0}

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import PlaceError
-from storage.places import local
-from storage.rounds import syncing
-from storage.runs.run import StoredRun
-from storage.upkeep.verifying.verify import verify
+from roundweave.storage.errors import PlaceError
+from roundweave.storage.places import local
+from roundweave.storage.rounds import syncing
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.verifying.verify import verify
 
 FIELDS = {"model": "logistic", "algorithm": "scaffold", "partitions": 2, "local_steps": 1, "rounds": 8}
 

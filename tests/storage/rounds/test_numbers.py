@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.hierarchy.chunks import read_chunk, write_chunk
-from storage.hierarchy.documents import replace_documents
-from storage.rounds.commits import Commit, Score, UpdateRecord, numbers_of
-from storage.rounds.numbers import KEY, read_copied
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.values.hashing import json_digest
+from roundweave.storage.hierarchy.chunks import read_chunk, write_chunk
+from roundweave.storage.hierarchy.documents import replace_documents
+from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, numbers_of
+from roundweave.storage.rounds.numbers import KEY, read_copied
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.values.hashing import json_digest
 
 NUMBERS = st.floats(allow_nan=False, width=64)
 REPORTS = st.dictionaries(st.sampled_from(["a", "b c", "seconds"]), NUMBERS, max_size=2)

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from storage.places import local
-from storage.places.descriptors import sync_and_close
-from storage.places.local import LocalPlace
-from storage.rounds import syncing
-from storage.rounds.commits import Commit
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune
-from storage.upkeep.verifying.verify import verify
+from roundweave.storage.places import local
+from roundweave.storage.places.descriptors import sync_and_close
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds import syncing
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune
+from roundweave.storage.upkeep.verifying.verify import verify
 
 Synced = tuple[dict[int, bytes], dict[int, dict[str, int]]]
 """The bytes of files, and the names in folders, by inode."""

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import zarr
 
-from storage.places.local import LocalPlace
-from storage.rounds import recovery
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds import recovery
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
 
 
 @dataclass(frozen=True)

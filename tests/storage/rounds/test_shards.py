@@ -9,21 +9,21 @@ import pytest
 import xarray as xr
 import zarr
 
-from storage.errors import NotARun, RoundPruned, StoreDamaged, UsageError
-from storage.hierarchy.schema import Schema
-from storage.places.local import LocalPlace
-from storage.places.schemes import place_of
-from storage.rounds.commits import UpdateRecord
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.upkeep.copying import copy_run
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
-from storage.upkeep.verifying.verify import verify
-from storage.values.digests import update_digest, update_vectors
-from storage.values.layout import Layout
-from storage.values.tensors import TensorSpec, to_numpy
+from roundweave.storage.errors import NotARun, RoundPruned, StoreDamaged, UsageError
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.copying import copy_run
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.verifying.verify import verify
+from roundweave.storage.values.digests import update_digest, update_vectors
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.tensors import TensorSpec, to_numpy
 from tests.storage.upkeep.dying import named
 
 PARTITIONS = 5

@@ -13,19 +13,26 @@ import torch
 import xarray as xr
 import zarr
 
-from storage.errors import ExperimentDiffers, NotARun, RoundMissing, ShapeMismatch, StoreDamaged, WriterFenced
-from storage.hierarchy.schema import METRIC_ROWS, VERSION, Schema
-from storage.places.local import LocalPlace
-from storage.rounds.commits import Score, UpdateRecord
-from storage.rounds.pruned import Pruned
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.upkeep.verifying.verify import verify
-from storage.values.digests import tensor_digest
-from storage.values.layout import Layout
-from storage.values.state import State
-from storage.values.tensors import TensorSpec, empty_vectors
+from roundweave.storage.errors import (
+    ExperimentDiffers,
+    NotARun,
+    RoundMissing,
+    ShapeMismatch,
+    StoreDamaged,
+    WriterFenced,
+)
+from roundweave.storage.hierarchy.schema import METRIC_ROWS, VERSION, Schema
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.commits import Score, UpdateRecord
+from roundweave.storage.rounds.pruned import Pruned
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.verifying.verify import verify
+from roundweave.storage.values.digests import tensor_digest
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State
+from roundweave.storage.values.tensors import TensorSpec, empty_vectors
 from tests.storage.conftest import lengthened
 from tests.storage.rounds.test_history import numbers
 from tests.storage.upkeep.dying import Killed

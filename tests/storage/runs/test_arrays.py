@@ -9,18 +9,18 @@ import pytest
 import torch
 import xarray as xr
 
-from storage.errors import StoreDamaged
-from storage.hierarchy.schema import Schema
-from storage.places.local import LocalPlace
-from storage.rounds.commits import Score
-from storage.rounds.splits import split_record
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
-from storage.values.layout import Layout
-from storage.values.state import State
-from storage.values.tensors import TensorSpec, views
+from roundweave.storage.errors import StoreDamaged
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.rounds.splits import split_record
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State
+from roundweave.storage.values.tensors import TensorSpec, views
 from tests.storage.conftest import Tiny
 
 

@@ -6,10 +6,10 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
-from storage.errors import UsageError
-from storage.runs.figures import OUTCOMES, Plots
-from storage.runs.run import StoredRun
-from storage.runs.tables import ARRIVAL, worker_rows
+from roundweave.storage.errors import UsageError
+from roundweave.storage.runs.figures import OUTCOMES, Plots
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.runs.tables import ARRIVAL, worker_rows
 from tests.storage.runs.test_figures import _closed  # noqa: F401
 from tests.storage.runs.test_markup import Cells
 
@@ -87,7 +87,7 @@ def test_bars_of_partitions_stand_on_one_another_with_what_was_refused_on_top(ru
 
 
 def test_of_many_partitions_what_was_accepted_is_one_bar(run, monkeypatch) -> None:
-    monkeypatch.setattr("storage.runs.figures.LINES", 1)
+    monkeypatch.setattr("roundweave.storage.runs.figures.LINES", 1)
     assert bars(Plots(run).staleness()) == {
         "accepted": [(0, 3), (0, 1), (0, 1)],
         "refused": [(3, 0), (1, 1), (1, 0)],

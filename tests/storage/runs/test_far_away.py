@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from storage.places.base import beside, together
-from storage.places.local import LocalPlace
-from storage.places.schemes import place_of
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
+from roundweave.storage.places.base import beside, together
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
 from tests.storage.places.far_away import far_away
 
 ATTRIBUTES = {"config": {"algorithm": {"name": "fed_avg"}}, "created": 1.0}

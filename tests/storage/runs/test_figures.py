@@ -12,11 +12,11 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from storage.errors import UsageError
-from storage.rounds.commits import Score
-from storage.runs.figures import OUTCOMES, Plots, draw_columns, draw_map
-from storage.runs.listing import compare
-from storage.runs.run import StoredRun
+from roundweave.storage.errors import UsageError
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.runs.figures import OUTCOMES, Plots, draw_columns, draw_map
+from roundweave.storage.runs.listing import compare
+from roundweave.storage.runs.run import StoredRun
 
 HISTORY = pd.DataFrame({"loss": [float("nan"), 2.0, float("nan"), 1.0], "f1": [0.1, 0.2, 0.3, 0.4]})
 
@@ -135,7 +135,7 @@ def test_each_partition_has_a_line_of_its_divergence(run) -> None:
 
 
 def test_the_divergence_of_many_partitions_is_a_map(run, monkeypatch) -> None:
-    monkeypatch.setattr("storage.runs.figures.LINES", 1)
+    monkeypatch.setattr("roundweave.storage.runs.figures.LINES", 1)
     axes = Plots(run).divergence()
     assert not axes.lines
     shown = axes.collections[0].get_array()

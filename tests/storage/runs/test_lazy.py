@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from storage.runs.arrays import lazy_variable
+from roundweave.storage.runs.arrays import lazy_variable
 
 NEEDED = ("ExplicitIndexer", "IndexingSupport", "LazilyIndexedArray", "explicit_indexing_adapter")
 

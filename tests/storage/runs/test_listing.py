@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from storage.errors import UsageError
-from storage.rounds.commits import Score
-from storage.runs.listing import compare, list_runs
-from storage.runs.run import StoredRun
+from roundweave.storage.errors import UsageError
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.runs.listing import compare, list_runs
+from roundweave.storage.runs.run import StoredRun
 
 CODE = {"reference": "mine.py:model", "name": "model", "source": "...", "path": "/x/mine.py", "pickled": ""}
 

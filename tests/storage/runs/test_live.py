@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.runs.run import StoredRun, open_stored
-from storage.values.digests import state_digest, tensor_digests
+from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.values.digests import state_digest, tensor_digests
 
 ROUNDS = 25
 
 WRITER = """
 import sys
 from pathlib import Path
-from storage.rounds.lease import hold_lease
+from roundweave.storage.rounds.lease import hold_lease
 from tests.storage.conftest import Tiny
 
 tiny = Tiny(Path(sys.argv[1]))

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from storage.places.local import LocalPlace
-from storage.rounds.commits import Commit, UpdateRecord
-from storage.runs.markup import round_card
-from storage.runs.run import StoredRun
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.commits import Commit, UpdateRecord
+from roundweave.storage.runs.markup import round_card
+from roundweave.storage.runs.run import StoredRun
 
 
 class Cells(HTMLParser):

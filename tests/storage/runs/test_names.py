@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.runs.names import default_root, local_root, run_address, run_name, stored_round
+from roundweave.storage.runs.names import default_root, local_root, run_address, run_name, stored_round
 
 
 def test_the_root_is_that_of_the_environment_else_runs_here(monkeypatch) -> None:

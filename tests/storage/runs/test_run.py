@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from storage.errors import NotARun, RoundFailed, RoundMissing, StoreDamaged, TensorMissing, UsageError
-from storage.places.local import LocalPlace
-from storage.rounds.commits import Commit, Score, UpdateRecord
-from storage.rounds.lease import hold_lease
-from storage.rounds.splits import split_record
-from storage.rounds.store import RoundStore
-from storage.runs.figures import Plots
-from storage.runs.listing import list_runs, looked_through
-from storage.runs.run import StoredRun, open_stored
-from storage.values.tensors import views
+from roundweave.storage.errors import NotARun, RoundFailed, RoundMissing, StoreDamaged, TensorMissing, UsageError
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord
+from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.rounds.splits import split_record
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.figures import Plots
+from roundweave.storage.runs.listing import list_runs, looked_through
+from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.values.tensors import views
 from tests.storage.conftest import lengthened
 
 COUNTS = ("examples", "accepted", "refused", "left_out")

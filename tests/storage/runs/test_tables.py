@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from storage.errors import RoundMissing, UsageError
-from storage.hierarchy.schema import Schema
-from storage.rounds.commits import Score, UpdateRecord
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.runs.tables import LOWEST
-from storage.values.digests import update_digest
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec
-from tasks.networks.scores import SCORES
+from roundweave.storage.errors import RoundMissing, UsageError
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.rounds.commits import Score, UpdateRecord
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.runs.tables import LOWEST
+from roundweave.storage.values.digests import update_digest
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import TensorSpec
+from roundweave.tasks.networks.scores import SCORES
 
 LAYOUT = Layout(params=(TensorSpec("w", "float32", (2,)), TensorSpec("b", "float64", ())))
 STATES = [([3.0, 4.0], 0.0), ([3.0, 9.0], 2.0), ([6.0, 18.0], 2.0)]

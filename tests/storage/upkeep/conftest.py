@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.hierarchy.schema import Schema
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import TensorSpec
 
 
 @pytest.fixture(scope="session", params=[1, 2], ids=["alone", "shards"])

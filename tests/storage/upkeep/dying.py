@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.places.local import LocalPlace
-from storage.upkeep.verifying.verify import verify
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.upkeep.verifying.verify import verify
 
 
 class Killed(BaseException):

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import NotARun, PlaceTaken, RunBusy, StoreDamaged
-from storage.places.local import LocalPlace
-from storage.rounds.lease import hold_lease
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.upkeep.copying import copy_run
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
-from storage.upkeep.verifying.verify import verify
+from roundweave.storage.errors import NotARun, PlaceTaken, RunBusy, StoreDamaged
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.copying import copy_run
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.upkeep.dying import Dying, Killed
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import UsageError
-from storage.rounds.commits import Commit, InFlight, ServerRecord
-from storage.rounds.pruned import Pruned
-from storage.upkeep.keeping import Keep
+from roundweave.storage.errors import UsageError
+from roundweave.storage.rounds.commits import Commit, InFlight, ServerRecord
+from roundweave.storage.rounds.pruned import Pruned
+from roundweave.storage.upkeep.keeping import Keep
 
 NOTHING = Pruned()
 KEEPS = st.one_of(

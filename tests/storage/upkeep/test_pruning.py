@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import RoundFailed, RoundPruned, RunBusy, StoreDamaged
-from storage.places.local import LocalPlace
-from storage.places.schemes import place_of
-from storage.rounds.lease import hold_lease
-from storage.rounds.pruned import Pruned
-from storage.rounds.recovery import newest_sound, recover
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import LetGo, prune_run
+from roundweave.storage.errors import RoundFailed, RoundPruned, RunBusy, StoreDamaged
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.rounds.pruned import Pruned
+from roundweave.storage.rounds.recovery import newest_sound, recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import LetGo, prune_run
 from tests.storage.upkeep.dying import Dying, Killed, bury, each_death
 from tests.storage.upkeep.test_keeping import KEEPS
 

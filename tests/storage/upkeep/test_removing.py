@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from storage.errors import NotARun, RunBusy
-from storage.places.local import LocalPlace
-from storage.rounds.lease import hold_lease
-from storage.runs.run import StoredRun
-from storage.upkeep.pruning import remove_run
+from roundweave.storage.errors import NotARun, RunBusy
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.pruning import remove_run
 from tests.storage.upkeep.dying import Dying, Killed
 
 

@@ -11,7 +11,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.values.digests import (
+from roundweave.storage.values.digests import (
     differing,
     differing_tensor,
     state_digest,
@@ -19,7 +19,7 @@ from storage.values.digests import (
     tensor_digests,
     vectors_digest,
 )
-from storage.values.hashing import bytes_digest, json_digest, text_digest
+from roundweave.storage.values.hashing import bytes_digest, json_digest, text_digest
 
 
 def hashed(text: bytes) -> str:

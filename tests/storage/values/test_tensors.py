@@ -12,11 +12,11 @@ from distributed.protocol import deserialize, serialize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import ShapeMismatch
-from storage.hierarchy.schema import Schema
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import (
+from roundweave.storage.errors import ShapeMismatch
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import (
     TensorSpec,
     from_numpy,
     load_named,
@@ -26,7 +26,7 @@ from storage.values.tensors import (
     vector_sizes,
     views,
 )
-from tasks.data.examples import Examples
+from roundweave.tasks.data.examples import Examples
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
 NAMES = st.text("abcdefgh.", min_size=1, max_size=6)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from distributed import Client
 
-from tasks.algorithms.table import ALGORITHMS
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.ranks import RanksExecutor
-from tasks.when import Synchronous
+from roundweave.tasks.algorithms.table import ALGORITHMS
+from roundweave.tasks.algorithms.when import Synchronous
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.algorithms.table import ALGORITHMS
-from tasks.clusters.connecting import connect
-from tasks.compute.compute import Compute
-from tasks.data.examples import Examples
-from tasks.executors.graph import GraphExecutor
-from tasks.maps.backprop import descend
-from tasks.maps.local_steps import LocalSteps
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.numerics.devices import find_device
-from tasks.when import Synchronous
+from roundweave.tasks.algorithms.maps.backprop import descend
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.table import ALGORITHMS
+from roundweave.tasks.algorithms.when import Synchronous
+from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.numerics.devices import find_device
 from tests.flows.command.in_process import refused
 
 pytestmark = [

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from storage.errors import UsageError
-from storage.values.state import State
-from tasks.algebra import Algorithm
-from tasks.algorithms.table import build_algorithm
-from tasks.applies.optimizers import Sgd
-from tasks.clusters.connecting import connect
-from tasks.compute.compute import Compute
-from tasks.compute.scaled import SLOT, Scaled, Scaler
-from tasks.data.examples import Examples
-from tasks.executors.graph import GraphExecutor
-from tasks.maps.backprop import batches
-from tasks.maps.corrected import Elastic, FedProx
-from tasks.maps.local_steps import LocalSteps
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.reduces.mean import Mean
-from tasks.reduces.tree import reduce_all
+from roundweave.storage.errors import UsageError
+from roundweave.storage.values.state import State
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.algorithms.maps.backprop import batches
+from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.tree import reduce_all
+from roundweave.tasks.algorithms.table import build_algorithm
+from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.compute.scaled import SLOT, Scaled, Scaler
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.networks.objective import ModelSpec, Objective
 from tests.flows.command.in_process import refused
 
 LOCAL = LocalSteps(local_steps=4, batch_size=16, lr=0.001)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from storage.errors import DataError
-from tasks.data.collating import TARGETS, batch_of, collated
-from tasks.data.examples import Examples
+from roundweave.storage.errors import DataError
+from roundweave.tasks.data.collating import TARGETS, batch_of, collated
+from roundweave.tasks.data.examples import Examples
 
 
 def plain(tensors: Any) -> Any:

@@ -9,11 +9,11 @@ import pytest
 from distributed import Client
 
 import roundweave as rw
-from storage.errors import ExperimentDiffers
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.inline import InlineExecutor
-from tasks.executors.ranks import RanksExecutor
+from roundweave.storage.errors import ExperimentDiffers
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
 
 SOURCE = """
 from dataclasses import dataclass, replace

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
-from tasks.data.datasets import Dataset
-from tasks.data.distribution import NAMED, draw_counts, label_counts
-from tasks.data.examples import Examples
-from tasks.data.partitions import Partitions
-from tasks.data.sources.table import Source
-from tasks.data.splits.split import Split
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.distribution import NAMED, draw_counts, label_counts
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.sources.table import Source
+from roundweave.tasks.data.splits.split import Split
 
 matplotlib.use("Agg")
 

@@ -15,18 +15,18 @@ import psutil
 import pytest
 import torch
 
-from storage.values.digests import tensor_digest
-from tasks.data.examples import Examples, tensors_of
-from tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders
-from tasks.data.partitions import Partitions
-from tasks.data.reading import Loading, ReadingFailed, forget_opened
-from tasks.data.sources.own import Own
-from tasks.data.splits.split import Split
-from tasks.maps.backprop import batches
-from tasks.maps.local_steps import LocalSteps
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.numerics.pinning import pinned
-from tasks.user_code import find_code
+from roundweave.storage.values.digests import tensor_digest
+from roundweave.tasks.algorithms.maps.backprop import batches
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.data.examples import Examples, tensors_of
+from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.reading import Loading, ReadingFailed, forget_opened
+from roundweave.tasks.data.sources.own import Own
+from roundweave.tasks.data.splits.split import Split
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import find_code
 
 CODE = """
 import random
@@ -297,11 +297,11 @@ def test_a_process_that_dies_as_it_reads_is_an_error_and_others_take_its_place(m
 KILLED = """
 import os, signal, sys
 import psutil
-from tasks.data.partitions import Partitions
-from tasks.data.reading import Loading
-from tasks.data.sources.own import Own
-from tasks.data.splits.split import Split
-from tasks.user_code import find_code
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.reading import Loading
+from roundweave.tasks.data.sources.own import Own
+from roundweave.tasks.data.splits.split import Split
+from roundweave.tasks.own_code.code import find_code
 
 if __name__ == "__main__":
     source = Own(find_code(sys.argv[1] + ":data"))

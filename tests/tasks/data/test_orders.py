@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.data.examples import grouped_passes, passes
+from roundweave.tasks.data.examples import grouped_passes, passes
 
 GROUPS = st.lists(st.integers(0, 6), min_size=1, max_size=40).map(lambda groups: np.array(groups) * 5)
 SIZES, SEEDS = st.integers(1, 45), st.integers(0, 3)

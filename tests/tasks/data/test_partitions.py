@@ -12,15 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import DataError, UsageError
-from tasks.data.datasets import Dataset, digest_of
-from tasks.data.description import Description, combine
-from tasks.data.examples import Examples
-from tasks.data.partitions import Partitions
-from tasks.data.sources.images import Digits
-from tasks.data.sources.table import find_source
-from tasks.data.splits.deals import Pool
-from tasks.data.splits.split import Split, hold_out
+from roundweave.storage.errors import DataError, UsageError
+from roundweave.tasks.data.datasets import Dataset, digest_of
+from roundweave.tasks.data.description import Description, combine
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.sources.images import Digits
+from roundweave.tasks.data.sources.table import find_source
+from roundweave.tasks.data.splits.deals import Pool
+from roundweave.tasks.data.splits.split import Split, hold_out
 
 SIZES = st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 100)))
 

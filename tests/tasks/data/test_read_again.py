@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from storage.errors import DataError
-from tasks.data.partitions import Partitions
-from tasks.data.reading import Loading
-from tasks.data.sources.own import READ_AGAIN, Own
-from tasks.data.sources.table import Each
-from tasks.data.splits.split import Split
-from tasks.user_code import find_code
+from roundweave.storage.errors import DataError
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.reading import Loading
+from roundweave.tasks.data.sources.own import READ_AGAIN, Own
+from roundweave.tasks.data.sources.table import Each
+from roundweave.tasks.data.splits.split import Split
+from roundweave.tasks.own_code.code import find_code
 
 KINDS = """
 import random

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[Client]:
-    from tasks.clusters.connecting import connect
+    from roundweave.tasks.executors.clusters.connecting import connect
 
     with connect(None, 2) as client:
         yield client

@@ -11,12 +11,12 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 
-from flows.config.resolving import resolve, work_of
-from flows.config.train import TrainConfig
-from flows.stored import Run
-from tasks.clusters.connecting import connect
-from tasks.executors.inline import InlineExecutor
-from tasks.rounds.job import Attempt, Job
+from roundweave.flows.config.resolving import resolve, work_of
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.stored import Run
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.rounds.job import Attempt, Job
 
 DATA = """
 import os, signal, time

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from distributed import Client, LocalCluster
 
-from storage.errors import NotARun
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.ranks import RanksExecutor
+from roundweave.storage.errors import NotARun
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.deeds import until
 
 NOT_USED = r"worker tcp://\S+ is not used: \S+there.*\.zarr is not this run on a worker"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from distributed import Client
 
-from flows.stored import Run
-from tasks.clusters.connecting import connect
-from tasks.evidence.results import RoundResult
-from tasks.executors.graph import GraphExecutor
+from roundweave.flows.stored import Run
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.rounds.evidence.results import RoundResult
 from tests.tasks.executors.deeds import DATA, lines, replay_job
 
 SOURCE = f"""{DATA}

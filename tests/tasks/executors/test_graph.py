@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flows.stored import Run, open_run
-from storage.errors import RoundFailed
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.pool import WorkerPool
-from tasks.executors.ranks import RanksExecutor
-from tasks.rounds.job import Job
-from tasks.rounds.steps import BlockResult
-from tasks.user_code import find_code
+from roundweave.flows.stored import Run, open_run
+from roundweave.storage.errors import RoundFailed
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.pool import WorkerPool
+from roundweave.tasks.executors.ranks import RanksExecutor
+from roundweave.tasks.own_code.code import find_code
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.steps import BlockResult
 from tests.counting import counting
 from tests.tasks.rounds.test_steps import FAILING
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from flows.stored import Run
-from storage.errors import PlaceError
-from storage.places.local import LocalPlace
-from storage.rounds import tensors
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import PlaceError
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds import tensors
 
 FIELDS = {"model": "logistic", "partitions": 2, "rounds": 6, "name": "run"}
 

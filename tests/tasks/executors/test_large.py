@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from storage.errors import CheckpointError, ModelError
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.ranks import RanksExecutor
+from roundweave.storage.errors import CheckpointError, ModelError
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
 
 MINE = """
 import os
@@ -62,7 +62,7 @@ CARRIED = {"model": "Net", "optimizer": "AdamW", "optimizer_state": "carried"}
 @pytest.fixture
 def small(monkeypatch) -> None:
     """Have a network of a few kilobytes count as too large."""
-    for place in ("flows.config.resolving", "flows.preparing.job"):
+    for place in ("roundweave.flows.config.resolving", "roundweave.flows.preparing.job"):
         monkeypatch.setattr(f"{place}.MOST_BYTES", 1000)
 
 

@@ -13,13 +13,13 @@ import psutil
 import pytest
 from distributed import Client, LocalCluster
 
-from storage.errors import ClusterError
-from tasks.clusters.connecting import connect
-from tasks.clusters.workers import wait_at_most
-from tasks.evidence.results import RoundResult
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.inline import InlineExecutor
-from tasks.executors.ranks import RanksExecutor
+from roundweave.storage.errors import ClusterError
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.clusters.workers import wait_at_most
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
+from roundweave.tasks.rounds.evidence.results import RoundResult
 from tests.tasks.executors.deeds import KILL, STOP, foreign, lines, replay_job
 
 slow = pytest.mark.slow

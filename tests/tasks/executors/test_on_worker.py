@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from storage.rounds.commits import Commit
-from storage.values.state import State
-from tasks.executors import on_worker
-from tasks.executors.on_worker import commit_and_hold, read_or_held
-from tasks.rounds.steps import Outcome
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.values.state import State
+from roundweave.tasks.executors import on_worker
+from roundweave.tasks.executors.on_worker import commit_and_hold, read_or_held
+from roundweave.tasks.rounds.steps import Outcome
 
 
 def outcome(round: int) -> Outcome:

@@ -8,14 +8,14 @@ import pytest
 from distributed import Client
 
 import roundweave as rw
-from flows.stored import Run
-from storage.errors import RoundFailed
-from tasks.clusters.connecting import connect
-from tasks.clusters.workers import processes
-from tasks.executors.base import Executor
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.inline import InlineExecutor
-from tasks.executors.ranks import RanksExecutor
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import RoundFailed
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.clusters.workers import processes
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
 
 HOT = "raise ValueError('too hot in process ' + str(os.getpid()))"
 

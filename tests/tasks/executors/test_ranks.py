@@ -10,10 +10,10 @@ import time
 import pytest
 from distributed import Client, LocalCluster
 
-from flows.stored import Run, open_run
-from storage.errors import ClusterError, RoundFailed
-from tasks.clusters.connecting import connect
-from tasks.executors.ranks import RanksExecutor
+from roundweave.flows.stored import Run, open_run
+from roundweave.storage.errors import ClusterError, RoundFailed
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.deeds import KILL, STOP, foreign, lines, until
 
 slow = pytest.mark.slow
@@ -127,7 +127,7 @@ def test_short_rounds_are_done_by_ranks_where_it_may_choose_and_long_ones_are_no
     fields |= {"rounds": 9}
     reference = train(**fields, name="reference")
     for bound, by in ((60.0, ["graph"] * 3 + ["ranks"] * 6), (0.0, ["graph"] * 9)):
-        monkeypatch.setattr("tasks.executors.ranks.SHORT_SECONDS", bound)
+        monkeypatch.setattr("roundweave.tasks.executors.ranks.SHORT_SECONDS", bound)
         executor = RanksExecutor(client, choosing=True)
         run = train(executor, 3, **fields, name=f"bound-{bound}")
         assert run.digest == reference.digest
@@ -174,10 +174,10 @@ def test_ranks_that_are_left_in_mid_run_end_once_the_run_is_let_go(train, client
 LEFT = """
 import sys
 from distributed import Client
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from tasks.executors.choice import open_executor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.tasks.executors.choice import open_executor
 config = TrainConfig(data=sys.argv[2], model=sys.argv[3], root=sys.argv[4], partitions=4, local_steps=2,
     batch_size=5, held_out=0, rounds=100_000, name="there", scheduler=sys.argv[1], executor="ranks")
 with open_executor("ranks", config.scheduler, 2) as executor, prepared(resolve(config), executor) as ready:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from distributed import Client
 
-from flows.stored import open_run
-from storage.errors import ClusterError, RoundFailed
-from tasks.clusters.connecting import connect
-from tasks.executors.ranks import RanksExecutor
+from roundweave.flows.stored import open_run
+from roundweave.storage.errors import ClusterError, RoundFailed
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.deeds import DATA, KILL, STOP, lines, until
 from tests.tasks.sampled import sampled
 
@@ -111,9 +111,9 @@ def test_a_team_waits_for_the_worker_that_it_needs(train, fields, do) -> None:
 def test_the_partition_at_which_a_team_dies_again_and_again_is_named(
     train, fields, do, monkeypatch, losses
 ) -> None:
-    monkeypatch.setattr("tasks.executors.ranks.TEAM_LOSSES", losses)
+    monkeypatch.setattr("roundweave.tasks.executors.ranks.TEAM_LOSSES", losses)
     if not losses:
-        monkeypatch.setattr("tasks.executors.ranks.TEAM_SECONDS", 2.0)
+        monkeypatch.setattr("roundweave.tasks.executors.ranks.TEAM_SECONDS", 2.0)
     do("Path(__file__).with_name('do-1-3').write_text(deed); os.kill(os.getpid(), signal.SIGKILL)", 1, 3)
     with connect(None, 2) as client, pytest.raises(ClusterError, match=r"round 4 was lost|workers died"):
         train(RanksExecutor(client), 12, **fields | {"ranks": 2}, name="there")
@@ -179,7 +179,7 @@ def test_with_fewer_workers_than_ranks_the_ranks_are_in_one_process(train, clien
 
 @pytest.mark.slow
 def test_teams_stay_ranks_however_long_their_rounds(train, client, fields, monkeypatch) -> None:
-    monkeypatch.setattr("tasks.executors.ranks.SHORT_SECONDS", 0.0)
+    monkeypatch.setattr("roundweave.tasks.executors.ranks.SHORT_SECONDS", 0.0)
     for ranks, by in ((1, "graph"), (2, "ranks")):
         run = train(RanksExecutor(client, choosing=True), 3, **fields | {"ranks": ranks, "rounds": 3})
         assert run.round(1).commit.executor == by

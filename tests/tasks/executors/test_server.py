@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import roundweave as rw
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from flows.stored import Run
-from storage.errors import ClusterError, RoundFailed
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import ClusterError, RoundFailed
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
 from tests.tasks.executors.deeds import KILL, SOURCE
 from tests.tasks.sampled import sampled
 

@@ -6,18 +6,18 @@ import pytest
 from distributed import Client
 
 import roundweave as rw
-from flows.config.resolving import resolve
-from flows.preparing.job import prepared
-from flows.stored import Run, open_run
-from storage.errors import ClusterError
-from storage.hierarchy.schema import Schema
-from storage.rounds.store import RoundStore
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
-from storage.upkeep.verifying.verify import verify
-from tasks.executors.graph import GraphExecutor
-from tasks.executors.inline import InlineExecutor
-from tasks.executors.ranks import RanksExecutor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.preparing.job import prepared
+from roundweave.flows.stored import Run, open_run
+from roundweave.storage.errors import ClusterError
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.verifying.verify import verify
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.deeds import KILL
 from tests.tasks.sampled import sampled
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
-from flows.stored import Run
-from storage.errors import RoundFailed
-from storage.rounds.pruned import check_pruned
-from storage.rounds.store import RoundStore
-from tasks.executors.inline import InlineExecutor
-from tasks.executors.parameter_server.server import ParameterServer
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.rounds.pruned import check_pruned
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.executors.parameter_server.server import ParameterServer
 from tests.tasks.sampled import sampled
 
 SMALL = {"model": "logistic", "partitions": 4, "executor": "inline"}
@@ -214,7 +214,7 @@ FAILING = """
 from dataclasses import dataclass
 from pathlib import Path
 from roundweave import Algorithm, Gradient, Mean, Sgd
-from tasks.when import Asynchronous
+from roundweave.tasks.algorithms.when import Asynchronous
 @dataclass(frozen=True)
 class Failing(Sgd):
     def __call__(self, state, update):
@@ -251,9 +251,9 @@ def test_a_round_that_failed_is_done_again_with_the_same_arrival(train, own, tmp
 FAULTY = """
 from dataclasses import dataclass, replace
 from roundweave import Algorithm, Mean, Sgd
-from tasks.maps.gradient import Downpour
-from tasks.numerics.pinning import derive_seed
-from tasks.when import Asynchronous
+from roundweave.tasks.algorithms.maps.gradient import Downpour
+from roundweave.tasks.numerics.pinning import derive_seed
+from roundweave.tasks.algorithms.when import Asynchronous
 FAULTS = {derive_seed(0, turn, 1) for turn in (3, 6, 7)}
 @dataclass(frozen=True)
 class Faulty(Downpour):

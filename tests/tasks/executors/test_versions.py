@@ -7,22 +7,20 @@ from pathlib import Path
 
 import pytest
 
-import tasks
-from storage.errors import NumericsMismatch
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
-from tasks.numerics.fingerprints import check_source, source_digest
+import roundweave
+from roundweave.storage.errors import NumericsMismatch
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.numerics.fingerprints import check_source, source_digest
 
 FIELDS = {"model": "logistic", "partitions": 2, "rounds": 2, "local_steps": 1}
 
 
 def test_a_worker_of_another_checkout_is_refused(train, dask_processes, tmp_path) -> None:
-    here, other = Path(tasks.__file__).parents[1], tmp_path / "other"
-    for room in ("flows", "tasks", "storage"):
-        shutil.copytree(here / room, other / room, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("roundweave.py", "roundweave.pyi"):
-        shutil.copy(here / name, other)
-    with (other / "tasks/rounds/steps.py").open("a") as file:
+    other = tmp_path / "other"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(roundweave.__file__).parent, other / "roundweave", ignore=ignored)
+    with (other / "roundweave/tasks/rounds/steps.py").open("a") as file:
         file.write("# another version\n")
     refused = pytest.raises(NumericsMismatch, match=r"tcp://.* has another version of Roundweave .*; install")
     with connect(dask_processes(tmp_path, 1, PYTHONPATH=str(other)), 1) as client:

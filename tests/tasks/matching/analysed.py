@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.matching.check import randomise
-from tasks.matching.groups import UnitGroups
-from tasks.matching.units import find_units
+from roundweave.tasks.matching.check import randomise
+from roundweave.tasks.matching.groups import UnitGroups
+from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.zoo import TRANSFORMERS, ZOO, Member
 
 State = dict[str, torch.Tensor]

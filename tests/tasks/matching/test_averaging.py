@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import UsageError
-from tasks.matching.averaging import average
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.matching.averaging import average
 
 
 def networks(*values: float, dtype: torch.dtype = torch.float32) -> list[dict[str, torch.Tensor]]:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.matching.averaging import average
-from tasks.matching.check import _outputs, check_function, randomise
-from tasks.matching.search.matches import match
-from tasks.matching.units import find_units
+from roundweave.tasks.matching.averaging import average
+from roundweave.tasks.matching.check import _outputs, check_function, randomise
+from roundweave.tasks.matching.search.matches import match
+from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.analysed import analysed
 from tests.tasks.matching.zoo.huggingface import LAYERS, TEXT, Logits
 

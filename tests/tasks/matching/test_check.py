@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from storage.errors import ModelError, UnitsUnsound
-from tasks.matching.check import check_function, function_error
-from tasks.matching.groups import UnitGroups
-from tasks.matching.units import find_units
+from roundweave.storage.errors import ModelError, UnitsUnsound
+from roundweave.tasks.matching.check import check_function, function_error
+from roundweave.tasks.matching.groups import UnitGroups
+from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.analysed import SAMPLED, analysed
 
 

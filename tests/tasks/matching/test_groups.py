@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from storage.errors import ShapeMismatch
-from tasks.matching.groups import UnitGroup, UnitGroups, rearranged
-from tasks.matching.units import find_units
+from roundweave.storage.errors import ShapeMismatch
+from roundweave.tasks.matching.groups import UnitGroup, UnitGroups, rearranged
+from roundweave.tasks.matching.units import find_units
 from tests.storage.values.test_tensors import Versioned
 from tests.tasks.matching.analysed import analysed
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from storage.errors import ModelError
-from tasks.matching.check import check_function
-from tasks.matching.groups import UnitGroup
-from tasks.matching.units import find_units
+from roundweave.storage.errors import ModelError
+from roundweave.tasks.matching.check import check_function
+from roundweave.tasks.matching.groups import UnitGroup
+from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.analysed import NAMES, SAMPLED, analysed, built
 from tests.tasks.matching.expected import MAY_BE_PINNED
 

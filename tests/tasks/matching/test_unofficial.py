@@ -7,7 +7,7 @@ import importlib.util
 import torch
 from torch import nn
 
-from tasks.matching.unofficial import (
+from roundweave.tasks.matching.unofficial import (
     GROUPED_PRODUCT,
     NOISY,
     Deferred,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from storage.rounds.commits import Score
-from tasks.merging.gallery import Gallery
+from roundweave.storage.rounds.commits import Score
+from roundweave.tasks.merging.gallery import Gallery
 
 TENSORS = dict[str, torch.Tensor]
 

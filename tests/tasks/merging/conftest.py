@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from storage.checkpoints.writing import write_checkpoint
-from tasks.data.partitions import Partitions
-from tasks.data.sources.own import Own
-from tasks.data.splits.split import Split
-from tasks.matching.units import find_units
-from tasks.merging.gallery import Gallery
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.user_code import find_code
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.sources.own import Own
+from roundweave.tasks.data.splits.split import Split
+from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.merging.gallery import Gallery
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.own_code.code import find_code
 from tests.tasks.matching.conftest import _one_thread  # noqa: F401
 from tests.tasks.merging.by_hand import TENSORS
 

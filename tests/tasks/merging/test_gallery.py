@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from storage.checkpoints.writing import write_checkpoint
-from tasks.matching.search.activations import activation_moments, summed
-from tasks.merging.gallery import Blend, Ensemble, blended, observe, score_blend
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.tasks.matching.search.activations import activation_moments, summed
+from roundweave.tasks.merging.gallery import Blend, Ensemble, blended, observe, score_blend
 from tests.tasks.merging.by_hand import by_hand, held_out, mlp_outputs, same_bits
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from storage.errors import UsageError
-from tasks.matching.averaging import average
-from tasks.matching.tracing.export import plain_attention
-from tasks.matching.units import find_units
-from tasks.merging.gallery import Blend, blended, score_blend
-from tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale, spread_of
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.matching.averaging import average
+from roundweave.tasks.matching.tracing.export import plain_attention
+from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.merging.gallery import Blend, blended, score_blend
+from roundweave.tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale, spread_of
 from tests.tasks.matching.analysed import analysed, mlp
 from tests.tasks.merging.by_hand import same_bits
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from flows.stored import open_run
-from storage.rounds.commits import Score
-from storage.values.digests import match_digest
-from storage.values.state import Match
-from tasks.matching.search.matches import Evidence, match_all, match_each
-from tasks.merging.gallery import Gallery
-from tasks.merging.storing import merge_layout, persist_merge
+from roundweave.flows.stored import open_run
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.values.digests import match_digest
+from roundweave.storage.values.state import Match
+from roundweave.tasks.matching.search.matches import Evidence, match_all, match_each
+from roundweave.tasks.merging.gallery import Gallery
+from roundweave.tasks.merging.storing import merge_layout, persist_merge
 from tests.tasks.merging.by_hand import TENSORS, same_bits
 
 

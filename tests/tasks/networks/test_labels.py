@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from storage.errors import ModelError
+from roundweave.storage.errors import ModelError
 
 CODE = """
 import torch

@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import nn
 
-from storage.errors import ModelError
-from storage.values.layout import layout_of
-from storage.values.tensors import views
-from tasks.data.datasets import Dataset
-from tasks.data.examples import Examples
-from tasks.data.partitions import Partitions
-from tasks.data.splits.split import Split
-from tasks.maps.gradient import Gradient
-from tasks.maps.local_steps import LocalSteps
-from tasks.matching import check_function, find_units
-from tasks.networks.fit import check_fit
-from tasks.networks.objective import ModelSpec, Objective, buffers_of
-from tasks.networks.reference import MODELS, Gpt
-from tasks.networks.scores import mean_squared_error
-from tasks.numerics.pinning import pinned
-from tasks.user_code import find_code
+from roundweave.storage.errors import ModelError
+from roundweave.storage.values.layout import layout_of
+from roundweave.storage.values.tensors import views
+from roundweave.tasks.algorithms.maps.gradient import Gradient
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.splits.split import Split
+from roundweave.tasks.matching import check_function, find_units
+from roundweave.tasks.networks.fit import check_fit
+from roundweave.tasks.networks.objective import ModelSpec, Objective, buffers_of
+from roundweave.tasks.networks.reference import MODELS, Gpt
+from roundweave.tasks.networks.scores import mean_squared_error
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import find_code
 
 ODD = """
 import torch

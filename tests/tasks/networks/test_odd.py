@@ -20,13 +20,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from storage.errors import RoundweaveError
-from tasks.data.examples import Examples
-from tasks.maps.backprop import batches
-from tasks.numerics.pinning import derive_seed, pinned
+from roundweave.storage.errors import RoundweaveError
+from roundweave.tasks.algorithms.maps.backprop import batches
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.numerics.pinning import derive_seed, pinned
 
 if TYPE_CHECKING:
-    from flows.stored import Run
+    from roundweave.flows.stored import Run
     from tests.conftest import Train
 
 FOLDER = Path(__file__).with_name("odd")

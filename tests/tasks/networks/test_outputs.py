@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from storage.errors import DataError, ModelError
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.networks.outputs import OWN_LOSS, call, loss_in, output_of, takes_labels
-from tasks.user_code import find_code
+from roundweave.storage.errors import DataError, ModelError
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.networks.outputs import OWN_LOSS, call, loss_in, output_of, takes_labels
+from roundweave.tasks.own_code.code import find_code
 
 CODE = """
 import torch

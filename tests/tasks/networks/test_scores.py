@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from storage.errors import ModelError
-from tasks.data.description import Description
-from tasks.data.examples import Examples
-from tasks.networks.fit import Trial
-from tasks.networks.scores import (
+from roundweave.storage.errors import ModelError
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.fit import Trial
+from roundweave.tasks.networks.scores import (
     SCORES,
     accuracy,
     class_axis,
@@ -25,8 +25,8 @@ from tasks.networks.scores import (
     token_accuracy,
     top5,
 )
-from tasks.networks.unofficial import count_updates
-from tasks.user_code import Code, find_code
+from roundweave.tasks.networks.unofficial import count_updates
+from roundweave.tasks.own_code.code import Code, find_code
 
 OWN = """
 import torch

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from flows.stored import Run
 from roundweave import MergeConfig, merge
-from tasks.networks.spectral import converge
+from roundweave.flows.stored import Run
+from roundweave.tasks.networks.spectral import converge
 
 CODE = """
 import torch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage.checkpoints.writing import write_checkpoint
-from storage.errors import CheckpointError, ExperimentDiffers, UsageError
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.errors import CheckpointError, ExperimentDiffers, UsageError
 from tests.tasks.merging.by_hand import same_bits
 
 FIELDS = {"model": "mlp", "model_options": {"hidden": 8}, "partitions": 2, "local_epochs": 1}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from storage.errors import NumericsMismatch
-from tasks.numerics.fingerprints import check_fingerprint, fingerprint
+from roundweave.storage.errors import NumericsMismatch
+from roundweave.tasks.numerics.fingerprints import check_fingerprint, fingerprint
 
 
 def test_equal_fingerprints_pass_and_unequal_ones_name_what_differs() -> None:

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from tasks.clusters.fork_server import WORKER_ENVIRONMENT
+from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
 
 SCRIPT = """
 import ctypes, torch
-from tasks.numerics.memory import trim_memory
+from roundweave.tasks.numerics.memory import trim_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096

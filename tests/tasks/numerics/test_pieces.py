@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tasks.numerics.pieces import in_pieces
+from roundweave.tasks.numerics.pieces import in_pieces
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1, 5, 31, 63, 64, 65, 127])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.numerics.pinning import derive_seed, generators_kept, lent, pinned
+from roundweave.tasks.numerics.pinning import derive_seed, generators_kept, lent, pinned
 
 
 def test_a_seed_is_the_first_63_bits_of_sha256_of_the_parts() -> None:

@@ -16,11 +16,11 @@ import psutil
 import pytest
 import torch
 
-from storage.values.state import Update
-from tasks.process_group.channels import SharedMemory
-from tasks.process_group.collectives import Broken
-from tasks.process_group.connections import HEARTBEAT, Connections
-from tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
+from roundweave.storage.values.state import Update
+from roundweave.tasks.process_group.channels import SharedMemory
+from roundweave.tasks.process_group.collectives import Broken
+from roundweave.tasks.process_group.connections import HEARTBEAT, Connections
+from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
 
 RANKS = 3
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.values.state import Update
-from tasks.process_group.messages import Message, read_message
+from roundweave.storage.values.state import Update
+from roundweave.tasks.process_group.messages import Message, read_message
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
 

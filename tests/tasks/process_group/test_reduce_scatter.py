@@ -11,21 +11,21 @@ from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import RoundFailed
-from storage.rounds.commits import UpdateRecord
-from storage.values.state import State, Update
-from storage.values.tensors import same_bits
-from tasks.algebra import Algorithm
-from tasks.applies.optimizers import Sgd
-from tasks.clusters.connecting import connect
-from tasks.executors.ranks import RanksExecutor
-from tasks.maps.gradient import Gradient
-from tasks.process_group.reduce_scatter import block_share
-from tasks.reduces.mean import Mean
-from tasks.rounds.job import Work
-from tasks.rounds.plan import RoundPlan
-from tasks.rounds.shares import joined_update, state_share
-from tasks.rounds.steps import BlockResult, fold_block, reduce_blocks
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import same_bits
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.algorithms.maps.gradient import Gradient
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.ranks import RanksExecutor
+from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.plan import RoundPlan
+from roundweave.tasks.rounds.reduce_scatter import block_share
+from roundweave.tasks.rounds.shares import joined_update, state_share
+from roundweave.tasks.rounds.steps import BlockResult, fold_block, reduce_blocks
 
 
 def work_of(partitions: int) -> Work:

@@ -9,18 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.rounds.commits import UpdateRecord
-from storage.values.state import State, Update
-from storage.values.tensors import same_bits
-from tasks.algebra import Algorithm, Reduce
-from tasks.applies.optimizers import Sgd
-from tasks.maps.gradient import Gradient
-from tasks.reduces.mean import Mean
-from tasks.reduces.robust import Median
-from tasks.reduces.tree import fold, fold_updates
-from tasks.rounds.job import Work
-from tasks.rounds.plan import RoundPlan
-from tasks.rounds.steps import BlockResult, fold_block, fold_results
+from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import same_bits
+from roundweave.tasks.algorithms.algebra import Algorithm, Reduce
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.algorithms.maps.gradient import Gradient
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.robust import Median
+from roundweave.tasks.algorithms.reduces.tree import fold, fold_updates
+from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.plan import RoundPlan
+from roundweave.tasks.rounds.steps import BlockResult, fold_block, fold_results
 
 SIZES = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
 

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import RoundFailed
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec, Vectors
-from tasks.rounds.guard import check_buffers, checked_update, non_finite
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import TensorSpec, Vectors
+from roundweave.tasks.rounds.guard import check_buffers, checked_update, non_finite
 
 
 def fault(layout: Layout, update: Update, buffers: Vectors | None = None) -> str | None:

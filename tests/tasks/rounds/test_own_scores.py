@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import roundweave as rw
-from flows.command import app
-from flows.config.recorded import recorded_config
-from flows.config.resolving import resolve
+from roundweave.flows.command import app
+from roundweave.flows.config.recorded import recorded_config
+from roundweave.flows.config.resolving import resolve
 
 SOURCE = """
 from dataclasses import dataclass, replace

@@ -9,16 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.values.state import State, Update
-from storage.values.tensors import same_bits
-from tasks.algebra import Algorithm
-from tasks.applies.memory import KeepExtras
-from tasks.applies.optimizers import Adagrad, Adam, Sgd, Yogi
-from tasks.maps.gradient import Gradient
-from tasks.reduces.mean import ClippedMean, Mean
-from tasks.reduces.robust import Median
-from tasks.reduces.tree import reduce_all
-from tasks.rounds.shares import SHARE_BYTES, Nodes, by_shares, shares_of
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import same_bits
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.applies.memory import KeepExtras
+from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Sgd, Yogi
+from roundweave.tasks.algorithms.maps.gradient import Gradient
+from roundweave.tasks.algorithms.reduces.mean import ClippedMean, Mean
+from roundweave.tasks.algorithms.reduces.robust import Median
+from roundweave.tasks.algorithms.reduces.tree import reduce_all
+from roundweave.tasks.rounds.shares import SHARE_BYTES, Nodes, by_shares, shares_of
 
 APPLIES = (Sgd(0.3), Sgd(0.3, momentum=0.9), Sgd(0.3, momentum=0.9, nesterov=True), Adam(), Yogi(), Adagrad())
 DTYPES = ("float32", "float64", "bfloat16")
@@ -76,7 +76,7 @@ RUNS = ({}, {"algorithm": "fed_adam"}, {"algorithm": "scaffold"}, {"outer_moment
 def test_a_run_in_shares_is_the_same_and_replays(train, monkeypatch, fields) -> None:
     fields = {"algorithm": "fed_avg", "model": "cnn", "rounds": 3, "local_steps": 2, "partitions": 3} | fields
     whole = train(**fields, name="whole")
-    monkeypatch.setattr("tasks.rounds.shares.SHARE_BYTES", 4096)
+    monkeypatch.setattr("roundweave.tasks.rounds.shares.SHARE_BYTES", 4096)
     run = train(**fields, name="shares")
     assert run.digest == whole.digest
     assert run.replay("all").identical

@@ -13,13 +13,13 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from roundweave import open_run
-from storage.errors import RoundFailed, RoundweaveError, UsageError
-from storage.rounds.commits import Score
-from storage.values.digests import update_digest
-from storage.values.tensors import views
-from tasks.data.examples import Examples
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.rounds.scoring import Tally, score, tally
+from roundweave.storage.errors import RoundFailed, RoundweaveError, UsageError
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.values.digests import update_digest
+from roundweave.storage.values.tensors import views
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.rounds.scoring import Tally, score, tally
 
 SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2}
 
@@ -82,8 +82,8 @@ def test_numbers_that_are_no_classes_have_no_accuracy() -> None:
 
 
 def test_the_score_of_a_round_is_that_of_its_state_on_the_held_out_examples(train) -> None:
-    from tasks.data.sources.images import Digits
-    from tasks.data.splits.split import hold_out
+    from roundweave.tasks.data.sources.images import Digits
+    from roundweave.tasks.data.splits.split import hold_out
 
     run = train(**SMALL, rounds=2)
     examples = Digits().load().train

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from storage.errors import UsageError
-from tasks.clusters.connecting import connect
-from tasks.executors.graph import GraphExecutor
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
 
 LEARNS = {"model": "logistic", "partitions": 2, "local_epochs": 1, "rounds": 30}
 

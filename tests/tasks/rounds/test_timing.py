@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.rounds.timing import Stragglers, Timing
+from roundweave.tasks.rounds.timing import Stragglers, Timing
 
 
 def test_a_straggler_is_told_again_whenever_its_time_has_doubled() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from tasks.matching.tracing.rules import elementwise, recurrent, routing, shapes, sums
-from tasks.matching.tracing.rules.registry import RULES, Rule
-from tasks.matching.unofficial import OpOverload, operation_name
+from roundweave.tasks.matching.tracing.rules import elementwise, recurrent, routing, shapes, sums
+from roundweave.tasks.matching.tracing.rules.registry import RULES, Rule
+from roundweave.tasks.matching.unofficial import OpOverload, operation_name
 
 __all__ = ["elementwise", "recurrent", "routing", "rule_of", "shapes", "sums"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.tracing.axes import Atom, Axes, UnitNumbers, broadcast, new_axes, pin_all, unify
-from tasks.matching.tracing.rules.registry import Site, rule, tensors
+from roundweave.tasks.matching.tracing.axes import Atom, Axes, UnitNumbers, broadcast, new_axes, pin_all, unify
+from roundweave.tasks.matching.tracing.rules.registry import Site, rule, tensors
 
 ELEMENTWISE = """
 alias alpha_dropout __and__ bernoulli complex _conj conj contiguous copy copysign detach divide dropout eq

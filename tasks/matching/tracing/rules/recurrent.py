@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.matching.tracing.axes import Atom, Axes, broadcast, concatenation, product, unify
-from tasks.matching.tracing.rules.registry import Result, Site, rule
-from tasks.matching.tracing.rules.shapes import stack
+from roundweave.tasks.matching.tracing.axes import Atom, Axes, broadcast, concatenation, product, unify
+from roundweave.tasks.matching.tracing.rules.registry import Result, Site, rule
+from roundweave.tasks.matching.tracing.rules.shapes import stack
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 

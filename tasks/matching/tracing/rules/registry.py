@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar, cast
 
-from tasks.matching.tracing.axes import Atom, Axes, UnitNumbers, is_axes
-from tasks.matching.unofficial import OpOverload
+from roundweave.tasks.matching.tracing.axes import Atom, Axes, UnitNumbers, is_axes
+from roundweave.tasks.matching.unofficial import OpOverload
 
 Result = Axes | tuple[Axes | None, ...] | None
 Rule = Callable[..., Result]

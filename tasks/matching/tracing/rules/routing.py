@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.tracing.axes import UNSEEN, Atom, Axes, UnitNumbers, pin_all, unify
-from tasks.matching.tracing.rules.registry import Result, Site, rule, tensors
-from tasks.matching.tracing.rules.sums import ordered, summed_product
+from roundweave.tasks.matching.tracing.axes import UNSEEN, Atom, Axes, UnitNumbers, pin_all, unify
+from roundweave.tasks.matching.tracing.rules.registry import Result, Site, rule, tensors
+from roundweave.tasks.matching.tracing.rules.sums import ordered, summed_product
 
 KEEPING = ("alias", "clone", "contiguous", "detach", "flatten", "reshape", "squeeze", "to", "_to_copy", "view")
 """Operations that change no numbers, but only their type or the shape of the tensor."""

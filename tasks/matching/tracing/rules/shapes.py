@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tasks.matching.tracing.axes import (
+from roundweave.tasks.matching.tracing.axes import (
     Atom,
     Axes,
     UnitNumbers,
@@ -19,7 +19,7 @@ from tasks.matching.tracing.axes import (
     product,
     unify,
 )
-from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule
+from roundweave.tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule
 
 
 def stack(tensors: Sequence[Axes]) -> Axes:

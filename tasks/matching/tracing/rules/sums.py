@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from string import digits
 from typing import Any
 
-from tasks.matching.tracing.axes import Atom, Axes, broadcast, new_axes, pin_all, product, unify
-from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule, tensors
+from roundweave.tasks.matching.tracing.axes import Atom, Axes, broadcast, new_axes, pin_all, product, unify
+from roundweave.tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule, tensors
 
 EQUATIONS = {
     "linear": "...i,oi->...o",

@@ -9,7 +9,7 @@ import dask
 import torch
 from distributed import Client, LocalCluster, wait
 
-from tasks.clusters.fork_server import WORKER_ENVIRONMENT
+from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
 from tests.benchmarks.peers.server.learning import Learner, Server, initial, rate
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from tasks.networks.reference import Mlp
+from roundweave.tasks.networks.reference import Mlp
 
 BATCH = 32
 LR = 0.05

@@ -13,8 +13,8 @@ import torch
 import torch.multiprocessing as processes
 from torch.distributed import rpc
 
-from tasks.clusters.connecting import HERE
-from tasks.clusters.fork_server import WORKER_ENVIRONMENT
+from roundweave.tasks.executors.clusters.connecting import HERE
+from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
 from tests.benchmarks.peers.server.learning import Learner, Server, initial, rate
 
 NAMES = ("server", "trainer-0", "trainer-1")

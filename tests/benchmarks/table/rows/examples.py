@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.errors import DataError
-from tasks.data.sources.table import find_source
+from roundweave.storage.errors import DataError
+from roundweave.tasks.data.sources.table import find_source
 from tests.benchmarks.peers.recipes import CLIENTS, EXAMPLES_OF_CLIENT
 
 

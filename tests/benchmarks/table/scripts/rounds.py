@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import Prepared, prepared
-from tasks.executors.base import Executor
-from tasks.executors.choice import open_executor
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import Prepared, prepared
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.choice import open_executor
 from tests.benchmarks.peers import networks
 from tests.benchmarks.peers.recipes import (
     CLIENTS,

@@ -12,15 +12,15 @@ import pandas as pd
 import pytest
 import torch
 
-from storage.errors import StoreError
-from storage.rounds.commits import Commit
-from storage.rounds.lease import hold_lease
-from storage.rounds.splits import split_record
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.values.digests import match_digest
-from storage.values.state import Match, State, Update
-from storage.values.tensors import TensorSpec
+from roundweave.storage.errors import StoreError
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.rounds.splits import split_record
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.values.digests import match_digest
+from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.tensors import TensorSpec
 from tests.storage.conftest import lengthened
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import StoreDamaged
-from storage.places.local import LocalPlace
-from storage.rounds.pruned import Pruned, write_pruned
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
-from storage.upkeep.verifying.verify import verify
+from roundweave.storage.errors import StoreDamaged
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.pruned import Pruned, write_pruned
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.upkeep.dying import Dying, Killed, bury, named
 
 KEPT = ["all", "states", "every:2", "last:1", "last:2"]

@@ -14,15 +14,15 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from storage.errors import NotARun, StoreError, UsageError
-from storage.places.local import LocalPlace
-from storage.rounds.commits import UpdateRecord
-from storage.rounds.lease import hold_lease
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.runs.run import StoredRun
-from storage.upkeep.verifying.verify import Finding, verify
-from storage.values.digests import NOTHING_KEPT
+from roundweave.storage.errors import NotARun, StoreError, UsageError
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.verifying.verify import Finding, verify
+from roundweave.storage.values.digests import NOTHING_KEPT
 from tests.storage.upkeep.dying import Dying, Killed, named
 
 ROUNDS = range(5)

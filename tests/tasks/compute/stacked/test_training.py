@@ -13,24 +13,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import ModelError, UsageError
-from storage.values.state import State, Update
-from tasks.algebra import Algorithm
-from tasks.applies.optimizers import Sgd
-from tasks.compute.compute import Compute
-from tasks.compute.mapper import Mapper
-from tasks.compute.stacked import courses
-from tasks.compute.stacked.courses import Course, course, phases
-from tasks.compute.stacked.replicas import Stacked, check_stackable
-from tasks.data.examples import Examples
-from tasks.maps.backprop import batches
-from tasks.maps.corrected import Elastic, FedProx, Scaffold
-from tasks.maps.local_steps import LocalSteps
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.numerics.pinning import pinned
-from tasks.reduces.mean import Mean
-from tasks.reduces.tree import reduce_all
-from tasks.user_code import find_code
+from roundweave.storage.errors import ModelError, UsageError
+from roundweave.storage.values.state import State, Update
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.algorithms.maps.backprop import batches
+from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, Scaffold
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.tree import reduce_all
+from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.compute.stacked import courses
+from roundweave.tasks.compute.stacked.courses import Course, course, phases
+from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import find_code
 from tests.tasks.compute.stacked.networks import NETWORKS
 from tests.tasks.sampled import sampled
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tasks.networks.reference import MODELS
+from roundweave.tasks.networks.reference import MODELS
 from tests.tasks.compute.tensor_parallel.networks import NETWORKS
 
 

@@ -12,18 +12,18 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from storage.values.state import State, Update
-from tasks.algebra import Map
-from tasks.compute.communicator import Communicator
-from tasks.compute.mapper import Mapper
-from tasks.compute.tensor_parallel.finding import find_shares
-from tasks.compute.tensor_parallel.mapper import TensorParallel
-from tasks.compute.tensor_parallel.networks import ShareObjective
-from tasks.compute.tensor_parallel.one_process import in_turn
-from tasks.compute.tensor_parallel.shares import Shares
-from tasks.data.examples import Examples
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.numerics.pinning import pinned
+from roundweave.storage.values.state import State, Update
+from roundweave.tasks.algorithms.algebra import Map
+from roundweave.tasks.compute.communicator import Communicator
+from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.compute.tensor_parallel.finding import find_shares
+from roundweave.tasks.compute.tensor_parallel.mapper import TensorParallel
+from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
+from roundweave.tasks.compute.tensor_parallel.one_process import in_turn
+from roundweave.tasks.compute.tensor_parallel.shares import Shares
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.numerics.pinning import pinned
 
 CLASSES = 5
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from storage.errors import ModelError
-from tasks.compute.tensor_parallel.trial import is_sound
-from tasks.maps.local_steps import LocalSteps
-from tasks.networks.reference import MODELS
+from roundweave.storage.errors import ModelError
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.compute.tensor_parallel.trial import is_sound
+from roundweave.tasks.networks.reference import MODELS
 from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, shares_of
 from tests.tasks.sampled import sampled
 

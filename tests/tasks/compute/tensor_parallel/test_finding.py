@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from storage.errors import ModelError, RoundFailed, UsageError
-from storage.values.state import State
-from tasks.compute.tensor_parallel.finding import LARGE, candidates, find_shares
-from tasks.compute.tensor_parallel.shares import Shares
-from tasks.compute.tensor_parallel.trial import is_sound
-from tasks.maps.local_steps import LocalSteps
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.networks.reference import MODELS
+from roundweave.storage.errors import ModelError, RoundFailed, UsageError
+from roundweave.storage.values.state import State
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.compute.tensor_parallel.finding import LARGE, candidates, find_shares
+from roundweave.tasks.compute.tensor_parallel.shares import Shares
+from roundweave.tasks.compute.tensor_parallel.trial import is_sound
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.networks.reference import MODELS
 from tests.tasks.compute.tensor_parallel.networks import (
     examples_of,
     objective_of,

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from storage.errors import ModelError
-from storage.values.tensors import views
-from tasks.compute.communicator import Communicator
-from tasks.compute.tensor_parallel.networks import ShareObjective
-from tasks.compute.tensor_parallel.one_process import in_turn
-from tasks.maps.local_steps import LocalSteps
+from roundweave.storage.errors import ModelError
+from roundweave.storage.values.tensors import views
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.compute.communicator import Communicator
+from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
+from roundweave.tasks.compute.tensor_parallel.one_process import in_turn
 from tests.tasks.compute.tensor_parallel.networks import (
     each_of,
     examples_of,

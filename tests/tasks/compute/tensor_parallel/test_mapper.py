@@ -9,22 +9,22 @@ import psutil
 import pytest
 import torch
 
-from storage.errors import UsageError
-from storage.values.state import State
-from storage.values.tensors import Vectors
-from tasks.algebra import Algorithm
-from tasks.applies.memory import KeepExtras
-from tasks.applies.optimizers import Adam
-from tasks.compute.compute import Compute, whole_part
-from tasks.compute.mapper import Mapper
-from tasks.compute.tensor_parallel.networks import _skeleton
-from tasks.maps.corrected import FedProx
-from tasks.maps.gradient import Gradient
-from tasks.maps.local_steps import LocalSteps
-from tasks.networks.objective import ModelSpec
-from tasks.reduces.mean import Mean
-from tasks.reduces.robust import Median
-from tasks.reduces.tree import reduce_all
+from roundweave.storage.errors import UsageError
+from roundweave.storage.values.state import State
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.applies.memory import KeepExtras
+from roundweave.tasks.algorithms.applies.optimizers import Adam
+from roundweave.tasks.algorithms.maps.corrected import FedProx
+from roundweave.tasks.algorithms.maps.gradient import Gradient
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.robust import Median
+from roundweave.tasks.algorithms.reduces.tree import reduce_all
+from roundweave.tasks.compute.compute import Compute, whole_part
+from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.compute.tensor_parallel.networks import _skeleton
+from roundweave.tasks.networks.objective import ModelSpec
 from tests.tasks.compute.tensor_parallel.networks import (
     examples_of,
     mapped,

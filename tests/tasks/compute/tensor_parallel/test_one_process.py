@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from storage.errors import RoundweaveError
-from tasks.compute.communicator import Communicator
-from tasks.compute.tensor_parallel.one_process import in_turn
-from tasks.numerics.pinning import generators, pinned, set_generators
+from roundweave.storage.errors import RoundweaveError
+from roundweave.tasks.compute.communicator import Communicator
+from roundweave.tasks.compute.tensor_parallel.one_process import in_turn
+from roundweave.tasks.numerics.pinning import generators, pinned, set_generators
 from tests.tasks.sampled import sampled
 
 
@@ -159,7 +159,7 @@ INTERRUPTED = """
 import signal
 import sys
 import threading
-from tasks.compute.tensor_parallel.one_process import in_turn
+from roundweave.tasks.compute.tensor_parallel.one_process import in_turn
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run behind a shell
 main, exchanges = threading.main_thread(), int(sys.argv[1])
 def talk(group):

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.values.layout import Layout
-from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec, pack, views
-from tasks.compute.tensor_parallel.shares import Cut, Shares
+from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import TensorSpec, pack, views
+from roundweave.tasks.compute.tensor_parallel.shares import Cut, Shares
 from tests.tasks.compute.tensor_parallel.networks import objective_of, shares_of
 from tests.tasks.sampled import sampled
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import DataError, FileMissing
-from tasks.data.sources.table import find_source
+from roundweave.storage.errors import DataError, FileMissing
+from roundweave.tasks.data.sources.table import find_source
 
 FORMATS = ("npz", "csv", "parquet", "text", "npy")
 

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
-from storage.errors import DataError
-from tasks.data.collating import batch_of, examples_of
-from tasks.data.examples import Examples, check_distinct
-from tasks.data.partitions import Partitions
-from tasks.data.sources.table import find_source
-from tasks.data.splits.split import Split
+from roundweave.storage.errors import DataError
+from roundweave.tasks.data.collating import batch_of, examples_of
+from roundweave.tasks.data.examples import Examples, check_distinct
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.sources.table import find_source
+from roundweave.tasks.data.splits.split import Split
 
 EVENTS = pd.DataFrame(
     {"seconds": 1_600_000_000 + np.arange(91), "share": np.arange(91) / 10, "late": np.arange(91) % 2}

@@ -19,12 +19,12 @@ import torch
 import zarr
 
 import roundweave as rw
-from storage.errors import DataError, ExperimentDiffers, RoundFailed
-from tasks.data import stored_files
-from tasks.data.partitions import Partitions, forget_examples
-from tasks.data.sources.table import find_source
-from tasks.data.sources.tabular import Tabular
-from tasks.data.splits.split import Split
+from roundweave.storage.errors import DataError, ExperimentDiffers, RoundFailed
+from roundweave.tasks.data import stored_files
+from roundweave.tasks.data.partitions import Partitions, forget_examples
+from roundweave.tasks.data.sources.table import find_source
+from roundweave.tasks.data.sources.tabular import Tabular
+from roundweave.tasks.data.splits.split import Split
 from tests.tasks.sampled import sampled
 
 INPUTS = np.random.default_rng(0).random((100, 6)).astype(np.float32)
@@ -115,7 +115,9 @@ def test_a_number_that_is_none_refuses_its_partition_and_is_never_left_out_of_a_
     refused = [update.refused for _, update in sorted(run.round(1).commit.updates.items())]
     assert refused[0] is None
     assert re.search(said, refused[1])
-    monkeypatch.setattr("tasks.data.splits.split.hold_out", lambda *given: (np.arange(60), np.arange(60, 100)))
+    monkeypatch.setattr(
+        "roundweave.tasks.data.splits.split.hold_out", lambda *given: (np.arange(60), np.arange(60, 100))
+    )
     with pytest.raises(RoundFailed, match=f"scoring failed with .*{said}"):
         train(**options)
 
@@ -160,7 +162,7 @@ def test_targets_may_have_another_file(tmp_path: Path) -> None:
 def test_a_bucket_holds_them_as_well(s3, tmp_path: Path) -> None:
     import obstore
 
-    from storage.places.objects import client_of
+    from roundweave.storage.places.objects import client_of
 
     bucket = s3.bucket()
     (tmp_path / "a.zarr").mkdir()

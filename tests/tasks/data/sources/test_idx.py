@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from storage.errors import DataError
-from tasks.data.sources.images import Idx
+from roundweave.storage.errors import DataError
+from roundweave.tasks.data.sources.images import Idx
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (5, 4, 3), np.uint8)

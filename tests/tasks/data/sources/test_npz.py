@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from storage.errors import DataError
-from tasks.data.sources.arrays import Npz
-from tasks.data.sources.table import find_source
+from roundweave.storage.errors import DataError
+from roundweave.tasks.data.sources.arrays import Npz
+from roundweave.tasks.data.sources.table import find_source
 
 X, Y = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([2, 0, 1], np.uint8)
 

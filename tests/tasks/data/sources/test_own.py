@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from storage.errors import DataError
-from tasks.data.datasets import Dataset
-from tasks.data.examples import Examples
-from tasks.data.partitions import Partitions
-from tasks.data.sources.own import Own
-from tasks.data.splits.split import Split
-from tasks.user_code import find_code
+from roundweave.storage.errors import DataError
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.sources.own import Own
+from roundweave.tasks.data.splits.split import Split
+from roundweave.tasks.own_code.code import find_code
 
 HEAD = "import numpy as np, torch\n"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.errors import DataError, UsageError
-from tasks.data.datasets import Dataset
-from tasks.data.examples import Examples
-from tasks.data.sources.images import Digits, Idx
-from tasks.data.sources.own import Own
-from tasks.data.sources.table import SOURCES, Each, Source, find_source
-from tasks.user_code import find_code
+from roundweave.storage.errors import DataError, UsageError
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.sources.images import Digits, Idx
+from roundweave.tasks.data.sources.own import Own
+from roundweave.tasks.data.sources.table import SOURCES, Each, Source, find_source
+from roundweave.tasks.own_code.code import find_code
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
-from storage.errors import DataError
-from tasks.data.distribution import label_counts
-from tasks.data.partitions import Partitions
-from tasks.data.sources.table import find_source
-from tasks.data.sources.tabular import Tabular
-from tasks.data.splits.split import Split
+from roundweave.storage.errors import DataError
+from roundweave.tasks.data.distribution import label_counts
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.sources.table import find_source
+from roundweave.tasks.data.sources.tabular import Tabular
+from roundweave.tasks.data.splits.split import Split
 
 TABLE = pd.DataFrame(
     {

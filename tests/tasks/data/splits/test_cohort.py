@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import roundweave as rw
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from storage.errors import DataError, RoundFailed, UsageError
-from tasks.clusters.connecting import connect
-from tasks.data.splits.cohort import Cohort
-from tasks.executors.graph import GraphExecutor
-from tasks.networks.objective import ModelSpec, Objective
-from tasks.rounds.scoring import Tally, scores_of_partitions
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import DataError, RoundFailed, UsageError
+from roundweave.tasks.data.splits.cohort import Cohort
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.rounds.scoring import Tally, scores_of_partitions
 
 SOURCE = """
 from pathlib import Path

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import DataError, UsageError
-from tasks.data.splits.deals import SPLITS, Pool, Proportions, Sizes
-from tasks.data.splits.split import Split
+from roundweave.storage.errors import DataError, UsageError
+from roundweave.tasks.data.splits.deals import SPLITS, Pool, Proportions, Sizes
+from roundweave.tasks.data.splits.split import Split
 
 KINDS = [
     "iid",

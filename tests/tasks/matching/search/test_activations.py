@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from storage.errors import ShapeMismatch, UsageError
-from tasks.matching.search.activations import activation_moments, moment_terms
-from tasks.matching.search.matches import By, match
+from roundweave.storage.errors import ShapeMismatch, UsageError
+from roundweave.tasks.matching.search.activations import activation_moments, moment_terms
+from roundweave.tasks.matching.search.matches import By, match
 from tests.tasks.matching.analysed import analysed, copies, mlp, scrambled
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from storage.errors import ShapeMismatch, UsageError
-from tasks.matching.groups import UnitGroups
-from tasks.matching.search.alignment import Aligner
-from tasks.matching.search.matches import match
-from tasks.matching.search.terms import Metric, overall, weight_terms
-from tasks.matching.units import find_units
+from roundweave.storage.errors import ShapeMismatch, UsageError
+from roundweave.tasks.matching.groups import UnitGroups
+from roundweave.tasks.matching.search.alignment import Aligner
+from roundweave.tasks.matching.search.matches import match
+from roundweave.tasks.matching.search.terms import Metric, overall, weight_terms
+from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.analysed import NAMES, mlp, scrambled
 
 State = dict[str, torch.Tensor]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from storage.errors import UsageError
-from tasks.matching.search.matches import Evidence, match_all, match_each
-from tasks.matching.units import find_units
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.matching.search.matches import Evidence, match_all, match_each
+from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.analysed import copies, mlp
 
 State = dict[str, torch.Tensor]

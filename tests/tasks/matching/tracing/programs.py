@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tasks.matching.check import randomise
+from roundweave.tasks.matching.check import randomise
 from tests.tasks.matching.tracing.mixing import MIXED
 
 Operation = Callable[..., Tensor | tuple[Tensor, ...]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.matching.tracing.axes import Atom, AxesMismatch, new_axes, unify, union
-from tasks.matching.tracing.rules.shapes import view
+from roundweave.tasks.matching.tracing.axes import Atom, AxesMismatch, new_axes, unify, union
+from roundweave.tasks.matching.tracing.rules.shapes import view
 
 
 def test_views_that_do_not_fit_one_another_pin():

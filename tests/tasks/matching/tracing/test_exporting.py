@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from storage.errors import ModelError
-from tasks.matching.check import check_function
-from tasks.matching.units import find_units
+from roundweave.storage.errors import ModelError
+from roundweave.tasks.matching.check import check_function
+from roundweave.tasks.matching.units import find_units
 
 
 class DataDependent(nn.Module):

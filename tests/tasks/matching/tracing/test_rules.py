@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from storage.errors import ModelError
-from tasks.matching.check import TOLERANCE, function_error
-from tasks.matching.units import find_units
+from roundweave.storage.errors import ModelError
+from roundweave.tasks.matching.check import TOLERANCE, function_error
+from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.tracing.operations import CASES, Network
 from tests.tasks.matching.tracing.programs import Program, program, sensitivity
 

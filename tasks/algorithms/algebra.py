@@ -1,0 +1,176 @@
+'''One idea: a training algorithm is three values, map, reduce and apply.
+
+Each round maps backprop over the partitions, reduces what comes back, and applies the result. All three
+are frozen dataclasses with ``__call__``: they pickle small, compare equal, print themselves and keep
+nothing on ``self``. A direction is always something to subtract, so averaging deltas and averaging
+networks are the same thing. A complete algorithm that needs no network, descending to the mean of the
+partitions' numbers:
+
+>>> import torch
+>>> from dataclasses import dataclass, replace
+>>> from roundweave import Algorithm, Apply, Map, Mean, State, Update, reduce_all
+>>> @dataclass(frozen=True)
+... class Distance(Map):
+...     """The gradient of half the squared distance to the mean example."""
+...     def __call__(self, objective, state, examples, carry, seed):
+...         gradient = state.params["float64"] - examples.mean(0)
+...         return Update({"float64": gradient}, weight=len(examples))
+>>> @dataclass(frozen=True)
+... class Step(Apply):
+...     """Subtract lr times the direction."""
+...     lr: float
+...     def __call__(self, state, update):
+...         params = {k: p - self.lr * update.direction[k] for k, p in state.params.items()}
+...         return replace(state, params=params, round=state.round + 1)
+>>> algorithm = Algorithm(Distance(), Mean(), Step(lr=1.0))
+>>> state = State({"float64": torch.zeros(1, dtype=torch.float64)})
+>>> partitions = [torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[10.0]])]
+>>> updates = [algorithm.map(None, state, examples, {}, 0) for examples in partitions]
+>>> state = algorithm.apply(state, reduce_all(algorithm.reduce, state, updates))
+>>> state.params["float64"].item(), state.round
+(4.0, 1)
+'''
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+from roundweave.storage.errors import UsageError
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.algorithms.when import SYNCHRONOUS, When
+
+Node = Any
+"""A partial result of a reduce over some partitions; a lone `Update` is one."""
+
+
+class Part(Protocol):
+    """What map, reduce and apply have in common; one's own inherit one of these three."""
+
+    def bound(self, objective: Any, partitions: Any) -> Self:
+        """This part as it is bound to a run's networks and partitions before round 1; by default the same."""
+        return self
+
+
+class Map(Part, Protocol):
+    """Backprop over one partition: a pure function of its inputs.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> import roundweave as rw
+        >>> class WithEqualWeights(rw.Gradient):
+        ...     def __call__(self, objective, state, examples, carry, seed):
+        ...         return replace(super().__call__(objective, state, examples, carry, seed), weight=1)
+    """
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The slots that a partition keeps from round to round, each one vector (elements,) per dtype."""
+        return ()
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The slots that its updates bring besides the direction, and that are reduced like it."""
+        return ()
+
+    @property
+    def pseudo_gradient(self) -> bool:
+        """Whether the direction is the start minus the arrived parameters, with all that changed these."""
+        return False
+
+    def __call__(
+        self, objective: Any, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """The partition's update; `seed` is drawn from (run seed, round, partition).
+
+        Direction, extras and carry have one vector (elements,) per dtype, as the state's parameters do.
+        """
+        ...
+
+
+class Reduce(Part, Protocol):
+    """Combines the accepted updates, as a fold over the tree of partitions.
+
+    Example:
+        >>> import roundweave as rw
+        >>> rw.Mean().gathers, rw.Median().gathers
+        (False, True)
+    """
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a node is as large as all updates in it, so that nothing is gained by joining on the way."""
+        return False
+
+    def join(self, left: Node, right: Node) -> Node:
+        """Join two neighbours; either may be a lone `Update`."""
+        ...
+
+    def finish(self, state: State, node: Node) -> Update:
+        """The round's update from the root of the tree."""
+        ...
+
+
+class Apply(Part, Protocol):
+    """The outer optimizer: a pure function from a state and a reduced update to the next state.
+
+    Example:
+        >>> import torch
+        >>> import roundweave as rw
+        >>> state = rw.State({"float32": torch.ones(2)})
+        >>> rw.Sgd(lr=0.5)(state, rw.Update({"float32": torch.ones(2)})).params["float32"]
+        tensor([0.5000, 0.5000])
+    """
+
+    def init(self, params: Vectors) -> Mapping[str, Vectors]:
+        """Its memory before the first round: slots shaped as the parameters, none unless it says so."""
+        return {}
+
+    def __call__(self, state: State, update: Update) -> State:
+        """The state of the next round; vectors (elements,) per dtype in, the same out."""
+        ...
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A training algorithm: a map, a reduce and an apply.
+
+    Args:
+        map: What is computed of one partition.
+        reduce: What makes one update of many.
+        apply: The outer optimizer, which makes the next state.
+        when: Whether updates are applied in rounds of all partitions, or as each arrives.
+
+    Raises:
+        UsageError: A part does not inherit its Protocol.
+
+    Example:
+        >>> import roundweave as rw
+        >>> algorithm = rw.Algorithm(rw.LocalSteps(lr=0.1), rw.Median(), rw.Sgd(lr=1.0))
+    """
+
+    map: Map
+    reduce: Reduce
+    apply: Apply
+    when: When = SYNCHRONOUS
+
+    def __post_init__(self) -> None:
+        for name, part, base in (
+            ("map", self.map, Map),
+            ("reduce", self.reduce, Reduce),
+            ("apply", self.apply, Apply),
+        ):
+            # Inherited by name, not by shape: isinstance would ask a Protocol for its members only.
+            if base not in type(part).__mro__:
+                raise UsageError(f"{name} {type(part).__name__} must inherit roundweave.{base.__name__}")
+
+    def bound(self, objective: Any, partitions: Any) -> Algorithm:
+        """The algorithm with each part bound to a run's networks and partitions."""
+        return replace(
+            self,
+            map=self.map.bound(objective, partitions),
+            reduce=self.reduce.bound(objective, partitions),
+            apply=self.apply.bound(objective, partitions),
+        )

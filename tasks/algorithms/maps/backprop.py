@@ -1,0 +1,100 @@
+"""What all maps use: batches in an order drawn from the seed, backprop, SGD steps, and directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from roundweave.storage.values.tensors import Specs, Vectors, views
+from roundweave.tasks.data.examples import Examples, Tensors
+from roundweave.tasks.data.loading import AnyExamples
+
+
+class Minimised(Protocol):
+    """Anything with a loss of a network, such as an objective."""
+
+    def loss_of(self, network: Any, inputs: Tensors, targets: Tensors) -> torch.Tensor:
+        """The loss on inputs and targets, (), or for several stacked networks one each, (network,)."""
+        ...
+
+
+class Counting(Minimised, Protocol):
+    """A loss that is a mean, and says over how many items of its targets."""
+
+    def counted(self, targets: Tensors) -> int:
+        """Over how many items of targets (examples, *) the loss is a mean."""
+        ...
+
+
+def backprop(objective: Minimised, network: nn.Module, batch: Examples, share: float = 1.0) -> torch.Tensor:
+    """Do a forward and a backward pass on a batch; adds to the parameters' gradients and returns the loss.
+
+    Loss and gradients are multiplied by `share`.
+    """
+    loss = objective.loss_of(network, batch.inputs, batch.targets)
+    loss = loss if share == 1.0 else loss * share
+    (loss.sum() if loss.ndim else loss).backward()  # summing a single number would take a tenth of a short step
+    return loss.detach()
+
+
+def backprop_in_pieces(objective: Counting, network: nn.Module, batch: Examples, size: int) -> torch.Tensor:
+    """Do as `backprop` does, with at most `size` examples at once; both results are means over all.
+
+    A piece in which nothing counts is left out, unless nothing does in the whole batch.
+    """
+    whole, losses = objective.counted(batch.targets), []
+    for piece in batch.slices(size):
+        counted = objective.counted(piece.targets)
+        if counted or not whole:
+            losses.append(backprop(objective, network, piece, counted / (whole or 1)))
+    return torch.stack(losses).sum()
+
+
+@torch.no_grad()
+def descend(parameters: Sequence[nn.Parameter], lr: float) -> None:
+    """Take a step of plain SGD and clear the gradients."""
+    given = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+    if given:  # a GPU is told of all at once
+        torch._foreach_add_([*given], [*given.values()], alpha=-lr)
+    for parameter in given:
+        parameter.grad = None
+
+
+@torch.no_grad()
+def arrived_at(network: nn.Module, specs: Specs, own: Vectors) -> Vectors:
+    """The parameters of a trained network, vectors (element,), in the memory of `own`, over which it was made."""
+    parameters = dict(network.named_parameters())
+    for name, place in views(specs, own).items():
+        if parameters[name].data_ptr() != place.data_ptr():  # an optimizer may give a parameter other memory
+            place.copy_(parameters[name])
+    return own
+
+
+def minus(start: Vectors, arrived: Vectors) -> Vectors:
+    """Where parameters began minus where they arrived, vectors (element,), in the memory of the latter."""
+    return {name: torch.sub(vector, arrived[name], out=arrived[name]) for name, vector in start.items()}
+
+
+def batches(examples: AnyExamples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
+    """Draw batches in passes over the examples, each pass in an order of its own.
+
+    Args:
+        examples: The examples (example, *) of a partition.
+        size: The number of examples in a batch; None means all. The last batch of a pass may be smaller.
+        steps: The number of batches.
+        seed: Draws the orders.
+
+    Returns:
+        The batches, one after the other. A batch is valid until the next one is drawn, which reuses its memory.
+
+    Example:
+        >>> import torch
+        >>> import roundweave as rw
+        >>> examples = rw.Examples(torch.randn(10, 3), torch.arange(10))
+        >>> [len(batch) for batch in rw.batches(examples, size=4, steps=3, seed=0)]
+        [4, 4, 2]
+    """
+    return examples.batches(size, steps, seed)

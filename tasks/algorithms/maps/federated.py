@@ -1,0 +1,170 @@
+"""Local training for unlike partitions, whose updates tell the server more than where they arrived."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Annotated, Any, Self
+
+import torch
+from pydantic import Field
+
+from roundweave.storage.errors import UsageError
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors, views
+from roundweave.tasks.algorithms.maps.gradient import Gradient
+from roundweave.tasks.algorithms.maps.local_steps import LocalSgd, LocalSteps
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.objective import Objective
+
+Regularization = Annotated[float, Field(gt=0, description="weight of the dynamic regularizer")]
+Decay = Annotated[float, Field(ge=0, lt=1, description="momentum that all partitions take from the server")]
+Ascent = Annotated[float, Field(ge=0, description="learning rate at which weights grow with losses")]
+
+
+@dataclass(frozen=True)
+class FedDyn(LocalSteps):
+    """Local training on f(w) - <g, w> + (alpha / 2) |w - start|^2 (FedDyn, Acar et al. 2021, Algorithm 1).
+
+    Each partition carries its g, which begins at 0 and grows by alpha times start minus arrived. The server's part
+    is the apply `Drift`.
+
+    >>> FedDyn(local_epochs=1).carry
+    ('drift',)
+    """
+
+    alpha: Regularization = 0.1
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """g, and what the optimizer keeps, each one vector (elements,) per dtype."""
+        return ("drift", *super().carry)
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; direction and g are one vector (elements,) per dtype."""
+        own = carry.get("drift") or {name: torch.zeros_like(vector) for name, vector in state.params.items()}
+        start, g = (views(objective.layout.params, vectors) for vectors in (state.params, own))
+
+        def term(name: str, w: torch.Tensor) -> torch.Tensor:
+            return self.alpha * (w - start[name]) - g[name]
+
+        update = self.walk(objective, state, examples, seed, term, carry=carry)
+        kept = {name: vector + self.alpha * update.direction[name] for name, vector in own.items()}
+        return replace(update, carry={"drift": kept, **update.carry})
+
+
+@dataclass(frozen=True)
+class FedNova(LocalSgd):
+    """Local SGD that tells how far it walked, for the reduce `Normalised` (FedNova, Wang et al. 2020).
+
+    The metric ``walked`` is the sum of the steps' learning rates, in units of `lr`: the number of steps, if they
+    are equal.
+    """
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; the direction is one vector (elements,) per dtype."""
+        update = self.walk(objective, state, examples, seed)
+        walked = math.fsum(self.rates(state, self.count(len(examples)))) / self.lr
+        return replace(update, metrics={**update.metrics, "walked": walked})
+
+
+@dataclass(frozen=True)
+class FairSteps(LocalSteps):
+    """Local training that tells the partition's loss at the round's start, for the reduces that weight by it.
+
+    The metrics are ``start_loss``, of all its examples, and ``rate``, the mean learning rate of the steps.
+    """
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; the direction is one vector (elements,) per dtype."""
+        update = self.walk(objective, state, examples, seed, carry=carry)
+        start, rates = start_loss(objective, state, examples), self.rates(state, self.count(len(examples)))
+        return replace(update, metrics={**update.metrics, "start_loss": start, "rate": fmean(rates)})
+
+
+@dataclass(frozen=True)
+class Agnostic(LocalSteps):
+    """Local training of a mixture of partitions whose weights are the worst ones (Mohri et al. 2019).
+
+    Where the paper projects a gradient step of the weights on the simplex (Algorithm 1), a weight is multiplied by
+    exp(`ascent` times the loss at the round's start), the step of mirror ascent. So each partition computes its
+    own weight but for the sum of all, which the reduce `Worst` divides by. It carries the weight's logarithm, as
+    the first element of ``weight``, and tells it as the metric ``log_weight``. One that sits out keeps its weight.
+
+    >>> Agnostic(local_steps=1).carry
+    ('weight',)
+    """
+
+    ascent: Ascent = 0.1
+
+    def bound(self, objective: Objective, partitions: Any) -> Self:
+        """This map; raises `UsageError` for parameters whose type would round the sum of losses."""
+        if rounding := {spec.dtype for spec in objective.layout.params} - {"float32", "float64"}:
+            raise UsageError(
+                f"afl carries sums of losses, which {', '.join(rounding)} rounds; give dtype = float32"
+            )
+        return super().bound(objective, partitions)
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The weight, and what the optimizer keeps, each one vector (elements,) per dtype."""
+        return ("weight", *super().carry)
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; the direction is one vector (elements,) per dtype."""
+        update = self.walk(objective, state, examples, seed, carry=carry)
+        own = carry.get("weight") or {name: torch.zeros_like(vector) for name, vector in state.params.items()}
+        grown = self.ascent * start_loss(objective, state, examples)
+        kept = {name: torch.cat([vector[:1] + grown, vector[1:]]) for name, vector in own.items()}
+        # Weights and network step at once, each along the gradient before the step.
+        metrics = {**update.metrics, "log_weight": next(iter(own.values()))[0].item()}
+        return replace(update, carry={"weight": kept, **update.carry}, metrics=metrics)
+
+
+@dataclass(frozen=True)
+class MimeLite(LocalSgd):
+    """Local SGD with the server's momentum, which no local step changes (MimeLite, Karimireddy et al. 2021).
+
+    Each step uses g + beta m in place of the gradient g, in torch's convention of momentum. The extra ``momentum``
+    is the change of m that the partition asks for, its gradient at the round's start minus (1 - beta) m, so that
+    m becomes beta m plus the mean gradient.
+    """
+
+    beta: Decay = 0.9
+    extras = ("momentum",)
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; direction and momentum are one vector (elements,) per dtype."""
+        server = state.memory["momentum"]
+        terms = views(objective.layout.params, {name: self.beta * vector for name, vector in server.items()})
+        update = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
+        gradient = Gradient()(objective, state, examples, {}, seed).direction
+        changes = {name: gradient[name] - (1 - self.beta) * vector for name, vector in server.items()}
+        return replace(update, extras={"momentum": changes})
+
+
+@torch.no_grad()
+def start_loss(objective: Objective, state: State, examples: Examples) -> float:
+    """The mean loss of all examples (example, *) of a partition, batch by batch, at a state."""
+    network, total, counted = objective.network(state).eval(), 0.0, 0
+    for batch in examples.slices(SLICE):
+        if items := objective.counted(batch.targets):
+            total += items * objective.loss_of(network, batch.inputs, batch.targets).item()
+            counted += items
+    return total / (counted or 1)
+
+
+SLICE = 128
+"""How many examples are in memory at once for a loss that needs no gradient."""

@@ -1,0 +1,112 @@
+"""Maps that send gradients: one of a partition, or the sum of several that a replica steps along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors, pack
+from roundweave.tasks.algorithms import options as option
+from roundweave.tasks.algorithms.algebra import Map
+from roundweave.tasks.algorithms.applies.schedules import Scheduled
+from roundweave.tasks.algorithms.maps.backprop import backprop, batches, descend
+from roundweave.tasks.algorithms.maps.optimizers import trained_of
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.objective import Objective, buffers_of, check_unchanged
+
+LOCAL = "gradients do not tell of it, so choose local steps"
+"""What to do about a network whose forward changes its trained parameters."""
+
+
+@dataclass(frozen=True)
+class Gradient(Map):
+    """The gradient of the mean loss over the partition, or over one random batch of it.
+
+    The weight is the number of items that the loss is a mean over: the partition's examples, or those of their
+    labels that are not left out. So the mean over partitions is the gradient over all. With batches the weight is
+    the number of examples, and the gradient over all is the expectation, if each has as many labels.
+
+    >>> from roundweave.tasks.networks.objective import ModelSpec
+    >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
+    >>> examples = Examples(torch.ones(3, 2), torch.zeros(3))
+    >>> update = Gradient()(objective, objective.initial(), examples, {}, 0)
+    >>> update.direction["float32"].shape, update.weight
+    (torch.Size([3]), 3)
+    """
+
+    batch_size: option.BatchSize = None
+
+    def __post_init__(self) -> None:
+        option.check_options(self)
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Do one forward and one backward pass; the direction is one vector (elements,) per dtype."""
+        network = objective.network(state)
+        batch = next(batches(examples, self.batch_size, 1, seed))
+        loss = backprop(objective, network, batch)
+        check_unchanged(network, objective.layout.params, state.params, LOCAL)
+        gradients = {
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
+            for name, parameter in network.named_parameters()
+        }
+        return Update(
+            direction=pack(objective.layout.params, gradients),
+            buffers=buffers_of(objective, network, state),
+            weight=len(examples) if self.batch_size else objective.counted(batch.targets),
+            metrics={"train_loss": loss.item()},
+        )
+
+
+@dataclass(frozen=True)
+class Downpour(Scheduled, Map):
+    """SGD steps of a replica, which pushes the sum of their gradients (Dean et al. 2012, Algorithm 1).
+
+    The replica pushes after every `push_every` steps and continues from its own parameters, which it carries as
+    ``replica``. It fetches the server's parameters after every `fetch_every` steps. `lr` is for the replica's
+    steps.
+
+    >>> Downpour(push_every=2, fetch_every=4).carry, Downpour(push_every=2, fetch_every=2).carry
+    (('replica',), ())
+    """
+
+    batch_size: option.BatchSize = 32
+    push_every: option.PushEvery = 1
+    fetch_every: option.FetchEvery = 1
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The replica's parameters, one vector (elements,) per dtype; nothing if it fetches after each push."""
+        return ("replica",) if self.fetch_every > self.push_every else ()
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; the direction is the sum of gradients, one vector (elements,) per dtype."""
+        start = replace(state, params=carry.get("replica", state.params))
+        network = objective.network(start)
+        parameters = trained_of(network)
+        lr = self.rate(state)
+        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        total, seen = torch.zeros((), device=next(network.parameters()).device), 0
+        for batch in batches(examples, self.batch_size, self.push_every, seed):
+            loss = backprop(objective, network, batch)
+            if not seen:
+                check_unchanged(network, objective.layout.params, start.params, LOCAL)
+            for name, parameter in parameters.items():
+                if parameter.grad is not None:
+                    sums[name].add_(parameter.grad)
+            descend(list(parameters.values()), lr)
+            total, seen = total + loss, seen + len(batch)
+        specs = objective.layout.params
+        return Update(
+            direction=pack(specs, sums),
+            buffers=buffers_of(objective, network, state),
+            weight=seen,
+            metrics={"train_loss": total.item() / self.push_every},
+            carry={"replica": pack(specs, dict(network.named_parameters()))} if self.carry else {},
+        )

@@ -1,0 +1,300 @@
+"""Local training on a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Any, ClassVar, Self
+
+import torch
+from pydantic import BeforeValidator, Field
+from torch import nn
+
+from roundweave.storage.errors import UsageError
+from roundweave.storage.parsing import at_commas
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors, views
+from roundweave.tasks.algorithms import options as option
+from roundweave.tasks.algorithms.algebra import Map
+from roundweave.tasks.algorithms.applies.schedules import Schedule, Scheduled
+from roundweave.tasks.algorithms.maps.backprop import arrived_at, backprop, backprop_in_pieces, batches, minus
+from roundweave.tasks.algorithms.maps.optimizer_state import Slot, find_slots, set_state, state_of
+from roundweave.tasks.algorithms.maps.optimizers import (
+    Stepper,
+    check_name,
+    check_steps,
+    decay_groups,
+    kept_optimizer,
+    made_optimizer,
+    optimizer_of,
+    own_optimizer,
+    trained_of,
+)
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.objective import Objective, buffers_of, copied
+from roundweave.tasks.numerics.devices import moved
+from roundweave.tasks.own_code.code import Code
+
+Optimizer = Annotated[
+    str | Code,
+    Field(description="the local optimizer: any of torch.optim, or FILE.py:fn, which makes one for a network"),
+    BeforeValidator(kept_optimizer, json_schema_input_type=str | Code),
+]
+
+Term = Callable[[str, torch.Tensor], torch.Tensor]
+"""What is added to a parameter's gradient, given its name and value; all three have the parameter's shape."""
+
+
+@dataclass(frozen=True)
+class LocalSgd(Scheduled, Map):
+    """Plain SGD on a partition, the base class of all local training.
+
+    It takes `local_steps` steps, or makes `local_epochs` passes (by default one), with batches in an order drawn
+    from the seed. `batch_size` None means the whole partition. With `accumulate` a step takes the mean gradient of
+    so many batches, or of the fewer that are left in a pass: that of one batch as large as all of them, except
+    where examples of a batch interact, as in BatchNorm. `lr_schedule` and `warmup` change `lr` over rounds;
+    `lr_schedule_by` says whether also over the steps of a round, which are then fractions of it.
+
+    >>> local = LocalSgd(local_epochs=2, batch_size=32, lr=0.1, lr_schedule="step:10:0.5")
+    >>> local.count(100), local.rate(State({}, round=10))
+    (8, 0.05)
+    """
+
+    either: ClassVar[tuple[str, str]] = ("local_steps", "local_epochs")
+    """Options of which only one may be given; a given one overrides the default of the other."""
+
+    pseudo_gradient: ClassVar[bool] = True
+
+    local_steps: option.LocalSteps = None
+    local_epochs: option.LocalEpochs = None
+    batch_size: option.BatchSize = 32
+    accumulate: option.Accumulate = 1
+    lr_schedule_by: option.LearningRateScheduleBy = "round"
+
+    def __post_init__(self) -> None:
+        if self.local_steps and self.local_epochs:
+            raise UsageError("give local_steps or local_epochs, not both")
+        super().__post_init__()
+        if self.accumulate > 1 and self.batch_size is None:
+            raise UsageError(f"accumulate = {self.accumulate} needs batches of a size; give batch_size")
+
+    @property
+    def step_size(self) -> int | None:
+        """The number of examples that a step's gradient is of; None means all of the partition."""
+        return self.batch_size and self.batch_size * self.accumulate
+
+    def count(self, examples: int) -> int:
+        """The number of steps in a round on a partition with so many examples."""
+        return self.local_steps or (self.local_epochs or 1) * -(-examples // (self.step_size or examples))
+
+    def rates(self, state: State, steps: int) -> list[float]:
+        """The learning rate of each of so many steps of the round that begins with this state."""
+        if self.lr_schedule_by == "round":
+            return [self.rate(state)] * steps
+        schedule = Schedule(self.lr_schedule, self.warmup)
+        return [self.lr * schedule(state.round + 1, step / steps, 1 / steps) for step in range(steps)]
+
+    def start(self, objective: Objective, state: State, seed: int) -> State:
+        """The state from which local training begins; `seed` is that of the partition and round."""
+        return state
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; the direction, old minus new parameters, is one vector (elements,) per dtype."""
+        return self.walk(objective, state, examples, seed, carry=carry)
+
+    def walk(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Examples,
+        seed: int,
+        term: Term | None = None,
+        carry: Mapping[str, Vectors] | None = None,
+    ) -> Update:
+        """Do one round of local training as `train` does; the direction is the start minus the new parameters."""
+        arrived, update = self.train(objective, state, examples, seed, term, carry=carry)
+        return replace(update, direction=minus(state.params, arrived))
+
+    def train(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Examples,
+        seed: int,
+        term: Term | None = None,
+        move: Vectors | None = None,
+        carry: Mapping[str, Vectors] | None = None,
+    ) -> tuple[Vectors, Update]:
+        """Do one round of local training; returns the new parameters, and the update without its direction.
+
+        `term` is added to every gradient before clipping. `move` is subtracted from the parameters after the first
+        step. `carry` has the optimizer's state by slot, if it is carried. Parameters, `move` and slots are one
+        vector (elements,) per dtype. The update's weight is the partition's number of examples (McMahan et al.
+        2017, Algorithm 1).
+        """
+        own = copied(self.start(objective, state, seed))
+        network = objective.over(own)
+        step, steps = self.stepper(objective, network, carry or {}), self.count(len(examples))
+        rates, total = self.rates(state, steps), torch.zeros((), device=next(network.parameters()).device)
+        for number, batch in enumerate(batches(examples, self.step_size, steps, seed)):
+            if self.accumulate > 1:
+                loss = backprop_in_pieces(objective, network, batch, self.batch_size or len(batch))
+            else:
+                loss = backprop(objective, network, batch)
+            total = total + loss  # not in place, as the sum has float64 if the loss has
+            if term is not None:
+                _add(step.trained, term)
+            if objective.accepts(step.parameters):
+                step(rates[number])
+            if move is not None and number == 0:
+                _subtract(network, views(objective.layout.params, move))
+        update = Update(
+            direction={},
+            buffers=buffers_of(objective, network, state),
+            weight=len(examples),
+            metrics={"train_loss": total.item() / steps},
+            carry=step.state(),
+        )
+        return arrived_at(network, objective.layout.params, own.params), update
+
+    def stepper(self, objective: Objective, network: nn.Module, carry: Mapping[str, Vectors]) -> Stepper:
+        """What takes the steps of a network's trained parameters; `carry` has vectors (element,) by slot."""
+        return Stepper(trained_of(network))
+
+
+@dataclass(frozen=True)
+class LocalSteps(LocalSgd):
+    """Local training from the round's state with any optimizer of torch.optim.
+
+    `optimizer` is a name, or a function of the user's that makes one for a network, whose groups' learning rates
+    `lr_schedule` multiplies; it then takes no `lr`. `no_decay_on` names parameters that do not decay.
+    The optimizer restarts each round, unless `optimizer_state` is ``carried``: then each partition keeps its
+    state, such as Adam's moments, in slots that are named after torch's keys. `clip_norm` bounds the gradient's L2
+    norm. With `init` ``per-partition`` each partition begins round 1 from initial weights of its own, drawn from
+    its seed.
+
+    >>> LocalSteps(local_steps=5, optimizer="adamw").optimizer
+    'AdamW'
+    """
+
+    lr: option.LearningRate = option.LEARNING_RATE
+    momentum: option.Momentum = 0.0
+    nesterov: option.Nesterov = False
+    optimizer: Optimizer = "SGD"
+    optimizer_options: option.OptimizerOptions = None
+    no_decay_on: option.NoDecayOn = ()
+    optimizer_state: option.OptimizerState = "fresh"
+    clip_norm: option.ClipNorm = None
+    init: option.Init = "shared"
+    slots: tuple[Slot, ...] | None = field(default=None, repr=False)
+    """What the optimizer keeps from round to round; None before it is known, see `bound`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "optimizer", own_optimizer(self.optimizer))
+        object.__setattr__(self, "no_decay_on", tuple(at_commas(self.no_decay_on)))
+        if isinstance(self.optimizer, Code):
+            self._check_own(self.optimizer.label)
+            return
+        check_name(self.optimizer)
+        if "lr" in (self.optimizer_options or {}):
+            raise UsageError("give lr as lr, not among the optimizer's options")
+        if self.all_options or self.no_decay_on:
+            trial = [torch.nn.Parameter(torch.zeros(1, 1))]
+            defaults = optimizer_of(self.optimizer, trial, self.lr, self.all_options).defaults
+            if self.no_decay_on and not defaults.get("weight_decay"):
+                raise UsageError(
+                    f"optimizer {self.optimizer} decays no weights here: give it a weight_decay, or leave "
+                    "no_decay_on out"
+                )
+
+    def _check_own(self, label: str) -> None:
+        """Refuse what the user's function decides. A default learning rate becomes 1, times which its own go."""
+        names = ("momentum", "nesterov", "optimizer_options", "no_decay_on")
+        if given := [name for name in names if getattr(self, name)]:
+            raise UsageError(f"optimizer {label} decides about {', '.join(given)} itself; leave that out")
+        if self.lr != 1.0 and not isinstance(self.lr, option.Default):
+            raise UsageError(f"optimizer {label} sets its learning rates itself; leave lr = {self.lr} out")
+        object.__setattr__(self, "lr", 1.0)
+
+    @property
+    def all_options(self) -> dict[str, Any]:
+        """All options of the optimizer except its learning rate."""
+        given = {"momentum": self.momentum, "nesterov": self.nesterov}
+        return {**(self.optimizer_options or {}), **{name: value for name, value in given.items() if value}}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the optimizer is plain SGD, which only subtracts lr times the gradient."""
+        return self.optimizer == "SGD" and not self.all_options
+
+    def optimizer_for(self, network: nn.Module) -> torch.optim.Optimizer:
+        """A new optimizer of a network, whose learning rates are relative to `lr`; raises `UsageError`."""
+        if isinstance(self.optimizer, Code):
+            return made_optimizer(self.optimizer, network)
+        trained = [*trained_of(network).values()]
+        groups = decay_groups(network, self.no_decay_on) if self.no_decay_on else trained
+        return optimizer_of(self.optimizer, groups, 1.0, self.all_options)
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The slots of the optimizer's state, each one vector (elements,) per dtype, if a partition keeps it."""
+        return tuple(slot.key for slot in self.slots or ())
+
+    def bound(self, objective: Objective, partitions: Any) -> Self:
+        """This map, after a trial step of its optimizer on the run's network, which shows what it keeps.
+
+        Raises `UsageError` if that fails, or if it keeps what cannot be carried though it should be.
+        """
+        if self.is_plain:
+            return replace(self, slots=())
+        network = objective.fresh()
+        optimizer = self.optimizer_for(network)
+        if self.optimizer_state == "carried":
+            bound = replace(self, slots=find_slots(optimizer, trained_of(network)))
+            if lacking := sorted({slot.key for slot in bound.slots or ()} - {*bound.carry}):
+                raise UsageError(
+                    f"map {type(self).__name__} has a carry without {', '.join(lacking)} of its optimizer"
+                )
+            return bound
+        check_steps(optimizer)
+        return replace(self, slots=())
+
+    def start(self, objective: Objective, state: State, seed: int) -> State:
+        """The round's state, or in round 1 the partition's own initial weights if `init` says so."""
+        own = self.init == "per-partition" and state.round == 0
+        if not own:
+            return state
+        device = next(iter(state.params.values())).device
+        return moved(objective.seeded(seed).initial(), lambda tensor: tensor.to(device))
+
+    def stepper(self, objective: Objective, network: nn.Module, carry: Mapping[str, Vectors]) -> Stepper:
+        trained = trained_of(network)
+        # Plain SGD needs no torch.optim, which takes 1.2 s to import and longer steps, for the same bits.
+        if self.is_plain:
+            return Stepper(trained, self.clip_norm)
+        optimizer = self.optimizer_for(network)
+        if self.optimizer_state == "fresh":
+            return Stepper(trained, self.clip_norm, optimizer)
+        if self.slots is None:
+            raise UsageError("what the optimizer keeps is not known yet: call the map's `bound` first")
+        kept = (optimizer, self.slots, trained, objective.layout.params)
+        set_state(*kept, carry)
+        return Stepper(trained, self.clip_norm, optimizer, partial(state_of, *kept))
+
+
+@torch.no_grad()
+def _subtract(network: torch.nn.Module, move: Mapping[str, torch.Tensor]) -> None:
+    """Subtract tensors, given by parameter name and of the parameters' shapes, from a network's parameters."""
+    for name, amount in move.items():
+        network.get_parameter(name).sub_(amount)
+
+
+def _add(parameters: Mapping[str, torch.nn.Parameter], term: Term) -> None:
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            added = term(name, parameter)
+            parameter.grad = added.clone() if parameter.grad is None else parameter.grad.to_dense().add_(added)

@@ -1,0 +1,198 @@
+"""A reduce that matches hidden units before it combines networks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+
+from roundweave.storage.errors import UsageError
+from roundweave.storage.values import state as values
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import TensorSpec, Vectors, pack, views
+from roundweave.tasks.algorithms.algebra import Reduce
+from roundweave.tasks.algorithms.reduces.table import find_reduce
+from roundweave.tasks.algorithms.reduces.tree import Gather, reduce_all
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.matching.check import check_function
+from roundweave.tasks.matching.groups import Tensors, UnitGroups
+from roundweave.tasks.matching.search.activations import BATCH, activation_moments
+from roundweave.tasks.matching.search.matches import By, Evidence, match_all, match_each
+from roundweave.tasks.matching.search.terms import Metric
+from roundweave.tasks.matching.tracing.export import Inputs
+from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.networks.objective import Objective, named_tensors
+
+To = Literal["start", "first", "many"]
+
+Match = Annotated[By, Field(description="by what hidden units are compared when they are matched")]
+MatchTo = Annotated[
+    To | None,
+    Field(
+        description="match to the round's start, the first network, or all to one another; none: start, or "
+        "where each partition began on its own, many"
+    ),
+]
+Soft = Annotated[
+    int | None, Field(ge=0, description="mix the k most similar units, 0 all, in place of a permutation")
+]
+Average = Annotated[str, Field(description="the reduce of networks whose units are matched, such as median")]
+
+
+@dataclass(frozen=True)
+class Networks:
+    """What `Matched` must know of a run's networks to match their units."""
+
+    objective: Objective
+    partitions: Partitions
+    units: UnitGroups
+
+    def tensors(self, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
+        """Every tensor of a network by name."""
+        return named_tensors(self.objective.layout, params, buffers, frozen)
+
+
+@dataclass(frozen=True)
+class Matched(Gather):
+    """Bring the units of the updates' networks into one order, then reduce them by another reduce.
+
+    `match` says by what units are compared, and `metric` how (the default depends on `match`). `match_to` says
+    what they are matched to: the network that the round started from (the default), the first update's network, or
+    all networks to one another (``many``). The networks are then reduced by the reduce that `average` names, or by
+    `inner` if it is given. `soft` k mixes the k most similar units, 0 all of them, by a softmax with
+    `temperature`; this does not preserve functions. Activations are computed on the first `examples` of partition
+    0. An update whose units are in order already passes unchanged. It must be `bound` to a run's networks before
+    the first round.
+
+    >>> Matched(match="activations", match_to="many").averaging
+    Mean(weighted=True)
+    """
+
+    match: Match = "weights"
+    match_to: MatchTo = None
+    soft: Soft = None
+    average: Average = "mean"
+    inner: Reduce | None = None
+    metric: Metric | None = None
+    temperature: float = 0.1
+    examples: int = 500
+    networks: Networks | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.soft is not None and self.to == "many":
+            raise UsageError("a soft match is to one network: to start or first, not many")
+
+    @property
+    def to(self) -> To:
+        return self.match_to or "start"
+
+    @property
+    def averaging(self) -> Reduce:
+        """The reduce of the networks whose units are in one order."""
+        return self.inner or find_reduce(self.average)
+
+    def bound(self, objective: Objective, partitions: Partitions) -> Matched:
+        """This reduce with the unit groups of a run's networks.
+
+        Raises `UnitsUnsound` if permuting them is unsound.
+        """
+        inputs = _inputs(partitions, BATCH if self.match != "weights" else 2)
+        network = objective.fresh()
+        units = find_units(network, inputs)
+        units = units.without(spec.name for spec in objective.layout.frozen)
+        check_function(network, inputs, units)
+        inner = self.averaging.bound(objective, partitions)
+        return replace(self, inner=inner, networks=Networks(objective, partitions, units))
+
+    @property
+    def matches(self) -> tuple[TensorSpec, ...]:
+        """The tensors of a match that are stored for each partition: one permutation or mixture for each group."""
+        if self.networks is None:
+            return ()
+        units = self.networks.units
+        mixed = {name for name in units.groups if self.soft is not None and units.mixes(name)}
+        return tuple(
+            TensorSpec(name, "float32", (len(table), len(table)))
+            if name in mixed
+            else TensorSpec(name, "int64", tuple(table.shape))
+            for name, table in units.identity().items()
+        )
+
+    def __call__(self, state: State, updates: Sequence[Update]) -> Update:
+        """Match and permute the networks, then call the inner reduce."""
+        if self.networks is None:
+            raise UsageError("Matched must be bound to the run's networks before its first round")
+        start = self.networks.tensors(state.params, state.buffers, state.frozen)
+        arrived = [_arrived(self.networks, state, update) for update in updates]
+        permutations = self._permutations(self.networks, state, start, arrived)
+        units = self.networks.units
+        moved = [units.permute(tensors, order) for tensors, order in zip(arrived, permutations, strict=True)]
+        aligned = [
+            _aligned(self.networks, state, update, tensors, permutation)
+            for update, tensors, permutation in zip(updates, moved, permutations, strict=True)
+        ]
+        reference = start if self.to == "start" else arrived[0]
+        matches = tuple(
+            values.Match(permutation, units.similarity(reference, tensors))
+            for tensors, permutation in zip(moved, permutations, strict=True)
+        )
+        return replace(reduce_all(self.averaging, state, aligned), matches=matches)
+
+    def _permutations(
+        self, networks: Networks, state: State, start: Tensors, arrived: Sequence[Tensors]
+    ) -> list[dict[str, torch.Tensor]]:
+        states = [start, *arrived] if self.to == "start" else list(arrived)
+        pairs = list(combinations(range(len(states)), 2))
+        if self.to != "many":
+            pairs = [(0, i) for i in range(1, len(states))]
+        moments: Mapping[Any, Any] = {}
+        if self.match != "weights" and pairs:
+            network = networks.objective.network(state)
+            inputs = _inputs(networks.partitions, self.examples)
+            moments = activation_moments(network, states, inputs, networks.units, pairs)
+        evidence = Evidence(states, networks.units, self.match, self.metric, moments)
+        if self.to == "many":
+            return match_all(evidence)
+        if self.soft is not None:
+            orders = match_each(evidence, self.soft or None, self.temperature)
+        else:
+            orders = match_all(evidence, "first")
+        return orders[1:] if self.to == "start" else orders
+
+
+@functools.lru_cache(maxsize=2)
+def _inputs(partitions: Partitions, count: int) -> Inputs:
+    examples = partitions.sample(0) if count == 2 else partitions.load(0, 0).train.first(count)
+    inputs: Inputs = examples.inputs
+    return inputs
+
+
+def _arrived(networks: Networks, state: State, update: Update) -> dict[str, torch.Tensor]:
+    params = {dtype: start - update.direction[dtype] for dtype, start in state.params.items()}
+    return networks.tensors(params, update.buffers, state.frozen)
+
+
+def _aligned(
+    networks: Networks, state: State, update: Update, moved: Tensors, permutation: Mapping[str, torch.Tensor]
+) -> Update:
+    """The update after a permutation of its network's units; `moved` are the permuted tensors."""
+    home = networks.units.identity()
+    if all(not t.is_floating_point() and torch.equal(t, home[name]) for name, t in permutation.items()):
+        return update
+    layout = networks.objective.layout
+    params = pack(layout.params, moved)
+    extras = {
+        name: pack(layout.params, networks.units.permute({**moved, **views(layout.params, vectors)}, permutation))
+        for name, vectors in update.extras.items()
+    }
+    return replace(
+        update,
+        direction={dtype: start - params[dtype] for dtype, start in state.params.items()},
+        buffers=pack(layout.buffers, moved),
+        extras=extras,
+    )

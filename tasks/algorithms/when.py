@@ -1,0 +1,131 @@
+"""When updates are applied: once all partitions have sent theirs, or one by one as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+from roundweave.storage.errors import UsageError
+from roundweave.storage.rounds.commits import InFlight
+from roundweave.tasks.algorithms import options as option
+
+Stale = Literal["drop", "scale"]
+"""What is done with updates that are too stale."""
+
+
+@dataclass(frozen=True)
+class Synchronous:
+    """A round waits for the updates of all partitions.
+
+    Example:
+        >>> import roundweave as rw
+        >>> algorithm = rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1), rw.Synchronous())
+    """
+
+
+@dataclass(frozen=True)
+class Asynchronous:
+    """Partitions push to a parameter server when they are ready, and do not wait for one another.
+
+    A partition fetches the server's state every `fetch_every` steps and pushes an update every `push_every` steps
+    (Dean et al. 2012, Algorithm 1). The staleness of an update is the number of server rounds after the fetched
+    state that accepted an update. An update with a higher staleness than `max_staleness` is refused; if `stale` is
+    ``scale``, it is multiplied by 1 / (1 + staleness) instead (Zhang et al. 2016, section 3). Without
+    `max_staleness` no update is refused, and ``scale`` applies to all. With a `buffer` of K a server round applies
+    the mean of K updates of different partitions (Nguyen et al. 2022, Algorithm 1), else one update.
+
+    >>> when = Asynchronous(max_staleness=2, fetch_every=4, push_every=2, stale="scale")
+    >>> [when.factor(staleness) for staleness in (0, 2, 3)], [when.fetches(push) for push in (1, 2, 3)]
+    ([1.0, 1.0, 0.25], [True, False, True])
+    """
+
+    max_staleness: option.MaxStaleness = None
+    fetch_every: int = 1
+    push_every: int = 1
+    stale: option.Stale = "drop"
+    buffer: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.fetch_every, self.push_every, self.buffer, (self.max_staleness or 0) + 1) < 1:
+            raise UsageError(f"{self}: staleness begins at 0, the other numbers at 1")
+        if self.stale not in get_args(Stale):
+            raise UsageError(f"stale {self.stale!r}: updates are dropped or scaled; give drop or scale")
+        if self.fetch_every % self.push_every:
+            raise UsageError(
+                f"fetch_every {self.fetch_every} is no multiple of push_every {self.push_every}: "
+                "a partition fetches only when it has pushed"
+            )
+
+    def fetches(self, push: int) -> bool:
+        """Whether a partition fetches the server's state before it maps this push; pushes count from 1."""
+        return (push - 1) * self.push_every % self.fetch_every == 0
+
+    def refusal(self, staleness: int) -> str | None:
+        """Why an update of this staleness is refused; None if it is not."""
+        if self.max_staleness is None or self.stale == "scale" or staleness <= self.max_staleness:
+            return None
+        return f"staleness {staleness} is above {self.max_staleness}"
+
+    def factor(self, staleness: int) -> float:
+        """The factor by which the direction of an update of this staleness is multiplied."""
+        return 1 / (1 + staleness) if self.stale == "scale" and staleness > (self.max_staleness or 0) else 1.0
+
+
+@dataclass(frozen=True)
+class Fetching(Asynchronous):
+    """Asynchronous settings for algorithms that have the option `fetch_every`."""
+
+    fetch_every: option.FetchEvery = 1
+
+
+@dataclass(frozen=True)
+class Pushing(Fetching):
+    """Asynchronous settings for algorithms that have the options `fetch_every` and `push_every`."""
+
+    push_every: option.PushEvery = 1
+
+
+@dataclass(frozen=True)
+class Buffered(Asynchronous):
+    """Asynchronous settings for algorithms that have the option `buffer`."""
+
+    buffer: option.Buffer = 2
+
+
+When = Synchronous | Asynchronous
+
+SYNCHRONOUS = Synchronous()
+
+
+@dataclass(frozen=True)
+class ServerRound:
+    """What a parameter server does in one round: whose pushes it applies, and which partitions fetch its state.
+
+    A partition that pushed and is not among the `fetching` fetches the state of the round before. One whose next
+    push begins without a fetch keeps its version. A partition that pushed earlier and has not begun its next push
+    may fetch again.
+
+    With a cohort, `partitions` are in the order of their pushes, else ascending. Where this says of a partition
+    that pushed what it does next, it is said of the one that was drawn after that push.
+    """
+
+    partitions: tuple[int, ...]
+    fetching: frozenset[int]
+
+
+Draw = Callable[[int, Collection[int]], int] | None
+"""Draws the partition of a cohort that computes next, from the number of pushes so far and who is in flight.
+
+None: there is no cohort, and the partition that pushed goes on.
+"""
+
+
+class Order(Protocol):
+    """An order in which the pushes of partitions arrive at a parameter server."""
+
+    def rounds(
+        self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight], draw: Draw = None
+    ) -> Iterator[ServerRound]:
+        """Yield the server's rounds from round `first` on; `in_flight` has what each partition has in flight."""
+        ...

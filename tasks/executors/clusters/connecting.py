@@ -1,0 +1,207 @@
+"""Connects to Dask: to a local cluster, an address, a scheduler file, or the current client."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+from distributed.security import Security
+
+from roundweave.storage.errors import ClusterError
+from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
+from roundweave.tasks.executors.clusters.plugins import Loosen, import_nothing_ahead, prompt
+from roundweave.tasks.executors.clusters.starting import is_class, refused, root_of, started_cluster
+from roundweave.tasks.executors.clusters.watching import begin_run
+from roundweave.tasks.executors.clusters.workers import WORKER_SECONDS, on_workers, scheduler_gone, wait_at_most
+from roundweave.tasks.executors.shared import shared
+from roundweave.tasks.numerics.fingerprints import source_digest
+
+CONNECT_SECONDS = 10
+"""The longest time to wait for the answer of a scheduler that was named."""
+
+STARTS = 3
+"""How often a local cluster is begun, as a worker may die before it has joined."""
+
+HERE = "127.0.0.1"
+"""Local clusters listen on this machine only, as anyone who reaches a scheduler can run code on it."""
+
+
+LOCAL_SETTINGS = {
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    # Measurements for Dask's web pages: at Dask's defaults they take each process 25 ms a second and disturb maps.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.system-monitor.disk": False,
+    # Failures reach the client as errors; the log would only add tracebacks of work that is then done again.
+    "distributed.logging.distributed": "critical",
+    # The first has `dask_setup`, the second imports torch before the worker joins, as a worker sends no heartbeats
+    # during an import.
+    "distributed.worker.preload": [
+        "roundweave.tasks.executors.clusters.plugins",
+        "roundweave.tasks.executors.clusters.ready",
+    ],
+    # Dask would drop a worker for good that dies again within the default, short time.
+    "distributed.deploy.lost-worker-timeout": "1d",
+    "distributed.scheduler.allowed-failures": 5,
+    # How long a worker tries to fetch data from another one that was just killed.
+    "distributed.comm.timeouts.connect": "10s",
+}
+
+NO_PAGES: dict[str, object] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+"""Further settings of a private cluster: no web pages, as those ask for no password."""
+
+
+@contextmanager
+def connect(
+    scheduler: str | None, workers: int, private: bool = False, wait_for_workers: float = WORKER_SECONDS
+) -> Iterator[Client]:
+    """Yield a client of the scheduler at an address or in a file, or of a new cluster of a named class.
+
+    If no scheduler is named, it is the current client, or else one of a new local cluster. Whenever there are no
+    workers, it waits for them for at most `wait_for_workers` seconds. Raises `ClusterError`.
+    """
+    current = _current_client()
+    if private and (scheduler is not None or current is not None):
+        raise ClusterError("--private is for a local cluster; one's own is as private as TLS makes it")
+    with ExitStack() as stack:
+        if scheduler is not None:
+            # Else Dask tells of a scheduler that is gone in 30 lines, before our own.
+            stack.enter_context(_silent())
+            connection = started_cluster(scheduler, workers) if is_class(scheduler) else _client(scheduler)
+            client = stack.enter_context(connection)
+        elif current is not None:
+            client = current
+        else:
+            cluster = stack.enter_context(local_cluster(workers, private))
+            client = stack.enter_context(Client(cluster, set_as_default=False))
+            prompt(client)
+        wait_at_most(client, wait_for_workers)
+        _make_ready(client)
+        yield client
+
+
+@contextmanager
+def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]:
+    """Start worker processes of one thread each on this machine; a private cluster uses TLS with a new key.
+
+    It is private, too, where Dask's settings require encryption. Raises `ClusterError`.
+    """
+    private = private or dask.config.get("distributed.comm.require-encryption")
+    options = {"processes": True, "silence_logs": "CRITICAL", "memory_limit": 0}
+    options |= {"n_workers": workers, "threads_per_worker": 1, "host": HERE, "dashboard_address": f"{HERE}:0"}
+    if private:
+        options |= {"security": Security.temporary(), "scheduler_kwargs": {"dashboard": False}}
+    import_nothing_ahead()
+    # Some settings are read when the cluster is made, others when a worker is lost.
+    with _silent(), _local_settings():
+        with _one_at_a_time, dask.config.set(NO_PAGES if private else {}):
+            cluster = _begun(options)
+        try:
+            yield cluster
+        finally:
+            # A nanny whose worker died while it began may have none to end; why the run ends matters more.
+            with suppress(AssertionError):
+                cluster.close()
+
+
+def _begun(options: Mapping[str, Any]) -> LocalCluster:
+    """A local cluster with all its workers; begun anew if one dies as it begins. Raises `ClusterError`."""
+    failure: Exception | None = None
+    for _ in range(STARTS):
+        try:
+            return LocalCluster(**options, env=dict(os.environ))
+        except Exception as error:  # noqa: BLE001 - whatever a setting of Dask or a worker's start leads to
+            failure = error
+        # A worker that died is a `RuntimeError`, or an `AssertionError` if its nanny has none to end.
+        if _unguarded() or not isinstance(root_of(failure), RuntimeError | AssertionError):
+            raise ClusterError(f"{refused('a local cluster', failure)}{_unguarded()}")
+    raise ClusterError(
+        f"the local cluster did not begin, {STARTS} times in a row ({failure}); do its workers have too little "
+        "memory? Give fewer --workers, or --executor inline"
+    )
+
+
+def _unguarded() -> str:
+    """Advice for a script that trains wherever it is imported; empty for others."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is None or "__name__" in Path(file).read_text(errors="replace"):
+        return ""
+    return f'; {file} must train below `if __name__ == "__main__":`, as worker processes import it'
+
+
+_one_at_a_time = threading.Lock()
+"""Held while a local cluster is made, as settings that are only its own are those of the process meanwhile."""
+
+
+@shared
+@contextmanager
+def _local_settings() -> Iterator[None]:
+    """Dask's settings for local clusters."""
+    with dask.config.set(LOCAL_SETTINGS | {"distributed.worker.multiprocessing-method": start_method()}):
+        yield
+
+
+@shared
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Have Dask log only critical lines.
+
+    `silence_logs` does so for Dask's own handlers alone. Dask has none if the program had set up handlers of its
+    own, as Prefect does, before Dask was imported.
+    """
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]  # each has its own level
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+def _client(scheduler: str) -> Client:
+    place = {"scheduler_file": scheduler} if Path(scheduler).suffix == ".json" else {"address": scheduler}
+    if "scheduler_file" in place and not Path(scheduler).is_file():
+        raise ClusterError(
+            f"no scheduler file {scheduler}; start one with `dask scheduler --scheduler-file {scheduler}`"
+        )
+    try:
+        return Client(**place, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise ClusterError(
+            f"no Dask scheduler answers at {scheduler} within {CONNECT_SECONDS} s; "
+            "start one with `dask scheduler`, or leave --scheduler out for a local cluster"
+        ) from error
+
+
+def _make_ready(client: Client) -> None:
+    """Tell the scheduler that a run begins; raises `ClusterError` where Roundweave is not installed."""
+    try:
+        begin_run(client)
+        on_workers(client, partial(client.run, source_digest))
+    except OSError as error:
+        raise scheduler_gone(error) from error
+    except ImportError as error:
+        raise ClusterError(
+            f"the scheduler or a worker has no Roundweave ({error}); install it there, as on the others"
+        ) from error
+    client.register_plugin(Loosen())
+
+
+def _current_client() -> Client | None:
+    try:
+        client: Client = Client.current()
+    except ValueError:
+        return None
+    return client if client.status == "running" else None

@@ -1,0 +1,210 @@
+"""Users' own functions, stored with their source so that a run can be replayed after their file has changed."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from roundweave.storage.errors import CODE_RAISES, CodeError, failing_as, one_line, reason
+from roundweave.storage.values.hashing import json_digest, text_digest
+from roundweave.tasks.own_code.definitions import definitions_of
+from roundweave.tasks.own_code.modules import PREFIX, Imports, called, file_of, is_library, load, module_of
+
+
+@dataclass(frozen=True)
+class Code:
+    """A user's function as the text of its file, or as a pickle if it has no file (in notebooks).
+
+    `module` is the module's name of its file. `siblings` has the texts of the user's other modules that it
+    imports, directly or indirectly, by their paths from the folder of the outermost package. `names` maps the
+    first word of an imported name to one of these modules. `definitions` has the digest of each definition in all
+    these files, by names such as ``helper.width``. A function of an installed package has no text: it is imported,
+    and `definitions` has the package's version.
+    """
+
+    reference: str
+    name: str
+    source: str = field(repr=False)
+    path: str = ""
+    module: str = ""
+    siblings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    names: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    pickled: str = field(default="", repr=False)
+    definitions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def digest(self) -> str:
+        """The digest of everything that decides the function's behaviour."""
+        return json_digest([self.name, self.pickled or self.definitions])
+
+    @property
+    def label(self) -> str:
+        """``FILE.py:function`` without the folder, or ``module:function``; in a notebook only the name."""
+        return f"{Path(self.path).name or self.module}:{self.name}".removeprefix(":")
+
+    def changed(self, other: Code) -> list[str]:
+        """The names of definitions that differ between this code and another state of it."""
+        mine, theirs = dict(self.definitions), dict(other.definitions)
+        return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
+
+    def now(self) -> Code:
+        """This code; for a function of an installed package, the code with the version installed now."""
+        return self if self.pickled or self.path else _of_library(self.module, self.name, self.reference)
+
+    def load(self) -> Callable[..., Any]:
+        """The function itself, made by running the stored source; raises `CodeError`."""
+        if self.pickled:
+            with failing_as(lambda error: CodeError(f"{self.reference}: {one_line(error)}; is it in PYTHONPATH?")):
+                function = cloudpickle.loads(base64.b64decode(self.pickled))
+        else:
+            function = getattr(_module(self), self.name, None)
+        if not callable(function):
+            raise CodeError(f"{self.reference}: the file has no such function")
+        return function  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Runs the user's code when it is unpickled, so that objects of its classes can be unpickled afterwards."""
+
+    code: tuple[Code, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _run, (self.code,)
+
+
+def _run(code: tuple[Code, ...]) -> None:
+    for module in code:
+        module.load()
+
+
+class WithCode:
+    """A base for dataclasses with values of users' classes; `code` is run before the values are unpickled."""
+
+    code: tuple[Code, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_code, (type(self), Ran(self.code), vars(self))
+
+
+def _with_code(kind: Callable[..., Any], _: None, fields: dict[str, Any]) -> Any:
+    return kind(**fields)
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text has the form ``FILE.py:function`` or ``module:function``."""
+    place, colon, name = text.rpartition(":")
+    return bool(colon) and name.isidentifier() and bool(place)
+
+
+def find_code(given: str | Callable[..., Any] | Code) -> Code:
+    """The code of a ``FILE.py:function``, a ``module:function`` or a callable; raises `CodeError`."""
+    if isinstance(given, Code):
+        return given
+    if callable(given):
+        return _from_callable(given)
+    place, _, name = given.rpartition(":")
+    if place.endswith(".py"):
+        return _from_file(Path(place), name, given)
+    here = file_of(Path.cwd(), place)
+    if here is not None and not is_library(here):
+        return _from_file(here, name, given, place)
+    try:
+        spec = importlib.util.find_spec(place)
+    except (ImportError, ValueError) as error:
+        raise CodeError(f"{given}: no module {place!r}, here or installed ({error})") from error
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        raise CodeError(f"{given}: no module {place!r} with Python source, here or installed")
+    return _from_file(Path(spec.origin), name, given, place)
+
+
+def code_of(function: Callable[..., Any]) -> Code:
+    """The code of a callable; of one that stored code defines, only where it is found while that code is loaded.
+
+    A part that the user's algorithm makes may hold such a function, whose file may have changed since.
+    """
+    if not str(getattr(function, "__module__", "")).startswith(PREFIX):
+        return _from_callable(function)
+    name = function.__qualname__
+    return Code(name, name, "", pickled=base64.b64encode(cloudpickle.dumps(function)).decode())
+
+
+def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
+    try:
+        source = path.read_text(encoding="utf-8")
+        path = path.resolve()
+        module = called(path, source, place)
+        if is_library(path):
+            return _of_library(module, name, reference)
+        folder = _folder(path, module)
+        imports = Imports(folder, module, source)
+        modules = {module_of(file): text for file, text in imports.texts.items()} | {imports.module: source}
+        definitions = tuple(definitions_of(imports.module, modules).items())
+    except (OSError, UnicodeDecodeError) as error:
+        raise CodeError(f"{reference}: cannot read {path} ({reason(error)})") from error
+    except SyntaxError as error:
+        file = error.filename if error.filename != "<unknown>" else "the file"
+        raise CodeError(f"{reference}: {file} does not run: {one_line(error)}") from error
+    siblings, names = (tuple(sorted(kept.items())) for kept in (imports.texts, imports.names))
+    code = Code(reference, name, source, str(path), module, siblings, names, definitions=definitions)
+    code.load()
+    return code
+
+
+def _of_library(module: str, name: str, reference: str) -> Code:
+    """The code of an installed package's function, whose behaviour is identified by the package's version."""
+    top = module.partition(".")[0]
+    code = Code(reference, name, "", module=module)
+    code.load()
+    version = str(getattr(sys.modules[top], "__version__", sys.version))
+    return replace(code, definitions=((f"{module} of {top}", version),))
+
+
+def _folder(path: Path, module: str) -> Path:
+    """The folder that holds the outermost package of a module's file."""
+    return path.parents[module.count(".") + (path.name == "__init__.py")]
+
+
+def _from_callable(function: Callable[..., Any]) -> Code:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    module = sys.modules.get(getattr(function, "__module__", ""), None)
+    file = getattr(module, "__file__", None)
+    if file and module and module.__name__ != "__main__" and getattr(module, name, None) is function:
+        return _from_file(Path(file), name, f"{file}:{name}", re.sub(rf"^{PREFIX}\w+\.", "", module.__name__))
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        source = ""
+    return Code(name, name, source, pickled=base64.b64encode(cloudpickle.dumps(function)).decode())
+
+
+def _module(code: Code) -> ModuleType:
+    """The module of a function: an installed one, else one made of the stored source, once per process."""
+    try:
+        if not code.path:
+            return importlib.import_module(code.module)
+        path = Path(code.path)
+        module = code.module or path.stem
+        folder = _folder(path, module)
+        texts = dict(code.siblings) | {path.relative_to(folder).as_posix(): code.source}
+        root = PREFIX + text_digest(repr((code.path, module, texts, code.names)))[:16]
+        return load(root, folder, module, texts, dict(code.names))
+    except CODE_RAISES as error:
+        reason = re.sub(rf"{PREFIX}\w+\.", "", one_line(error))
+        raise CodeError(f"{code.reference}: the file does not run: {reason}") from error
+
+
+def short_name(value: str | Code) -> str:
+    """A short name for people: a function's own name, or the part of a text before its colon."""
+    return value.name if isinstance(value, Code) else value.partition(":")[0]

@@ -1,0 +1,91 @@
+"""Tables of names: what a ``name`` or ``name:argument`` stands for, and one error for unknown names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from roundweave.storage.errors import CodeError, UsageError, failing_as, located, near
+from roundweave.tasks.own_code.code import Code
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a table: what it is, its home in `tasks` (``module:name``), and how its argument is written.
+
+    The argument stands after a colon; one in brackets may be left out. The module is imported when it is used.
+    """
+
+    about: str
+    home: str
+    argument: str = ""
+
+    def load(self) -> Any:
+        """What the entry stands for."""
+        module, _, name = self.home.partition(":")
+        return getattr(import_module(f"roundweave.tasks.{module}"), name)
+
+
+Table = Mapping[str, Entry]
+
+
+def spelled(table: Table) -> list[str]:
+    """How each name of a table is written, such as ``mnist:DIR``."""
+    return [_spelled(name, entry) for name, entry in table.items()]
+
+
+def _spelled(name: str, entry: Entry) -> str:
+    return f"{name}{'' if entry.argument.startswith('[') else ':'}{entry.argument}" if entry.argument else name
+
+
+def find(what: str, text: str, table: Table, *others: str) -> tuple[Entry, str]:
+    """The entry of a ``name`` or ``name:argument``, and the argument; raises `UsageError` for any other."""
+    name, _, argument = text.partition(":")
+    if name not in table:
+        raise unknown(what, text, [*spelled(table), *others])
+    entry = table[name]
+    if bool(argument) != bool(entry.argument):
+        wanted = (
+            f"needs its {entry.argument}: {_spelled(name, entry)}" if entry.argument else f"takes no {argument!r}"
+        )
+        raise UsageError(f"{what} {name} {wanted}")
+    return entry, argument
+
+
+def make(what: str, text: str, table: Table) -> Any:
+    """What an entry makes of ``name:argument:argument``, each of the type that is annotated; `UsageError`."""
+    name, *given = text.split(":")
+    if name not in table:
+        raise unknown(what, text, spelled(table))
+    function = table[name].load()
+    signature = inspect.signature(function, eval_str=True)
+    try:
+        texts = signature.bind(*given).arguments
+        arguments = {key: signature.parameters[key].annotation(value) for key, value in texts.items()}
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} {text!r} must be written {_spelled(name, table[name])}") from error
+    return function(**arguments)
+
+
+def make_own(what: str, code: Code, base: type) -> Any:
+    """A part that the user's code is, or gives when it is called; raises `CodeError`, `UsageError`."""
+    part = code.load()
+    if base not in type(part).__mro__:
+        with failing_as(lambda error: CodeError(f"{code.reference} failed with {located(error)}")):
+            part = part()
+    if base not in type(part).__mro__:
+        raise UsageError(
+            f"{what} {code.reference} must give a roundweave.{base.__name__}, not {type(part).__name__}"
+        )
+    return part
+
+
+def unknown(what: str, value: str, names: Iterable[str]) -> UsageError:
+    """The error for a name that is in no table, with the nearest and all that are."""
+    names = list(names)
+    meant = near(value.partition(":")[0], [name.partition(":")[0] for name in names])
+    hint = f"did you mean {meant[0]}? There" if meant else "there"
+    return UsageError(f"unknown {what} {value!r}; {hint} are {', '.join(names[:-1])}, and {names[-1]}")

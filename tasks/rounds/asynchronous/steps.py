@@ -1,0 +1,215 @@
+"""The steps of an asynchronous round as pure functions: a partition's map, and how the server applies its push."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.rounds.commits import Arrival, InFlight, ServerRecord, UpdateRecord
+from roundweave.storage.values.digests import match_digest
+from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.algorithms.maps.gradient import Downpour
+from roundweave.tasks.algorithms.reduces.tree import fold_updates
+from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
+from roundweave.tasks.data.loading import Partition
+from roundweave.tasks.networks.spectral import with_unit_vectors
+from roundweave.tasks.numerics.dtypes import accumulator
+from roundweave.tasks.numerics.pinning import limited, pinned
+from roundweave.tasks.own_code.code import Code, WithCode
+from roundweave.tasks.rounds.asynchronous.ledger import next_in_flight, standing
+from roundweave.tasks.rounds.failures import own_code
+from roundweave.tasks.rounds.guard import NOTHING, check_buffers, check_state
+from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.steps import Mapped, Outcome, map_partition
+
+
+@dataclass(frozen=True)
+class Pushed(WithCode):
+    """What a partition pushes to the server: its update, and the record that the commit will have of it.
+
+    `before` has the carry that the partition was mapped with; the partition goes on with it if the update is
+    refused. `began` is the number of the push and the version that it was mapped from, None if unknown.
+    """
+
+    partition: int
+    update: Update
+    record: UpdateRecord
+    before: Update = NOTHING
+    began: tuple[int, int] | None = None
+    code: tuple[Code, ...] = ()
+
+    @property
+    def carry(self) -> Mapping[str, Vectors]:
+        """What the partition carries to its next map, vectors (element,) by slot."""
+        return self.update.carry if self.record.refused is None else self.before.carry
+
+
+def recorded_push(work: Work, partition: int, record: UpdateRecord, update: Update) -> Pushed:
+    """Rebuild a push from its stored update and record, as it was before the server judged its staleness."""
+    stale = record.arrival and rules(work).refusal(record.arrival.staleness)
+    record = replace(record, refused=None if stale == record.refused else record.refused, arrival=None)
+    return Pushed(partition, update, record, code=work.code)
+
+
+def rules(work: Work) -> Asynchronous:
+    """The asynchronous settings of some work; only for work whose `when` is `Asynchronous`."""
+    when = work.algorithm.when
+    assert isinstance(when, Asynchronous)
+    return when
+
+
+def drawing(work: Work) -> Draw:
+    """What draws the partition that computes next; None without a cohort."""
+    earlier, partitions = work.before * rules(work).buffer, work.partitions
+    return (lambda pushes, busy: partitions.next_of(earlier + pushes, busy)) if work.in_turn else None
+
+
+def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:
+    """The server's record in the commit before a round; see `standing`. Raises `RoundFailed` for an odd one."""
+    server = recorded or standing(None, work.cohort(0) or range(work.partitions.split.partitions))
+    if len(server.in_flight) != work.partitions.taking_part:
+        raise RoundFailed(f"the server's record has {len(server.in_flight)} partitions in flight; restore it")
+    return server
+
+
+def map_version(
+    work: Work,
+    fetched: State,
+    in_flight: InFlight,
+    partition: int,
+    examples: Partition,
+    carry: Mapping[str, Vectors],
+) -> Mapped:
+    """Map a partition for the push that is in flight, from the state that it fetched and what it carries.
+
+    `carry` and the result's vectors are (element,).
+    """
+    return map_partition(work, fetched, in_flight.push, partition, examples, carried(work, in_flight, carry))
+
+
+def carried(work: Work, in_flight: InFlight, carry: Mapping[str, Vectors]) -> Mapping[str, Vectors]:
+    """What a partition carries to its next map, vectors (element,) by slot; nothing if a fetch replaces it."""
+    return {} if _begins_anew(work, in_flight) else carry
+
+
+def _begins_anew(work: Work, in_flight: InFlight) -> bool:
+    return isinstance(work.algorithm.map, Downpour) and rules(work).fetches(in_flight.push)
+
+
+def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[Pushed]) -> Outcome:
+    """Apply the pushes of a server round to the outcome of the round before.
+
+    `pushed` are in the order of `taken_in.partitions`. Raises `RoundFailed` if the new state is unsound, or if the
+    latest update of every partition is.
+    """
+    when, round = rules(work), before.state.round + 1
+    server = server_before(work, before.server)
+    if unknown := sorted({each.partition for each in pushed} - server.in_flight.keys()):
+        raise RoundFailed(f"round {round}: nothing of partition {unknown[0]} was in flight; restore its record")
+    records = {each.partition: _judged(when, server, each) for each in pushed}
+    accepted = {
+        each.partition: _scaled(each.update, when.factor(_staleness(records[each.partition])))
+        for each in pushed
+        if records[each.partition].refused is None
+    }
+    state, matches = _applied(work, before.state, accepted)
+    with own_code(round, "the apply"), limited(work.threads):
+        check_state(work.objective.layout, state, before.state)
+    records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
+    unsound = {each.partition: each.record.refused for each in pushed if each.record.refused is not None}
+    after = _after(work, server, taken_in, round, unsound, changed=bool(accepted))
+    return Outcome(state, records, _carry_from(work, before, server, pushed), matches, after)
+
+
+def _judged(when: Asynchronous, server: ServerRecord, pushed: Pushed) -> UpdateRecord:
+    """The record of a push that arrives, with its staleness, and refused if it is too stale.
+
+    Raises `RoundFailed` for another push than the one that is in flight.
+    """
+    expected, record = server.in_flight[pushed.partition], pushed.record
+    # What is recorded must be what was computed, or the round could not be replayed.
+    if pushed.began not in (None, (expected.push, expected.version)):
+        push = f"push {expected.push} from row {expected.version}"
+        raise RoundFailed(
+            f"partition {pushed.partition} pushed {pushed.began}, but {push} is in flight; start again"
+        )
+    staleness = server.steps - expected.steps
+    return replace(
+        record,
+        refused=record.refused or when.refusal(staleness),
+        metrics={**record.metrics, "staleness": float(staleness)},
+        arrival=Arrival(expected.push, expected.version, staleness),
+    )
+
+
+def _staleness(record: UpdateRecord) -> int:
+    assert record.arrival is not None
+    return record.arrival.staleness
+
+
+def _scaled(update: Update, factor: float) -> Update:
+    """Multiply an update's direction, vectors (element,), by a factor; it is computed in the accumulator type."""
+    if factor == 1.0:
+        return update
+    direction = {k: (v.to(accumulator(k)) * factor).to(v.dtype) for k, v in update.direction.items()}
+    return replace(update, direction=direction)
+
+
+def _applied(work: Work, before: State, accepted: Mapping[int, Update]) -> tuple[State, dict[int, Match]]:
+    """Reduce and apply the accepted updates, by partition. Without any, the state stays as it was before."""
+    rules, round = work.algorithm, before.round + 1
+    if not accepted:
+        return replace(before, round=round), {}
+    partitions = work.partitions.split.partitions
+    with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
+        start = work.counted(before)
+        reduced = rules.reduce.finish(start, fold_updates(rules.reduce, (0, partitions), accepted))
+        state = work.numbered(rules.apply(start, replace(reduced, count=len(accepted))))
+        check_buffers(state, before, reduced)
+        state = with_unit_vectors(work.objective, replace(state, round=round))
+        return state, dict(zip(sorted(accepted), reduced.matches, strict=False))
+
+
+def _carry_from(work: Work, before: Outcome, server: ServerRecord, pushed: Sequence[Pushed]) -> Mapping[int, int]:
+    """The round in which each partition's carry was stored, by partition.
+
+    A partition that fetched a state, and whose update is refused, has no carry.
+    """
+    sources = dict(before.carry_from)
+    for each in pushed if work.algorithm.map.carry else ():
+        if each.record.refused is None:
+            sources[each.partition] = before.state.round + 1
+        elif _begins_anew(work, server.in_flight[each.partition]):
+            sources.pop(each.partition, None)
+    return sources
+
+
+def _after(
+    work: Work,
+    server: ServerRecord,
+    taken_in: ServerRound,
+    round: int,
+    refused: Mapping[int, str],
+    changed: bool,
+) -> ServerRecord:
+    """The server's record after a round, which `changed` the state if an update was accepted.
+
+    `refused` has the reasons of unsound updates by partition.
+
+    Raises `RoundFailed` if the latest update of every partition is unsound; with a cohort, if those of so many
+    partitions are that came one after the other.
+    """
+    unsound = (set(server.unsound) - set(taken_in.partitions)) | refused.keys()
+    if work.in_turn and len(refused) < len(taken_in.partitions):
+        unsound = set()
+    if len(unsound) >= len(server.in_flight):
+        partition, reason = next(iter(refused.items()))
+        raise RoundFailed(
+            f"round {round}: no partition has a sound update left; partition {partition}: {reason}. "
+            f"Rounds to {round - 1} are kept and name the others; try a smaller lr, or check the data"
+        )
+    steps = server.steps + changed
+    in_flight = next_in_flight(rules(work), server, taken_in, round, steps, drawing(work))
+    return ServerRecord(in_flight, steps, tuple(sorted(unsound)))

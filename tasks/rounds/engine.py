@@ -1,0 +1,199 @@
+"""The engine, a loop that computes rounds over a communicator, and the committer, which stores them.
+
+The `inline` executor runs the engine alone, and ranks on Dask's workers run it as a process group. The tasks of
+the `graph` executor call the same functions (see `roundweave.tasks.rounds.persistence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
+from roundweave.storage.values.state import Update
+from roundweave.tasks.compute.communicator import Alone, Communicator
+from roundweave.tasks.data.loading import BlockExamples
+from roundweave.tasks.process_group.shared_memory import most_memory
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.committing import commit_round, reduce_round, score_outcome
+from roundweave.tasks.rounds.persistence.mapping import Rank, load_and_persist, map_persist_fold
+from roundweave.tasks.rounds.reduce_scatter import block_share, in_shares, reduce_in_shares
+from roundweave.tasks.rounds.scoring import Tally
+from roundweave.tasks.rounds.steps import BlockResult, Outcome
+
+KINDS = ("activations", "updates", "tensors")
+"""What ranks send: activations within a team, updates to other teams, tensors to the rank that writes."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What each rank tells the others in each round.
+
+    `sent` are the bytes that it has sent so far, in the order of `KINDS`; `memory` is the most that it has held,
+    in bytes.
+    """
+
+    halted: bool
+    sent: tuple[int, ...]
+    memory: int
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A round that is computed and not committed yet: its outcome, and the tallies of each block's scores.
+
+    The other fields are as in `commit_round`.
+    """
+
+    outcome: Outcome
+    tallies: Sequence[Sequence[Tally]]
+    updates: Mapping[int, Update] = field(default_factory=dict)
+    process_group: ProcessGroupRecord | None = None
+    digests: Mapping[str, str] | None = None
+
+
+class BlockData:
+    """Loads the examples of a block, and keeps those of the last split or cohort that was asked for."""
+
+    def __init__(self, block: int, draw: int | None = None, examples: BlockExamples | None = None) -> None:
+        self.block = block
+        self._draw = draw
+        self._examples = examples or {}
+
+    def __call__(
+        self, job: Job, round: int, load: Callable[[Job, int, int], BlockExamples] = load_and_persist
+    ) -> BlockExamples:
+        """The examples of the block in a round, by partition. If split or cohort changed, `load` reads them."""
+        if (draw := job.draw(round)) != self._draw:
+            self._draw, self._examples = draw, load(job, round, self.block)
+        return self._examples
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Computes rounds as one rank, together with the ranks that map `others`, the other blocks.
+
+    The ranks of a `team` share one network. `writers` are the same ranks; through this communicator they send
+    tensors to the one that writes. If `reporting`, the commits record what the process group sent and held.
+    """
+
+    rank: Rank
+    data: BlockData
+    others: Communicator = field(default_factory=Alone)
+    team: Communicator = field(default_factory=Alone)
+    writers: Communicator = field(default_factory=Alone)
+    reporting: bool = True
+
+    def rounds(
+        self, outcome: Outcome, last: int, halted: Callable[[], bool] = lambda: False
+    ) -> Iterator[Computed]:
+        """Yield each round after an outcome, up to `last`, once it is computed.
+
+        `halted` is asked in each round. If any rank says yes, all ranks end without this round.
+        """
+        job, before = self.rank.job, list[Report]()
+        shared = self.team.ranks == 1 and in_shares(job, self.others.ranks)
+        for round in range(outcome.state.round + 1, last + 1):
+            data = self.data(job, round)
+            mapped = map_persist_fold(self.rank, outcome, data, self.data.block)
+            reports, blocks = zip(*self._exchanged(mapped, halted(), shared), strict=True)
+            if any(report.halted for team in reports for report in team):
+                return
+            if shared:
+                outcome = reduce_in_shares(job, outcome, blocks, self.others)
+            else:
+                outcome = reduce_round(job, outcome, blocks)
+            del mapped, blocks  # frees the updates, each as large as the state
+            digests = self.rank.persist_state(outcome) if self.data.block == 0 else None
+            scored = job.attempt.scored(round)
+            tallies = self.others.all_gather(score_outcome(job, outcome, data)) if scored else []
+            now = [report for team in zip(*reports, strict=True) for report in team]
+            record = _record(now, before, self.team.ranks) if self.reporting else None
+            before = now
+            yield Computed(outcome, tallies, process_group=record, digests=digests)
+
+    def _exchanged(
+        self, mapped: BlockResult, halted: bool, shared: bool
+    ) -> list[tuple[list[Report], BlockResult]]:
+        """Exchange reports and the results of blocks with all teams.
+
+        With `shared`, this rank gets only its own share of the elements of each block's result.
+        """
+        sent = tuple(each.sent for each in (self.team, self.others, self.writers))
+        team, ranks = self.team.all_gather(Report(halted, sent, most_memory())), self.others.ranks
+        if not shared:
+            return self.others.all_gather((team, mapped))
+        return self.others.scatter([(team, block_share(mapped, rank, ranks)) for rank in range(ranks)])
+
+
+def _record(ranks: Sequence[Report], before: Sequence[Report], team: int) -> ProcessGroupRecord:
+    """What a round cost, from the reports of all ranks after its maps and after those of the round before.
+
+    `team` is the number of ranks that share a network.
+    """
+    totals = [
+        [sum(each) for each in zip(*(report.sent for report in reports), strict=True)]
+        for reports in (ranks, before)
+    ]
+    sent = [now - then for now, then in zip_longest(*totals, fillvalue=0)]
+    return ProcessGroupRecord(
+        len(ranks), team, dict(zip(KINDS, sent, strict=True)), tuple(report.memory for report in ranks)
+    )
+
+
+class Committer:
+    """Commits rounds; if `ahead`, it does so in a thread of its own while the next round is computed.
+
+    `closing` is the last round of a window, whose state is always stored. `notify` is called with the number of
+    each round that is committed.
+    """
+
+    def __init__(
+        self, job: Job, ahead: bool = True, closing: int = 0, notify: Callable[[int], None] = lambda round: None
+    ) -> None:
+        self.job = job
+        self.ahead = ahead
+        self.closing = closing
+        self.notify = notify
+        self._pending: Future[Commit] | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the last commit says that the run stops."""
+        return self._pending is not None and self._pending.done() and bool(self._pending.result().stop)
+
+    def commits(self, rounds: Iterable[Computed]) -> Iterator[Commit]:
+        """Commit each round, and yield the commits. An error of one is raised, and ends them.
+
+        No commit is under way when this ends.
+        """
+        previous = None
+        if not self.ahead:  # a thread that is only waited for would cost a round up to a millisecond
+            for computed in rounds:
+                previous = self._commit(computed, previous)
+                yield previous
+            return
+        with ThreadPoolExecutor(1) as thread:
+            for computed in rounds:
+                if self._pending is not None:
+                    previous = self._pending.result()
+                    yield previous
+                self._pending = thread.submit(self._commit, computed, previous)
+            if self._pending is not None:
+                yield self._pending.result()
+
+    def _commit(self, computed: Computed, previous: Commit | None) -> Commit:
+        commit = commit_round(
+            self.job,
+            computed.outcome,
+            computed.tallies,
+            previous,
+            closing=computed.outcome.state.round == self.closing,
+            updates=computed.updates,
+            process_group=computed.process_group,
+            digests=computed.digests,
+        )
+        self.notify(commit.round)
+        return commit

@@ -1,0 +1,112 @@
+"""The result of replaying a round: the same bits, or the first part that differs, and by how much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from roundweave.storage.errors import listed
+from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.storage.values.digests import differing_tensor
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first part of a replayed round that differs from what is stored.
+
+    `path` is that of a tensor, or the name of a field of the record. `partition` is that of the update, None for
+    the state. `largest` is the largest absolute difference of two numbers at one place: 0 if only the bits differ,
+    inf if only one of the two is finite, None if there is nothing to subtract. `said` explains more.
+    """
+
+    path: str
+    partition: int | None = None
+    largest: float | None = None
+    said: str = ""
+
+    def __str__(self) -> str:
+        where = self.path if self.partition is None else f"{self.path} of partition {self.partition}"
+        by = "" if self.largest is None else f" by up to {self.largest:.6g}"
+        return f"{where}{by}" + (f": {self.said}" if self.said else "")
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """The result of replaying a round: all bits are the same if it has neither a `difference` nor a `lacking`.
+
+    `lacking` says what is no longer stored, so that the round could not be replayed. `raised` are the partitions
+    whose maps raised in training; they were not mapped again.
+    """
+
+    round: int
+    difference: Difference | None = None
+    lacking: str | None = None
+    raised: tuple[int, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """What differs, is lacking, or was not mapped again; empty if there is nothing to say."""
+        raised = f"partition {listed(self.raised)} not mapped again, as it had raised" if self.raised else ""
+        return self.lacking or (str(self.difference) if self.difference else raised)
+
+    @property
+    def status(self) -> str:
+        """``bit-identical``, ``differs``, or ``not replayed``."""
+        if self.lacking is not None:
+            return "not replayed"
+        return "bit-identical" if self.difference is None else "differs"
+
+    @property
+    def identical(self) -> bool:
+        """Whether every update and the state have the bits that were committed."""
+        return self.status == "bit-identical"
+
+    def __str__(self) -> str:
+        return f"round {self.round}: {self.status}" + (f", {self.said}" if self.said else "")
+
+
+def record_difference(partition: int, replayed: UpdateRecord, stored: UpdateRecord | None) -> Difference | None:
+    """The first field of an update's record that differs, None if none does; the digests are not compared."""
+    if stored is None:
+        return Difference("update", partition, said="it took no part")
+    if replayed.raised:
+        return Difference("refused", partition, said=f"{replayed.refused} instead of {stored.refused}")
+    for word in ("weight", "refused"):
+        now, then = getattr(replayed, word), getattr(stored, word)
+        if now != then:
+            return Difference(word, partition, said=f"{now} instead of {then}")
+    return None
+
+
+def tensor_difference(
+    replayed: Mapping[str, torch.Tensor], stored: Mapping[str, torch.Tensor], partition: int | None = None
+) -> Difference | None:
+    """The first tensor that differs, or that only one side has; None if all are equal.
+
+    Both sides have tensors, each (*shape), by path.
+    """
+    path = differing_tensor(stored, replayed)
+    if path is None:
+        return None
+    if path not in replayed or path not in stored:
+        side = "stored" if path in stored else "replayed"
+        return Difference(path, partition, said=f"it is only {side}")
+    largest = largest_difference(replayed[path], stored[path])
+    return Difference(path, partition, largest, "" if largest else "only signs of zeros or kinds of NaN")
+
+
+def difference_as_json(largest: float | None) -> float | str | None:
+    """A largest difference as a value for JSON, which has no infinity."""
+    return "inf" if largest is not None and math.isinf(largest) else largest
+
+
+def largest_difference(some: torch.Tensor, others: torch.Tensor) -> float:
+    """The largest absolute difference of two tensors, both (*shape); inf if only one of two numbers is finite."""
+    wide = torch.complex128 if some.is_complex() else torch.float64
+    left, right = some.to(wide), others.to(wide)
+    same = (left == right) | (left.isnan() & right.isnan())
+    apart = (left - right).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+    return apart.max().item() if apart.numel() else 0.0

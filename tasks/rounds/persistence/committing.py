@@ -1,0 +1,151 @@
+"""What ends a round: reduce and apply the results of its blocks, score the state, and commit it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from roundweave.storage.places.base import beside
+from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord
+from roundweave.storage.rounds.splits import split_record
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.values.state import State, Update
+from roundweave.tasks.data.loading import BlockExamples, Partition
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.rounds.job import Attempt, Job, Work
+from roundweave.tasks.rounds.persistence.exchanging import own_params
+from roundweave.tasks.rounds.scoring import Tally
+from roundweave.tasks.rounds.steps import (
+    BlockResult,
+    Outcome,
+    fold_results,
+    judge_round,
+    reduce_apply,
+    score_block,
+)
+
+
+def fold_round(job: Job, round: int, blocks: Sequence[BlockResult]) -> BlockResult:
+    """Fold the results of neighbouring blocks into one result, as if they were one block."""
+    return fold_results(job.work, round, blocks)
+
+
+def reduce_round(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
+    """The outcome of a round from its blocks' results. Nothing is written: `commit_round` does it."""
+    return reduce_apply(job.work, before, blocks)
+
+
+def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
+    """Score the state after a round on the held-out examples of a block; `commit_round` stores the score."""
+    return score_block(job.work, after.state, data, own_params(job.work, job.attempt.open(), after))
+
+
+def score_initial(work: Work, initial: State, gather: Callable[..., list[Any]]) -> Score | None:
+    """The score of the state that a run begins with, on the held-out examples that its first round scores.
+
+    One process scores examples that all partitions have. Partitions have no scores of their own yet. `gather`
+    calls a function with numbers, where the examples lie.
+    """
+    partitions, every = work.partitions, range(work.partitions.split.partitions)
+    scorers = [partitions.readable(0)]
+    if partitions.source.partitioned and not partitions.shared:
+        scorers = [each for each in work.cohort(1) or every if partitions.readable(each) == each]
+    tallies = gather(functools.partial(_score_initial, work, initial, scorers), range(len(scorers)))
+    return judge_round(work, 0, [tally for each in tallies for tally in each])[0]
+
+
+def _score_initial(work: Work, initial: State, scorers: Sequence[int], place: int) -> list[Tally]:
+    """The tallies of the held-out examples of the partition at a place among those that score."""
+    held_out = work.partitions.held_out_part(scorers[place], place, len(scorers))
+    return score_block(work, initial, {scorers[place]: Partition(held_out, held_out)})
+
+
+def commit_round(
+    job: Job,
+    after: Outcome,
+    tallies: Sequence[Sequence[Tally]],
+    previous: Commit | None,
+    closing: bool,
+    updates: Mapping[int, Update] = MappingProxyType({}),
+    process_group: ProcessGroupRecord | None = None,
+    digests: Mapping[str, str] | None = None,
+) -> Commit:
+    """Write a round's state and its commit, after which the round exists.
+
+    Does nothing if the attempt has stopped at the `previous` commit, and returns that one. `closing` is true for
+    the last round of a window: its state is always stored, since the next window begins from it. `updates`, by
+    partition, are those that were not stored when they were mapped. `process_group` says what its ranks sent and
+    held. `digests` are those of the state's tensors, if the state is stored already.
+    """
+    store, state, attempt = job.attempt.open(), after.state, job.attempt
+    previous = previous or store.log.read(state.round - 1)
+    if previous.stop and previous.token == attempt.token:
+        return previous
+    stored = closing or attempt.stores_state(state.round)
+    with beside(store.place, store.schema.state_bytes) as persist:
+        kept = {p: update for p, update in updates.items() if _stores_update(attempt, after, p)}
+        persist(store.tensors.write_updates, state.round, kept)
+        if digests is None:
+            persist(_persist_state, attempt, store, after, stored)
+        before = store.log.link_before(state.round)
+        described = store.describe(state, attempt.token, attempt.epoch, digests)
+    scored, own = judge_round(job.work, state.round, [tally for block in tallies for tally in block])
+    records = {p: replace(r, metrics={**r.metrics, **own.get(p, {})}) for p, r in after.records.items()}
+    now = time.time()
+    commit = replace(
+        described,
+        updates=records,
+        carry_from=after.carry_from,
+        server=after.server,
+        split=_split(job.work.partitions, job.split(state.round)),
+        score=scored,
+        updates_stored=attempt.keep.writes_updates(state.round),
+        stored=stored,
+        executor=attempt.executor,
+        process_group=process_group,
+        seconds=max(0.0, now - max(previous.time, attempt.started)),
+        time=now,
+    )
+    commit = _with_best(attempt, commit, previous)
+    return store.commit(commit, before)
+
+
+def _stores_update(attempt: Attempt, after: Outcome, partition: int) -> bool:
+    """Whether an update of a computed round is stored, as `Job.stores_update` says of one that was just mapped."""
+    round = after.state.round
+    return attempt.keep.writes_updates(round) or after.carry_from.get(partition) == round
+
+
+def _persist_state(attempt: Attempt, store: RoundStore, after: Outcome, stored: bool) -> None:
+    """Write the matches of a round, and its state if it is to be `stored`. A committed round is left as it is."""
+    round = after.state.round
+    if not store.log.has(round):
+        if stored:
+            store.tensors.write_state(after.state)
+        kept = {p: match for p, match in after.matches.items() if _stores_update(attempt, after, p)}
+        store.tensors.write_matches(round, kept)
+
+
+@functools.lru_cache(maxsize=2)
+def _split(partitions: Partitions, number: int) -> SplitRecord | None:
+    """The commit's record of a split. It is cached, as it is the same for all rounds of the split."""
+    if partitions.source.partitioned:
+        return None
+    return split_record(number, partitions.assignment(number))
+
+
+def _with_best(attempt: Attempt, commit: Commit, previous: Commit) -> Commit:
+    """Add to a commit the best loss so far, the number of scores since then, and why the run stops, if it does."""
+    best, left_out, since_best = previous.best, previous.best_left_out, previous.since_best
+    if (score := commit.score) is not None:
+        lower = best is None or (score.left_out, score.loss) < (left_out, best)
+        since_best += 1
+        if lower and math.isfinite(score.loss):
+            best, left_out, since_best = score.loss, score.left_out, 0
+    commit = replace(commit, best=best, best_left_out=left_out, since_best=since_best)
+    return replace(commit, stop=attempt.stop_reason(commit))

@@ -1,0 +1,282 @@
+"""Maps of a block: read from the store what a map needs, store each update, and fold them.
+
+Updates are written by the process that computed them. They need not travel to be stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from roundweave.storage.places.base import beside
+from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.values.digests import update_digest
+from roundweave.storage.values.state import Update
+from roundweave.storage.values.tensors import Vectors
+from roundweave.tasks.data.loading import BlockExamples, Partition
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_source, fingerprint, source_digest
+from roundweave.tasks.numerics.memory import LARGE, trim_memory
+from roundweave.tasks.numerics.pinning import generators_kept
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.exchanging import exchanged
+from roundweave.tasks.rounds.persistence.recomputing import recomputed
+from roundweave.tasks.rounds.steps import (
+    BlockResult,
+    Mapped,
+    Outcome,
+    fold_block,
+    map_groups,
+    map_partition,
+)
+
+
+def read_outcome(job: Job, round: int) -> Outcome:
+    """The outcome of a committed round, verified; it is recomputed if its state is not stored."""
+    return recomputed(job.work, job.attempt.open(), round)
+
+
+def load_and_persist(job: Job, round: int, block: int) -> BlockExamples:
+    """Load the examples of a block's partitions that take part in a round, and store the split.
+
+    Block 0 stores which example is in which partition, unless the data came in partitions.
+    """
+    partitions = job.work.partitions
+    if block == 0 and not partitions.source.partitioned:
+        _persist_split(job.attempt.open(), partitions, job.split(round))
+    return load_block(job, round, block)
+
+
+@functools.lru_cache(maxsize=2)
+def _persist_split(store: RoundStore, partitions: Partitions, number: int) -> None:
+    """Store a split, once for all rounds of it: to look whether it is stored reads all of it."""
+    store.splits.write(number, partitions.assignment)
+
+
+def load_block(job: Job, round: int, block: int) -> BlockExamples:
+    """Load the examples of a block's partitions that take part in a round, and store nothing.
+
+    Those that take part share the held-out examples of a whole data set.
+    """
+    plan, number, load = job.plan_of(round), job.split(round), job.work.partitions.load
+    scorers = len(plan.taking_part)
+    examples = {
+        p: load(number, p, place, scorers)
+        for place, p in zip(plan.places(block), plan.members(block), strict=True)
+    }
+    return ExamplesInTurn(job.work.partitions, number, examples) if job.work.in_turn else examples
+
+
+class ExamplesInTurn(dict[int, Partition]):
+    """The examples of the block's part of a parameter server's first cohort, by which the network is scored.
+
+    Those of any other partition are loaded under the split of a `number` whenever it is their turn to compute.
+    """
+
+    def __init__(self, partitions: Partitions, number: int, first: BlockExamples) -> None:
+        super().__init__(first)
+        self.partitions, self.number = partitions, number
+
+    def __missing__(self, partition: int) -> Partition:
+        return self.partitions.load(self.number, partition, 0, self.partitions.taking_part)
+
+
+Again = Callable[[Callable[[], Mapped]], Mapped]
+"""Runs a map once more after it raised: in this process, on another worker, or by other means."""
+
+
+def here(map_again: Callable[[], Mapped]) -> Mapped:
+    """Run a map once more in this process."""
+    return map_again()
+
+
+Persist = Callable[[int, Mapped, float], Callable[[], UpdateRecord]]
+"""Stores an update: called with the round, the update, and the seconds that its map took.
+
+It returns a function that waits until the update is written, and gives its record. Updates of neighbouring
+partitions may be stored together, once the last of them is given.
+"""
+
+
+class Rank(Protocol):
+    """How a process reads and stores its part of a network: the whole, or its share of one that ranks share."""
+
+    @property
+    def job(self) -> Job:
+        """The job on this part of the network."""
+        ...
+
+    def read_outcome(self, round: int) -> Outcome:
+        """This part of the outcome of a committed round, verified."""
+        ...
+
+    def read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
+        """What a partition carried away from round `source`, vectors (element,) by slot; empty for no round."""
+        ...
+
+    def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
+        """The final result of a map: mapped once more if it raised, and refused if it is on any rank."""
+        ...
+
+    def persisting(self, partitions: Iterable[int]) -> AbstractContextManager[Persist]:
+        """A context that gives the function to store the updates of these partitions with.
+
+        When it ends, all are written.
+        """
+        ...
+
+    def persist_state(self, after: Outcome) -> Mapping[str, str] | None:
+        """Store the state after a round, and return the digests of its tensors.
+
+        None means that nothing is done yet: `commit_round` stores the state.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class WholeNetwork:
+    """A process that has the whole network. `again` maps a partition once more if its map raised."""
+
+    job: Job
+    again: Again = here
+
+    def read_outcome(self, round: int) -> Outcome:
+        return read_outcome(self.job, round)
+
+    def read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
+        return read_carry(self.job, source, partition)
+
+    def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
+        return (
+            self.again(partial(map_again, self.job, before, mapped.partition, examples))
+            if mapped.raised
+            else mapped
+        )
+
+    @contextmanager
+    def persisting(self, partitions: Iterable[int]) -> Iterator[Persist]:
+        """A context in which updates are stored, each shard once it is complete.
+
+        If they are large or the store is far, they are stored during the next maps.
+        """
+        store = self.job.attempt.open()
+        shard = store.schema.shard
+        wanted = Counter(partition // shard for partition in partitions)
+        shards: dict[int, list[tuple[Mapped, float]]] = defaultdict(list)
+        written: dict[int, Future[dict[int, UpdateRecord]]] = {}
+        with beside(store.place, store.schema.state_bytes * max(wanted.values(), default=0)) as call:
+
+            def persist(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
+                partition, number = mapped.partition, mapped.partition // shard
+                shards[number].append((mapped, seconds))
+                if len(shards[number]) == wanted[number]:
+                    written[number] = call(_persist, self.job, store, round, shards.pop(number))
+                return lambda: written[number].result()[partition]
+
+            yield persist
+
+    def persist_state(self, after: Outcome) -> None:
+        return None
+
+
+def map_and_persist(
+    job: Job, before: Outcome, data: BlockExamples, block: int, again: Again = here
+) -> BlockResult:
+    """Map a block with the whole network, store its updates, and fold them.
+
+    `again` maps a partition once more if its map raised.
+    """
+    return map_persist_fold(WholeNetwork(job, again), before, data, block)
+
+
+NEIGHBOURS = 4
+"""How many networks of neighbours a process holds while it averages those of a block's partitions."""
+
+
+def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: int) -> BlockResult:
+    """Map a block's partitions, store their updates, refuse those that are unsound, and fold the others.
+
+    `data` are the examples of the partitions that take part. Updates are stored where the job keeps them; then
+    refused ones of the right shape are, too.
+    """
+    job = rank.job
+    check_machine(job)
+    round = before.state.round + 1
+    # Neighbours in a ring or grid are read again for the partitions around them.
+    read = functools.lru_cache(NEIGHBOURS)(rank.read_carry) if job.work.topology else rank.read_carry
+    carries = (exchanged(job.work, before, partition, read) for partition in data)
+    updates: dict[int, Update | None] = {}
+    records: dict[int, Callable[[], UpdateRecord]] = {}
+    began = time.perf_counter()
+    with generators_kept(), rank.persisting(data) as persist:
+        for group in map_groups(job.work, before.state, zip(data, data.values(), carries, strict=True)):
+            seconds = (time.perf_counter() - began) / len(group)
+            for each in group:
+                mapped = rank.settled(before, each, data[each.partition])
+                records[mapped.partition] = persist(round, mapped, seconds)
+                updates[mapped.partition] = None if mapped.refused else mapped.update
+            began = time.perf_counter()
+        if job.attempt.open().schema.state_bytes >= LARGE:
+            trim_memory()
+        nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
+    return BlockResult(nodes, {partition: record() for partition, record in records.items()}, job.work.code)
+
+
+def map_again(job: Job, before: Outcome, partition: int, examples: Partition) -> Mapped:
+    """Map one partition of a round once more, in whichever process this is called."""
+    check_machine(job)
+    carry = exchanged(job.work, before, partition, partial(read_carry, job))
+    return map_partition(job.work, before.state, before.state.round + 1, partition, examples, carry)
+
+
+def check_machine(job: Job) -> None:
+    """Raise `NumericsMismatch` if this machine, or its Roundweave, may compute other bits than the run."""
+    where = f"worker process {os.getpid()} on {_host()}"
+    if job.work.source:
+        check_source(job.work.source, source_digest(), where)
+    if job.work.fingerprint is not None:
+        check_fingerprint(job.work.fingerprint, fingerprint(job.work.compute.device), where)
+
+
+def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vectors]:
+    """What a partition carried away from round `source`, vectors (element,) by slot; empty for no round."""
+    return {} if source is None else job.attempt.open().tensors.read_carry(source, partition)
+
+
+def _persist(
+    job: Job, store: RoundStore, round: int, shard: Sequence[tuple[Mapped, float]]
+) -> dict[int, UpdateRecord]:
+    """Write those updates of a shard that are to be stored, and return the records of all, by partition.
+
+    Each update comes with the seconds that its map took.
+    """
+    stored = {each.partition: each.update for each, _ in shard if job.stores_update(round, each.refused)}
+    store.tensors.write_updates(round, stored)
+    return {mapped.partition: record_of(mapped, seconds) for mapped, seconds in shard}
+
+
+def record_of(mapped: Mapped, seconds: float, digest: str | None = None) -> UpdateRecord:
+    """The commit's record of an update whose map took `seconds`; the digest is computed unless it is given."""
+    return UpdateRecord(
+        digest=update_digest(mapped.update) if digest is None else digest,
+        weight=mapped.update.weight,
+        refused=mapped.refused,
+        metrics={name: float(value) for name, value in mapped.update.metrics.items()},
+        seconds=seconds,
+        worker=f"{_host()}:{os.getpid()}",
+    )
+
+
+@functools.cache
+def _host() -> str:
+    return socket.gethostname()

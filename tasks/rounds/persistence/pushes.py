@@ -1,0 +1,120 @@
+"""Tasks of asynchronous rounds: they map what partitions push, apply pushes, and commit rounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from roundweave.storage.rounds.commits import Commit, InFlight
+from roundweave.storage.values.state import Update
+from roundweave.tasks.algorithms.when import ServerRound
+from roundweave.tasks.data.loading import BlockExamples
+from roundweave.tasks.rounds.asynchronous.steps import Pushed, carried, map_version, serve
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.committing import commit_round, score_outcome
+from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, read_carry, read_outcome, record_of
+from roundweave.tasks.rounds.scoring import Tally
+from roundweave.tasks.rounds.steps import Mapped, Outcome
+
+Ref = list[Any]
+"""Where a push is, ``[result, place]``: the result of its task is a list of pushes, `place` the index in it."""
+
+Version = Sequence[Outcome]
+"""The outcomes of rounds computed together, of which the last is the version that maps fetch."""
+
+Due = tuple[int, InFlight, Version, Ref | int | None]
+"""A map to run: the partition, what is in flight of it, the version that it fetched, and where its carry is.
+
+The carry is in its push before; or it is read from the store, from the update of the round given; None for none.
+"""
+
+
+def make_pushes(job: Job, data: BlockExamples, dues: Sequence[Due], again: Again) -> list[Pushed]:
+    """Map partitions of one block, one after the other, and return their pushes.
+
+    `data` are the examples of all partitions of the block. If a map raises, `again` runs it once more. The updates
+    are not stored here, because their rounds are known only once they arrive at the server.
+    """
+    return [_make_push(job, data, *due, again=again) for due in dues]
+
+
+def _make_push(
+    job: Job,
+    data: BlockExamples,
+    partition: int,
+    in_flight: InFlight,
+    fetched: Version,
+    before: Ref | int | None,
+    again: Again,
+) -> Pushed:
+    carry = read_carry(job, before, partition) if before is None or isinstance(before, int) else at(before).carry
+
+    def map_it() -> Mapped:
+        check_machine(job)
+        return map_version(job.work, fetched[-1].state, in_flight, partition, data[partition], carry)
+
+    started = time.perf_counter()
+    mapped = map_it()
+    if mapped.raised:
+        mapped = again(map_it)
+    record = record_of(mapped, time.perf_counter() - started)
+    began, own = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
+    return Pushed(partition, mapped.update, record, own, began, job.work.code)
+
+
+def at(ref: Ref) -> Pushed:
+    pushed: Sequence[Pushed]
+    pushed, place = ref
+    return pushed[place]
+
+
+def pushes_at(refs: Sequence[Ref]) -> list[Pushed]:
+    return [at(ref) for ref in refs]
+
+
+def serve_rounds(
+    job: Job, before: Version, rounds_taken: Sequence[ServerRound], pushed: Sequence[Sequence[Ref]]
+) -> Version:
+    """The outcomes of the server's next rounds, from the pushes that each of them applies."""
+    outcomes = [before[-1]]
+    for taken_in, refs in zip(rounds_taken, pushed, strict=True):
+        outcomes.append(serve(job.work, outcomes[-1], taken_in, pushes_at(refs)))
+    return outcomes[1:]
+
+
+def newest(job: Job, outcomes: Version) -> Version:
+    """The last outcome alone: a task of its own, so that who fetches it does not get those before, too."""
+    return outcomes[-1:]
+
+
+def read_version(job: Job, round: int) -> Version:
+    """The version after a committed round, from the store."""
+    return [read_outcome(job, round)]
+
+
+def score_version(job: Job, version: Version, data: BlockExamples) -> Sequence[Tally]:
+    """The tallies of a block's partitions for a version."""
+    return score_outcome(job, version[-1], data)
+
+
+def commit_server_rounds(
+    job: Job,
+    served: Sequence[tuple[Sequence[Outcome], Sequence[Sequence[Ref]], Sequence[Sequence[Tally]]]],
+    last: int,
+) -> list[Commit]:
+    """Commit rounds as the server computed them. Ends early after a commit that says to stop.
+
+    `served` has, for rounds computed together, their outcomes, the pushes of each, and the tallies of the last
+    one's scores. `last` is the last round of the window.
+    """
+    commits: list[Commit] = []
+    for outcomes, pushed, tallies in served:
+        for outcome, refs in zip(outcomes, pushed, strict=True):
+            previous, closing = commits[-1] if commits else None, outcome.state.round == last
+            updates = {push.partition: push.update for push in pushes_at(refs)}
+            scores = tallies if outcome is outcomes[-1] else ()
+            commits.append(commit_round(job, outcome, scores, previous, closing, updates))
+            if commits[-1].stop:
+                return commits
+    return commits

@@ -1,0 +1,279 @@
+"""Robust reduces: what they have in common, whatever is corrupted in an update, and each by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.values.state import State, Update
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.robust import Bulyan, GeometricMedian, Krum, Median, Robust, TrimmedMean
+from roundweave.tasks.algorithms.reduces.tree import reduce_all
+
+STATE = State({}, round=6)
+SIX = [Median(), TrimmedMean(0), TrimmedMean(2), Krum(1), Krum(1, keep=3), GeometricMedian()]
+COORDINATEWISE = [Median(), TrimmedMean(1), TrimmedMean(3)]
+WITHSTANDING = [*COORDINATEWISE, Krum(1), Krum(2), Bulyan(1), GeometricMedian()]
+
+numbers = st.floats(-10, 10, width=32)
+
+
+def updates_of(rows: list[list[float]], weights: list[int] | None = None) -> list[Update]:
+    weights = weights or [1] * len(rows)
+    return [Update({"float32": torch.tensor(row)}, weight=w) for row, w in zip(rows, weights, strict=True)]
+
+
+def reduced(reduce: Robust, rows: list[list[float]]) -> torch.Tensor:
+    return reduce_all(reduce, STATE, updates_of(rows)).direction["float32"]
+
+
+@st.composite
+def corrupted(draw: st.DrawFn, reduce: Robust, elements: int = 3) -> tuple[list[list[float]], list[list[float]]]:
+    """Honest updates, and as many corrupted ones as the reduce withstands, among which they are mixed."""
+    count = draw(st.integers(max(reduce.needs, 3), 9))
+    bad = reduce.breakdown(count)
+    row = st.lists(numbers, min_size=elements, max_size=elements)
+    far = st.lists(st.sampled_from([-1e6, 1e6, 0.0, 3e38, -3e38]), min_size=elements, max_size=elements)
+    honest = draw(st.lists(row, min_size=count - bad, max_size=count - bad))
+    return honest, draw(st.permutations(honest + draw(st.lists(far, min_size=bad, max_size=bad))))
+
+
+@pytest.mark.parametrize("reduce", [*COORDINATEWISE, Bulyan(1)], ids=repr)
+@given(data=st.data())
+@settings(deadline=None, max_examples=20)
+def test_each_coordinate_stays_within_the_range_of_the_honest(reduce: Robust, data: st.DataObject) -> None:
+    honest, rows = data.draw(corrupted(reduce))
+    found, sound = reduced(reduce, rows), torch.tensor(honest)
+    assert (found >= sound.min(0).values - 1e-5).all()
+    assert (found <= sound.max(0).values + 1e-5).all()
+
+
+@pytest.mark.parametrize("reduce", WITHSTANDING, ids=repr)
+@given(data=st.data())
+@settings(deadline=None, max_examples=20)
+def test_the_center_stays_near_the_honest(reduce: Robust, data: st.DataObject) -> None:
+    """Within a small multiple of how far the honest lie apart, which corrupted numbers do not enter."""
+    honest, rows = data.draw(corrupted(reduce))
+    sound = torch.tensor(honest).double()
+    apart = torch.cdist(sound, sound).max() + 0.1
+    nearest = (sound - reduced(reduce, rows).double()).norm(dim=1).min()
+    assert nearest <= 2 * len(rows) * apart
+
+
+@pytest.mark.parametrize("reduce", [*COORDINATEWISE, GeometricMedian(), Mean()], ids=repr)
+def test_one_more_corrupted_update_breaks_it(reduce: Robust) -> None:
+    def spoilt(count: int) -> float:
+        return reduced(reduce, [[1.0 + n / 100] for n in range(9 - count)] + [[1e6]] * count).item()
+
+    withstood = reduce.breakdown(9) if isinstance(reduce, Robust) else 0
+    assert spoilt(withstood) < 2
+    assert spoilt(withstood + 1) > 1e3
+
+
+@pytest.mark.parametrize("reduce", SIX, ids=repr)
+def test_buffers_and_extras_are_as_robust_as_the_direction(reduce: Robust) -> None:
+    """The direction of the corrupted update is sound, all else of it is not."""
+    bad = torch.tensor([1e6])
+    updates = [
+        Update(
+            {"float32": torch.tensor([number])},
+            {"float32": torch.tensor([number]), "int64": torch.tensor([7]), "bool": torch.tensor([False])},
+            {"control": {"float32": torch.tensor([number])}},
+        )
+        for number in (1.0, 1.0, 1.0, 1.0)
+    ]
+    poison = Update(
+        {"float32": torch.ones(1)},
+        {"float32": bad, "int64": torch.tensor([2**60]), "bool": torch.tensor([True])},
+        {"control": {"float32": bad}},
+    )
+    found = reduce_all(reduce, STATE, [*updates, poison])
+    exact = {name: vector.tolist() for name, vector in found.buffers.items() if name != "float32"}
+    assert exact == {"int64": [7], "bool": [False]}
+    assert (found.buffers["int64"].dtype, found.buffers["bool"].dtype) == (torch.int64, torch.bool)
+    if reduce.breakdown(5):
+        assert found.buffers["float32"].item() == pytest.approx(1.0, abs=1e-2)
+        assert found.extras["control"]["float32"].item() == pytest.approx(1.0, abs=1e-2)
+
+
+@pytest.mark.parametrize("reduce", SIX, ids=repr)
+def test_a_weight_buys_nothing(reduce: Robust) -> None:
+    rows = [[1.0], [2.0], [3.0], [4.0], [9.0]]
+    plain = reduce_all(reduce, STATE, updates_of(rows))
+    heavy = reduce_all(reduce, STATE, updates_of(rows, [1, 1, 1, 1, 10**9]))
+    assert torch.equal(plain.direction["float32"], heavy.direction["float32"])
+    assert heavy.weight == 10**9 + 4
+
+
+@pytest.mark.parametrize("reduce", SIX, ids=repr)
+def test_every_dtype_comes_back_in_its_own_vector(reduce: Robust) -> None:
+    rows = [1.0, 2.0, 3.0, 4.0, 5.0]
+    both = [
+        Update({"bfloat16": torch.tensor([n, n]).bfloat16(), "float64": torch.tensor([10 * n]).double()})
+        for n in rows
+    ]
+    found = reduce_all(reduce, STATE, both).direction
+    assert {name: (vector.dtype, vector.shape) for name, vector in found.items()} == {
+        "bfloat16": (torch.bfloat16, (2,)),
+        "float64": (torch.float64, (1,)),
+    }
+    assert found["float64"].item() == pytest.approx(10 * found["bfloat16"][0].item(), rel=1e-2)
+
+
+@pytest.mark.parametrize("reduce", [Median(), GeometricMedian(), TrimmedMean(0)], ids=repr)
+def test_a_lone_update_passes_with_its_bits(reduce: Robust) -> None:
+    lone = Update({"float32": torch.tensor([1e-45, 3e38, -0.1])})
+    assert torch.equal(reduce_all(reduce, STATE, [lone]).direction["float32"], lone.direction["float32"])
+
+
+@pytest.mark.parametrize(
+    ("reduce", "needed"), [(TrimmedMean(1), 3), (TrimmedMean(4), 9), (Krum(0), 3), (Krum(1), 5), (Krum(1, 6), 7)]
+)
+def test_too_few_updates_fail_the_round(reduce: Robust, needed: int) -> None:
+    reduced(reduce, [[float(n)] for n in range(needed)])
+    with pytest.raises(
+        RoundFailed, match=rf"^round 7: .*needs {needed} updates, {needed - 1} were accepted; use more"
+    ):
+        reduced(reduce, [[float(n)] for n in range(needed - 1)])
+
+
+def test_a_corrupted_partition_breaks_the_mean_of_a_run_but_not_its_median(train, own) -> None:
+    """The partition with one example more sends back a thousand times its direction, the other way."""
+    source = """
+from dataclasses import dataclass, replace
+from roundweave import Algorithm, LocalSteps, Map, Mean, Median, Sgd
+@dataclass(frozen=True)
+class Poison(Map):
+    def __call__(self, objective, state, examples, carry, seed):
+        update = LocalSteps(local_epochs=1)(objective, state, examples, carry, seed)
+        bad = {k: -1000 * v for k, v in update.direction.items()}
+        return replace(update, direction=bad) if len(examples) == 540 else update
+def mean():
+    return Algorithm(Poison(), Mean(), Sgd(1.0))
+def median():
+    return Algorithm(Poison(), Median(), Sgd(1.0))
+"""
+    path = own(source)
+    fields = {"model": "logistic", "partitions": 3, "rounds": 3}
+    broken, kept = (train(algorithm=f"{path}:{name}", name=name, **fields) for name in ("mean", "median"))
+    assert broken.round(3).score.accuracy < 0.5
+    assert kept.round(3).score.accuracy > 0.8
+
+
+def test_of_a_square_it_is_the_middle_wherever_one_corner_is_moved_outwards() -> None:
+    """The diagonals' crossing has the smallest sum, and stays when a corner moves along its diagonal."""
+    for far in (2.0, 10.0, 1e6):
+        points = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [far, far]])
+        assert GeometricMedian().center(points).tolist() == pytest.approx([1.0, 1.0], abs=1e-2)
+
+
+def test_of_a_triangle_it_is_the_point_that_sees_its_sides_at_120_degrees() -> None:
+    """Fermat's point of (-1, 0), (1, 0), (0, 2): (0, 1 / sqrt 3)."""
+    points = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
+    found = GeometricMedian().center(points)
+    assert found.tolist() == pytest.approx([0.0, 1 / math.sqrt(3)], abs=1e-3)
+
+
+def test_a_start_at_one_of_the_updates_is_left_where_it_is_not_the_best() -> None:
+    """The median of each coordinate is the first point, which sees the two others at less than 120 degrees."""
+    points = torch.tensor([[0.0, 0.0], [-1.0, 2.0], [10.0, -0.1]])
+    found = GeometricMedian().center(points)
+    assert (points - found).norm(dim=1).sum() < points.norm(dim=1).sum()
+
+
+def test_more_than_half_at_one_place_are_that_place_to_the_bit() -> None:
+    points = torch.tensor([[0.1, 0.7], [0.1, 0.7], [0.1, 0.7], [5.0, -3e38], [1e6, 2.0]])
+    assert torch.equal(GeometricMedian().center(points), points[0])
+
+
+@given(st.integers(3, 8), st.integers(0, 99), st.integers(0, 7))
+@settings(deadline=None, max_examples=25)
+def test_no_point_around_has_a_smaller_sum_of_distances(count: int, seed: int, direction: int) -> None:
+    points = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed)).double()
+    found = GeometricMedian(steps=1000, tolerance=1e-9, smoothing=1e-6).center(points)
+
+    def total(point: torch.Tensor) -> float:
+        return (points - point).norm(dim=1).sum().item()
+
+    around = 0.05 * torch.eye(4).double().repeat(2, 1)[direction] * (1 if direction < 4 else -1)
+    assert total(found) <= total(found + around) + 1e-6
+
+
+POINTS = torch.tensor([[1.0], [2.0], [2.5], [4.0], [1e6]])
+"""With f = 1 the two nearest count: sums of squares 3.25, 1.25, 2.5, 6.25, and that of the last."""
+
+
+def test_the_update_with_the_nearest_neighbours_is_taken_as_it_is() -> None:
+    assert Krum(1).center(POINTS).item() == 2.0
+
+
+def test_of_the_best_few_the_mean() -> None:
+    assert Krum(1, keep=2).center(POINTS).item() == 2.25
+    assert Krum(1, keep=3).center(POINTS).item() == pytest.approx((1.0 + 2.0 + 2.5) / 3)
+
+
+def test_one_update_is_taken_whole_and_not_coordinate_by_coordinate() -> None:
+    points = torch.tensor([[0.0, 1.0], [0.1, 1.1], [0.2, 0.9], [0.1, 0.9], [-1e6, 1e6]])
+    found = Krum(1).center(points)
+    assert any(torch.equal(found, point) for point in points[:4])
+
+
+def test_corrupted_updates_that_agree_are_not_taken() -> None:
+    """Two that are equal are each other's nearest, but with f = 2 a score counts three: 6 for 1, 2 and 3."""
+    points = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0], [50.0], [50.0]])
+    assert Krum(2).center(points).item() == 1.0
+
+
+def test_colluders_that_fill_a_score_break_it() -> None:
+    """With f = 1 of 5 a score counts two: three that agree have each other."""
+    points = torch.tensor([[1.0], [2.0], [1e6], [1e6], [1e6]])
+    assert Krum(1).center(points).item() == 1e6
+
+
+def test_of_equals_the_first_is_taken() -> None:
+    points = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    assert Krum(0).center(points).tolist() == [1.0, 0.0]
+
+
+def test_distances_beyond_the_type_do_not_confuse_it() -> None:
+    points = torch.tensor([[1.0], [2.0], [2.5], [4.0], [3e38], [-3e38], [3e38]])
+    assert Krum(2).center(points).item() in (1.0, 2.0, 2.5, 4.0)
+
+
+def test_of_an_odd_number_the_middle_one_and_of_an_even_number_the_mean_of_two() -> None:
+    points = torch.tensor([[5.0, -1.0], [1.0, 7.0], [2.0, 0.0], [9.0, 3.0]])
+    assert Median().center(points[:3]).tolist() == [2.0, 0.0]
+    assert Median().center(points).tolist() == [3.5, 1.5]
+
+
+def test_it_withstands_fewer_than_half() -> None:
+    assert [Median().breakdown(count) for count in (1, 2, 3, 4, 5)] == [0, 0, 1, 1, 2]
+
+
+FIVE = torch.tensor([[3.0], [-100.0], [2.0], [50.0], [7.0]])
+
+
+@pytest.mark.parametrize(("f", "wanted"), [(0, -38 / 5), (1, 12 / 3), (2, 3.0)])
+def test_of_five_without_extremes(f: int, wanted: float) -> None:
+    assert TrimmedMean(f).center(FIVE).item() == pytest.approx(wanted)
+
+
+def test_all_but_the_middle_left_out_is_the_median() -> None:
+    assert torch.equal(TrimmedMean(2).center(FIVE), Median().center(FIVE))
+
+
+def test_each_coordinate_is_trimmed_by_itself() -> None:
+    points = torch.tensor([[0.0, 9.0], [1.0, -9.0], [5.0, 1.0]])
+    assert TrimmedMean(1).center(points).tolist() == [1.0, 1.0]
+
+
+def test_bulyan_by_hand() -> None:
+    """Of seven, Krum selects the five from 0 to 4; their median is 2, and the mean of the three nearest, too."""
+    rows = [[0.0], [1.0], [2.0], [3.0], [4.0], [5.5], [1e6]]
+    assert reduced(Bulyan(1), rows).tolist() == [2.0]
+    assert reduced(Bulyan(0), [[0.0], [1.0], [5.0]]).tolist() == [2.0]

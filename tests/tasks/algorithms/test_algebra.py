@@ -1,0 +1,216 @@
+"""The tree: whoever computes which nodes, the root has the same bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roundweave.storage.errors import UsageError
+from roundweave.storage.values.state import State, Update
+from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.algorithms.maps.gradient import Gradient
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.tree import Gather, cover, fold, reduce_all
+
+STATE = State({"float32": torch.zeros(5)})
+
+
+@dataclass(frozen=True)
+class Trace(Reduce):
+    """Writes down who was joined with whom."""
+
+    def join(self, left: str, right: str) -> str:
+        return f"({left} {right})"
+
+    def finish(self, state: State, node: str) -> str:
+        return node
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
+    partitions = draw(st.integers(1, 40))
+    cuts = draw(st.sets(st.integers(1, partitions - 1))) if partitions > 1 else set()
+    return partitions, list(pairwise([0, *sorted(cuts), partitions]))
+
+
+def updates_of(count: int) -> list[Update]:
+    generator = torch.Generator().manual_seed(count)
+    return [
+        Update({"float32": torch.randn(5, generator=generator) * 10.0 ** (n % 7)}, weight=n + 1)
+        for n in range(count)
+    ]
+
+
+def by_blocks(reduce, leaves, partitions: int, spans: list[tuple[int, int]]):
+    """The root by way of the nodes that each block computes on its own."""
+
+    def leaf(first: int, last: int):
+        if last - first > 1:
+            raise KeyError
+        return leaves[first]
+
+    nodes = {node: fold(reduce, node, leaf) for span in spans for node in cover(0, partitions, *span)}
+    return fold(reduce, (0, partitions), lambda first, last: nodes[first, last])
+
+
+@given(blocks())
+def test_the_nodes_of_a_block_are_disjoint_and_make_it_up(case) -> None:
+    partitions, spans = case
+    for low, high in spans:
+        nodes = cover(0, partitions, low, high)
+        assert [row for first, last in nodes for row in range(first, last)] == list(range(low, high))
+
+
+@given(st.integers(1, 200), st.data())
+def test_a_block_needs_few_nodes(partitions: int, data: st.DataObject) -> None:
+    low = data.draw(st.integers(0, partitions - 1))
+    high = data.draw(st.integers(low + 1, partitions))
+    assert len(cover(0, partitions, low, high)) <= max(1, 2 * (partitions - 1).bit_length())
+
+
+def test_the_tree_splits_in_the_upper_middle() -> None:
+    names = list("abcdefg")
+    assert by_blocks(Trace(), names, 5, [(0, 5)]) == "(((a b) c) (d e))"
+    assert by_blocks(Trace(), names, 7, [(0, 7)]) == "(((a b) (c d)) ((e f) g))"
+
+
+@given(blocks(), st.data())
+def test_any_blocks_and_any_absences_give_the_same_tree(case, data: st.DataObject) -> None:
+    partitions, spans = case
+    absent = data.draw(st.sets(st.integers(0, partitions - 1)))
+    leaves = [None if n in absent else str(n) for n in range(partitions)]
+    whole = by_blocks(Trace(), leaves, partitions, [(0, partitions)])
+    assert by_blocks(Trace(), leaves, partitions, spans) == whole
+    present = [leaf for leaf in leaves if leaf is not None]
+    assert (whole or "").replace("(", "").replace(")", "").split() == present
+
+
+@given(blocks(), st.data())
+@settings(deadline=None)
+def test_any_blocks_give_the_mean_the_same_bits(case, data: st.DataObject) -> None:
+    partitions, spans = case
+    absent = data.draw(st.sets(st.integers(0, partitions - 1), max_size=partitions - 1))
+    leaves = [None if n in absent else update for n, update in enumerate(updates_of(partitions))]
+    one, many = (
+        Mean().finish(STATE, by_blocks(Mean(), leaves, partitions, spans)) for spans in ([(0, partitions)], spans)
+    )
+    assert torch.equal(one.direction["float32"], many.direction["float32"])
+    assert one.weight == many.weight == sum(leaf.weight for leaf in leaves if leaf)
+
+
+def test_the_bits_do_depend_on_the_shape_of_the_tree() -> None:
+    """Else the test above would show nothing."""
+    one, two, three = (Update({"float32": torch.tensor([number])}) for number in (1e8, -1e8, 1.0))
+    left = Mean().join(Mean().join(one, two), three)
+    right = Mean().join(one, Mean().join(two, three))
+    assert (left.direction["float32"].item(), right.direction["float32"].item()) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_a_lone_participant_is_passed_through_untouched(place: int) -> None:
+    lone = updates_of(1)[0]
+    leaves = [lone if n == place else None for n in range(5)]
+    assert by_blocks(Mean(), leaves, 5, [(0, 2), (2, 5)]) is lone
+
+
+def test_nobody_reduces_to_nothing() -> None:
+    assert by_blocks(Mean(), [None] * 4, 4, [(0, 4)]) is None
+
+
+@dataclass(frozen=True)
+class Listed(Gather):
+    """Gives the last of the updates, with the number of them."""
+
+    def __call__(self, state: State, updates: tuple[Update, ...]) -> Update:
+        weights = [update.weight for update in updates]
+        assert weights == sorted(weights)
+        return Update(updates[-1].direction, weight=len(updates))
+
+
+@given(blocks())
+@settings(deadline=None)
+def test_a_gathering_reduce_sees_all_updates_in_the_order_of_partitions(case) -> None:
+    partitions, spans = case
+    node = by_blocks(Listed(), updates_of(partitions), partitions, spans)
+    assert Listed().finish(STATE, node).weight == partitions
+
+
+def test_reducing_a_list_is_folding_its_tree() -> None:
+    updates = updates_of(6)
+    folded = Mean().finish(STATE, by_blocks(Mean(), updates, 6, [(0, 6)]))
+    assert torch.equal(reduce_all(Mean(), STATE, updates).direction["float32"], folded.direction["float32"])
+
+
+# What a part declares.
+
+
+@dataclass(frozen=True)
+class Half(Map):
+    """Declares one slot, and leaves the rest at its defaults."""
+
+    share: float = 0.5
+    carry = ("memory",)
+
+
+def test_declarations_have_defaults_and_are_no_fields() -> None:
+    assert [field.name for field in fields(Half)] == ["share"]
+    assert (Half().carry, Half().extras) == (("memory",), ())
+    assert (Gradient().carry, Mean().gathers) == ((), False)
+    assert [[field.name for field in fields(part)] for part in (Mean, Listed)] == [["weighted"], []]
+    assert repr(Half()) == "Half(share=0.5)"
+
+
+@dataclass(frozen=True)
+class Plain(Apply):
+    """Needs no memory, hence no init."""
+
+    def __call__(self, state: State, update: Update) -> State:
+        return state
+
+
+def test_an_apply_has_no_memory_unless_it_says_so() -> None:
+    assert Plain().init(STATE.params) == {}
+
+
+class Own:
+    """Inherits nothing, though it has the shape of each of the three."""
+
+    carry = extras = ()
+
+    def __call__(self, *anything: object) -> None:
+        raise AssertionError
+
+    init = bound = join = finish = breakdown = __call__
+
+
+@pytest.mark.parametrize("part", ["map", "reduce", "apply"])
+def test_a_part_that_does_not_inherit_is_refused_by_name(part: str) -> None:
+    parts = {"map": Gradient(), "reduce": Mean(), "apply": Sgd()} | {part: Own()}
+    with pytest.raises(UsageError, match=f"^{part} Own must inherit roundweave.{part.title()}$"):
+        Algorithm(**parts)
+
+
+@dataclass(frozen=True)
+class Told(Apply):
+    """Wants to know what it works for."""
+
+    told: tuple[str, ...] = ()
+
+    def bound(self, objective: str, partitions: str) -> Told:
+        return replace(self, told=(objective, partitions))
+
+    def __call__(self, state: State, update: Update) -> State:
+        return state
+
+
+def test_binding_an_algorithm_tells_its_parts() -> None:
+    algorithm = Algorithm(Gradient(), Mean(), Told())
+    assert algorithm.bound("objective", "partitions") == replace(
+        algorithm, apply=Told(("objective", "partitions"))
+    )

@@ -1,0 +1,200 @@
+"""The table of named algorithms."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from pydantic import TypeAdapter
+
+from roundweave.storage.errors import RoundweaveError, UsageError
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.applies.memory import KeepExtras, KeepSum
+from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Sgd
+from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, Scaffold
+from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.preset import make_part, part_options
+from roundweave.tasks.algorithms.reduces.matched import Matched
+from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.robust import Krum, Median
+from roundweave.tasks.algorithms.table import ABOUT, ALGORITHMS, build_algorithm
+from roundweave.tasks.algorithms.when import Asynchronous, Buffered, Fetching, Pushing
+from roundweave.tasks.own_code.code import find_code
+
+
+def test_names_stand_for_three_values() -> None:
+    assert build_algorithm("sync_sgd", {"lr": 0.2, "momentum": 0.9}) == Algorithm(
+        Gradient(), Mean(), Sgd(0.2, 0.9)
+    )
+    local = LocalSteps(local_steps=5, batch_size=8, lr=0.3)
+    assert build_algorithm("fed_avg", {"local_steps": 5, "batch_size": 8, "lr": 0.3}) == Algorithm(
+        local, Mean(), Sgd(1.0)
+    )
+    inner = LocalSteps(local_steps=50, optimizer="AdamW", lr=1e-3)
+    assert build_algorithm("diloco", {}) == Algorithm(inner, Mean(), Sgd(0.7, 0.9, nesterov=True))
+
+
+def test_algorithms_with_a_server_say_how_it_takes_updates() -> None:
+    assert build_algorithm("async_sgd", {"lr": 0.2, "fetch_every": 3}) == Algorithm(
+        Gradient(32), Mean(), Sgd(0.2), Fetching(fetch_every=3)
+    )
+    options = {"fetch_every": 4, "push_every": 2, "max_staleness": 5, "stale": "scale"}
+    assert build_algorithm("downpour", options) == Algorithm(
+        Downpour(lr=0.05, push_every=2, fetch_every=4), Mean(), Adagrad(0.02, tau=0.1), Pushing(5, 4, 2, "scale")
+    )
+    assert build_algorithm("downpour", {"fetch_every": 2, "push_every": 2}).map.carry == ()
+    assert build_algorithm("easgd", {"elasticity": 0.2}) == Algorithm(
+        Elastic(local_steps=10, elasticity=0.2), Mean(), Sgd(1.0), Asynchronous()
+    )
+    buffered = build_algorithm("fed_buff", {"buffer": 3, "local_steps": 5})
+    averaging = build_algorithm("fed_avg", {"local_steps": 5}, {"reduce": "plain_mean"})
+    assert buffered == replace(averaging, when=Buffered(buffer=3))
+    assert build_algorithm("fed_buff", {}, {"reduce": "mean"}).reduce == Mean()
+
+
+def test_one_epoch_is_the_default() -> None:
+    assert build_algorithm("fed_avg", {}).map.count(100) == 4
+    assert build_algorithm("fed_avg", {"local_epochs": 2}).map.count(100) == 8
+    assert build_algorithm("fed_avg", {"local_steps": 5}).map.count(100) == 5
+
+
+def test_epochs_replace_the_steps_of_diloco() -> None:
+    assert build_algorithm("diloco", {}).map.count(100) == 50
+    assert build_algorithm("diloco", {"local_epochs": 2}).map.count(100) == 8
+    with pytest.raises(UsageError, match="give local_steps or local_epochs, not both"):
+        build_algorithm("diloco", {"local_epochs": 2, "local_steps": 3})
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_option_is_described_and_its_default_is_within_its_bounds(name: str) -> None:
+    for option in ALGORITHMS[name].options.values():
+        assert option.annotation.__metadata__[0].description
+        assert TypeAdapter(option.annotation).validate_python(option.default) == option.default
+    assert ABOUT[name]
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_options_of_an_algorithm_are_those_of_its_parts(name: str) -> None:
+    """Nothing is subtracted: every described field of every part can be given, and reaches it."""
+    preset = ALGORITHMS[name]
+    reached = {to for option in preset.options.values() for to in option.fields}
+    for kind, part in (("map", preset.map), ("reduce", preset.reduce), ("apply", preset.apply)):
+        described = part_options(part)
+        assert {to for kind_of, to in reached if kind_of == kind} == set(described)
+        assert not isinstance(part, type) or set(described) <= {each.name for each in fields(part)}
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_giving_every_default_again_builds_the_same(name: str) -> None:
+    defaults = {option: each.default for option, each in ALGORITHMS[name].options.items()}
+    assert build_algorithm(name, defaults) == build_algorithm(name, {})
+
+
+def test_each_part_of_any_algorithm_can_be_replaced() -> None:
+    other = build_algorithm("fed_avg", {"outer_beta1": 0.5, "mu": 0.2}, {"map": "fed_prox", "apply": "adam"})
+    assert other == Algorithm(FedProx(mu=0.2), Mean(), Adam(beta1=0.5))
+    assert build_algorithm("sync_sgd", {}, {"reduce": "krum:1"}).reduce == Krum(1)
+    controlled = build_algorithm("fed_avg", {"outer_momentum": 0.9}, {"map": "scaffold"})
+    assert controlled == Algorithm(Scaffold(), Mean(), KeepExtras(Sgd(1.0, 0.9), ("control",)))
+    assert build_algorithm("fed_avg", {}, {"map": "mime_lite"}).apply == KeepSum(Sgd(), ("momentum",))
+    assert build_algorithm("mime_lite", {}, {"apply": "adam"}).apply == KeepSum(Adam(), ("momentum",))
+    assert build_algorithm("mime_lite", {}, {"map": "scaffold"}).apply == KeepExtras(Sgd(), ("control",))
+    assert build_algorithm("mime_lite", {}, {"map": "local_steps"}).apply == Sgd()
+    matched = build_algorithm("fed_prox", {"match": "activations", "average": "median"}, {"reduce": "matched"})
+    assert matched.reduce == Matched("activations", average="median")
+    # What an algorithm changes of a part's defaults goes with that part.
+    assert build_algorithm("diloco", {}, {"apply": "adam"}).apply == Adam()
+    assert build_algorithm("diloco", {}, {"map": "scaffold"}).map == Scaffold()
+    # What it changes of another part stays, even if the option is then called by another name.
+    assert build_algorithm("fed_avgm", {}, {"map": "gradient"}).apply == Sgd(1.0, 0.9)
+    assert build_algorithm("sync_sgd", {}, {"map": "local_steps"}).apply == Sgd(0.1)
+    with pytest.raises(UsageError, match="algorithm fed_avg takes no outer_momentum"):
+        build_algorithm("fed_avg", {"outer_momentum": 0.9}, {"apply": "adam"})
+    with pytest.raises(UsageError, match="unknown map 'scafold'; did you mean scaffold"):
+        build_algorithm("fed_avg", {}, {"map": "scafold"})
+
+
+def test_a_part_of_ones_own_takes_no_options(own) -> None:
+    path = own("from roundweave import Median\ndef middle(): return Median()\ndef wrong(): return 3\n")
+    assert build_algorithm("fed_avg", {}, {"reduce": find_code(f"{path}:middle")}).reduce == Median()
+    with pytest.raises(UsageError, match=r"mine\.py:wrong must give a roundweave\.Reduce, not int"):
+        build_algorithm("fed_avg", {}, {"reduce": find_code(f"{path}:wrong")})
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "options", "says"),
+    [
+        ("apply", "sgd", {"speed": 1}, "apply sgd takes no speed; it takes lr, lr_schedule, warmup, momentum"),
+        ("apply", "sgd", {"lr": -1}, "apply sgd: lr = -1: Input should be greater than 0"),
+        ("apply", "adam", {"lr": True}, "apply adam: lr = True: Input should be a valid number"),
+        ("apply", "sgdd", {}, "unknown apply 'sgdd'; did you mean sgd"),
+    ],
+)
+def test_a_part_by_name_refuses_what_it_does_not_take(kind, named, options, says) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_part(kind, named, options)
+    assert str(caught.value).startswith(says)
+
+
+def test_partitions_that_begin_apart_are_matched_to_one_another() -> None:
+    apart = {"init": "per-partition"}
+    assert build_algorithm("matched", apart).reduce.to == "many"
+    assert build_algorithm("matched", {**apart, "soft": 3}).reduce.to == "first"
+    assert build_algorithm("matched", {**apart, "match_to": "start"}).reduce.to == "start"
+    assert build_algorithm("matched", {}).reduce.to == "start"
+    for server in ("fed_buff", "easgd"):
+        with pytest.raises(UsageError, match=r"leave (it|init) out"):
+            build_algorithm(server, apart)
+
+
+def test_schedules_go_to_the_optimizer_that_they_name() -> None:
+    found = build_algorithm("fed_avg", {"lr_schedule": "cosine:9", "warmup": 2, "outer_lr_schedule": "linear:9"})
+    assert (found.map.lr_schedule, found.map.warmup, found.apply.lr_schedule) == ("cosine:9", 2, "linear:9")
+    assert build_algorithm("sync_sgd", {"lr_schedule": "step:3:0.5"}).apply.lr_schedule == "step:3:0.5"
+    with pytest.raises(UsageError, match="schedule 'cosine' must be written cosine:ROUNDS"):
+        build_algorithm("fed_avg", {"lr_schedule": "cosine"})
+
+
+def test_an_option_that_an_algorithm_does_not_take_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="algorithm sync_sgd takes no clip_norm, outer_lr; it takes batch_"):
+        build_algorithm("sync_sgd", {"lr": 0.1, "outer_lr": 1.0, "clip_norm": 1.0})
+
+
+def test_the_momentum_of_the_local_optimizer_is_not_that_of_the_outer_one() -> None:
+    found = build_algorithm("fed_avg", {"momentum": 0.5, "outer_momentum": 0.9})
+    assert found.map.all_options == {"momentum": 0.5}
+    assert found.apply == Sgd(1.0, 0.9)
+
+
+def test_an_algorithm_of_ones_own_takes_the_options_it_names(own) -> None:
+    source = """
+from roundweave import Algorithm, Gradient, Mean, Sgd
+def good(lr=0.5): return Algorithm(Gradient(), Mean(), Sgd(lr))
+def bad(): return 3
+"""
+    path = own(source)
+    assert build_algorithm(find_code(f"{path}:good"), {"lr": 0.25}).apply == Sgd(0.25)
+    with pytest.raises(UsageError, match="takes no momentum; it takes lr"):
+        build_algorithm(find_code(f"{path}:good"), {"momentum": 0.5})
+    with pytest.raises(UsageError, match="must return an Algorithm, not int"):
+        build_algorithm(find_code(f"{path}:bad"), {})
+
+
+def test_options_of_ones_own_algorithm_are_of_the_type_and_within_the_bounds_that_it_annotates(own) -> None:
+    path = own("""
+from typing import Annotated
+from pydantic import Field
+from roundweave import Algorithm, Gradient, Mean, Sgd
+def good(lr: Annotated[float, Field(gt=0)] = 0.5, steps: int = 3, name="x"):
+    return Algorithm(Gradient(), Mean(), Sgd(lr / (steps - 4)))
+""")
+    code = find_code(f"{path}:good")
+    for options, says in (
+        ({"lr": -1.0}, "lr = -1.0: Input should be greater than 0"),
+        ({"steps": "abc"}, "steps = 'abc': Input should be a valid integer"),
+        ({"steps": 4}, r"algorithm .*mine\.py:good failed with ZeroDivisionError"),
+    ):
+        with pytest.raises(RoundweaveError, match=says):
+            build_algorithm(code, options)
+    assert build_algorithm(code, {"lr": "2", "steps": 5}).apply == Sgd(2.0)

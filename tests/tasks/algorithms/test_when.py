@@ -1,0 +1,60 @@
+"""When updates are applied: who fetches when, and what becomes of what is stale."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.algorithms.when import SYNCHRONOUS, Asynchronous, Synchronous
+
+
+@given(push=st.integers(1, 5), times=st.integers(1, 5))
+def test_a_partition_fetches_after_every_so_many_steps(push: int, times: int) -> None:
+    """Dean et al. 2012, Algorithm 1: a step fetches where fetch_every divides its number, from 0."""
+    when = Asynchronous(push_every=push, fetch_every=push * times)
+    by_step = [step for step in range(60 * push) if step % when.fetch_every == 0]
+    assert [(turn - 1) * push for turn in range(1, 61) if when.fetches(turn)] == by_step
+
+
+def test_what_is_stale_is_refused_or_scaled_by_hand() -> None:
+    def seen(**options: object) -> list[str | float]:
+        when = Asynchronous(**options)
+        return [when.refusal(staleness) or when.factor(staleness) for staleness in (0, 1, 2, 3)]
+
+    assert seen() == [1.0, 1.0, 1.0, 1.0]
+    assert seen(max_staleness=0) == [1.0, *(f"staleness {s} is above 0" for s in (1, 2, 3))]
+    assert seen(max_staleness=2) == [1.0, 1.0, 1.0, "staleness 3 is above 2"]
+    assert seen(stale="scale") == [1.0, 1 / 2, 1 / 3, 1 / 4]
+    assert seen(stale="scale", max_staleness=1) == [1.0, 1.0, 1 / 3, 1 / 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"fetch_every": 3, "push_every": 2}, "fetch_every 3 is no multiple of push_every 2"),
+        ({"push_every": 2}, "fetch_every 1 is no multiple of push_every 2"),
+        ({"stale": "scaled"}, "stale 'scaled': updates are dropped or scaled; give drop or scale"),
+        ({"buffer": 0}, "staleness begins at 0, the other numbers at 1"),
+        ({"push_every": 0}, "staleness begins at 0, the other numbers at 1"),
+        ({"fetch_every": 0}, "staleness begins at 0, the other numbers at 1"),
+        ({"max_staleness": -1}, "staleness begins at 0, the other numbers at 1"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(options: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Asynchronous(**options)
+    assert says in str(caught.value)
+
+
+def test_both_are_values() -> None:
+    when = Asynchronous(2, 4, 2, "scale")
+    assert pickle.loads(pickle.dumps(when)) == when
+    assert repr(when).startswith("Asynchronous(max_staleness=2, fetch_every=4, push_every=2, stale='scale'")
+    assert Synchronous() == SYNCHRONOUS
+    with pytest.raises(FrozenInstanceError):
+        when.shards = 2  # type: ignore[misc]

@@ -1,0 +1,83 @@
+"""A cluster that speaks TLS, by certificates of one's own: it is joined as Dask is configured to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+from roundweave.storage.errors import ClusterError
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
+
+FIELDS = {"partitions": 4, "rounds": 3, "local_steps": 2}
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch) -> Iterator[dict[str, str]]:
+    """The variables by which all processes find one certificate; here they hold, too."""
+    files = {"key": tmp_path / "key.pem", "cert": tmp_path / "certificate.pem"}
+    line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=roundweave"]
+    asked = [*line, "-keyout", files["key"], "-out", files["cert"]]
+    subprocess.run(asked, check=True, capture_output=True)
+    variables = {"DASK_DISTRIBUTED__COMM__TLS__CA_FILE": str(files["cert"])}
+    variables |= {"DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME": "tls"}
+    for who in ("SCHEDULER", "WORKER", "CLIENT"):
+        for what, file in files.items():
+            variables[f"DASK_DISTRIBUTED__COMM__TLS__{who}__{what.upper()}"] = str(file)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = {name.removeprefix("DASK_").replace("__", ".").lower(): value for name, value in variables.items()}
+    with dask.config.set(settings):
+        yield variables
+
+
+@pytest.fixture
+def two_hosts(certificate, tmp_path: Path) -> Iterator[str]:
+    """The address of a scheduler with a worker each at two addresses, as on two machines."""
+    place = {"host": "127.0.0.1", "protocol": "tls://", "dashboard_address": ":0", "silence_logs": "CRITICAL"}
+    with LocalCluster(n_workers=0, **place) as local:
+        workers = []
+        for host in ("127.0.0.1", "127.0.0.2"):
+            line = [sys.executable, "-m", "dask", "worker", local.scheduler_address, "--no-nanny"]
+            line += ["--nthreads", "1", "--host", host, "--protocol", "tls", "--local-directory", str(tmp_path)]
+            workers.append(subprocess.Popen(line, stderr=subprocess.DEVNULL))
+        try:
+            with Client(local.scheduler_address, set_as_default=False) as client:
+                client.wait_for_workers(2, timeout=60)
+            yield local.scheduler_address
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+
+
+def test_a_run_has_the_bits_of_any_other(train, certificate, dask_processes, tmp_path: Path) -> None:
+    """Ranks on one machine talk to themselves: nothing goes over a network."""
+    reference = train(**FIELDS, name="reference")
+    with connect(dask_processes(tmp_path), 2) as client:
+        client.wait_for_workers(2, timeout=60)
+        assert client.scheduler.address.startswith("tls://")
+        runs = [train(kind(client), 3, **FIELDS, name=kind.__name__) for kind in (GraphExecutor, RanksExecutor)]
+    for run, executor in zip(runs, ("graph", "ranks"), strict=True):
+        assert {run.round(number).commit.executor for number in (1, 2, 3)} == {executor}
+        assert run.digest == reference.digest
+
+
+def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, two_hosts) -> None:
+    reference = train(**FIELDS, name="reference")
+    with connect(two_hosts, 2) as client:
+        refused = pytest.raises(ClusterError, match="ranks on several machines do not: give --executor graph, or")
+        with refused:
+            train(RanksExecutor(client), 3, **FIELDS, name="refused")
+        chosen = train(RanksExecutor(client, choosing=True), 3, **FIELDS, name="chosen")
+        assert {chosen.round(number).commit.executor for number in (1, 2, 3)} == {"graph"}
+        plain = train(RanksExecutor(client, plain=True), 3, **FIELDS, name="plain")
+        assert {plain.round(number).commit.executor for number in (1, 2, 3)} == {"ranks"}
+    assert reference.digest == chosen.digest == plain.digest

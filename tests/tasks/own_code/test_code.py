@@ -1,0 +1,405 @@
+"""The user's own functions: found, kept by value, and the same wherever they are loaded."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roundweave.storage.errors import CodeError
+from roundweave.tasks.own_code.code import Code, Ran, find_code, is_reference
+
+LOAD = "import pickle, sys; print(pickle.load(sys.stdin.buffer).load()())"
+
+
+@pytest.fixture(autouse=True)
+def _modules_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(tmp_path) in str(getattr(module, "__file__", "")):
+            del sys.modules[name]
+
+
+def elsewhere(code: Code) -> str:
+    """What the function gives in another process, which has the record alone."""
+    done = subprocess.run([sys.executable, "-c", LOAD], input=pickle.dumps(code), capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+def write(folder: Path, **files: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, source in files.items():
+        (folder / f"{name}.py").write_text(source)
+    return folder
+
+
+def tree(folder: Path, files: dict[str, str]) -> Path:
+    """Files by their paths, slashes and all."""
+    for name, source in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(source)
+    return folder
+
+
+# Found.
+
+
+def test_a_function_of_a_file(own) -> None:
+    code = find_code(f"{own('def f(): return 6 * 7')}:f")
+    assert code.load()() == 42
+    assert (code.name, code.source, code.siblings) == ("f", "def f(): return 6 * 7", ())
+
+
+@pytest.mark.parametrize(
+    "inner",
+    ["from .other import VALUE\ndef f(): return VALUE", "from . import other\ndef f(): return other.VALUE"],
+)
+def test_a_function_of_a_module(tmp_path, monkeypatch, inner: str) -> None:
+    write(tmp_path / "parcel", __init__="", inner=inner, other="VALUE = 5")
+    monkeypatch.syspath_prepend(tmp_path)
+    code = find_code("parcel.inner:f")
+    assert code.load()() == 5
+    assert code.module == "parcel.inner"
+    assert code.siblings == (("parcel/__init__.py", ""), ("parcel/other.py", "VALUE = 5"))
+
+
+def test_a_function_of_a_notebook_arrives_in_another_process() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("factor = 3\ndef f(): return factor * len(__import__('math').__name__)", namespace)
+    code = find_code(namespace["f"])
+    assert code.pickled
+    assert elsewhere(code) == "12"
+    namespace["factor"] = 0
+    assert code.load()() == 12
+
+
+def test_a_function_imported_from_a_file_is_kept_as_its_source(tmp_path, monkeypatch) -> None:
+    write(tmp_path, imported="def f(): return 'of a file'")
+    monkeypatch.syspath_prepend(tmp_path)
+    code = find_code(__import__("imported").f)
+    assert not code.pickled
+    assert code.source == "def f(): return 'of a file'"
+    assert elsewhere(code) == "of a file"
+
+
+def test_lambdas_partials_and_local_functions_are_kept_as_pickles() -> None:
+    def local(value: int = 3) -> int:
+        return value
+
+    for function in (lambda: 3, functools.partial(int, "3"), local):
+        assert find_code(function).load()() == 3
+
+
+def test_code_that_is_kept_already_is_taken_as_it_is(own) -> None:
+    code = find_code(f"{own('def f(): pass')}:f")
+    assert find_code(code) is code
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("mine.py:f", True),
+        ("a/b/mine.py:f", True),
+        ("C:/mine.py:f", True),
+        ("package.module:f", True),
+        ("mlp", False),
+        ("mine.py", False),
+        ("mine.py:", False),
+        (":f", False),
+        ("mine.py:f()", False),
+        ("", False),
+    ],
+)
+def test_what_reads_as_a_reference(text: str, is_one: bool) -> None:
+    assert is_reference(text) == is_one
+
+
+# Kept.
+
+
+def test_the_kept_source_survives_a_change_and_the_end_of_its_file(own) -> None:
+    path = Path(own("def f(): return 'as it was'"))
+    code = find_code(f"{path}:f")
+    path.write_text("def f(): return 'changed'")
+    assert elsewhere(code) == "as it was"
+    path.unlink()
+    assert elsewhere(code) == code.load()() == "as it was"
+
+
+def test_a_changed_file_is_other_code(own) -> None:
+    codes = []
+    for value in (1, 2):
+        codes.append(find_code(f"{own(f'def f(): return {value}')}:f"))
+    assert [code.load()() for code in codes] == [1, 2]
+    assert codes[0].digest != codes[1].digest
+
+
+def test_the_digest_is_that_of_function_source_and_siblings_wherever_they_lie(tmp_path) -> None:
+    source = "import helper\ndef f(): return helper.A\ndef g(): return 2"
+    one, moved, other = (
+        write(tmp_path / name, mine=source, helper=helper)
+        for name, helper in (("one", "A = 1"), ("moved", "A = 1"), ("other", "A = 2"))
+    )
+    digest = find_code(f"{one}/mine.py:f").digest
+    assert find_code(f"{moved}/mine.py:f").digest == digest
+    assert find_code(f"{one}/mine.py:g").digest != digest
+    assert find_code(f"{other}/mine.py:f").digest != digest
+
+
+def test_a_function_knows_the_place_of_its_file(tmp_path, monkeypatch) -> None:
+    source = "def f(): return __file__"
+    path = write(tmp_path / "sub", mine=source, __init__="") / "mine.py"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for reference in (f"{path}:f", "sub/mine.py:f", "sub.mine:f"):
+        for name in [name for name in sys.modules if name.startswith("roundweave_code_")]:
+            del sys.modules[name]
+        found.append(find_code(reference).load()())
+    assert found == [str(path)] * 3
+
+
+def test_comments_may_change_in_the_file_and_beside_it_and_what_else_does_is_named(tmp_path) -> None:
+    source = "import helper\ndef f(): return helper.used"
+    folder = write(tmp_path / "with", mine=source, helper="used = 1")
+    code = find_code(f"{folder}/mine.py:f")
+    write(folder, mine=f"# more\n{source}", helper="used  =  1  # one")
+    assert find_code(f"{folder}/mine.py:f").digest == code.digest
+    write(folder, helper="used = 2")
+    assert find_code(f"{folder}/mine.py:f").changed(code) == ["helper.used"]
+    assert elsewhere(code) == "1"
+
+
+def test_a_renamed_file_is_the_same_code(own) -> None:
+    source = "def f(): return g\ng = 1"
+    assert find_code(f"{own(source)}:f").digest == find_code(f"{own(source, 'other')}:f").digest
+
+
+# Siblings.
+
+
+def test_modules_of_the_same_folder_are_kept_with_their_texts(tmp_path) -> None:
+    folder = write(
+        tmp_path / "with",
+        mine="import json, first\ndef f():\n    from second import value\n    return first.value + value",
+        first="import third\nvalue = third.value",
+        second="value = 20",
+        third="import first\nvalue = 1",
+        unused="value = 0",
+    )
+    code = find_code(f"{folder}/mine.py:f")
+    assert code.siblings == tuple(
+        (f"{name}.py", (folder / f"{name}.py").read_text()) for name in ("first", "second", "third")
+    )
+    assert code.load()() == 21
+    assert elsewhere(code) == "21"
+
+
+@pytest.mark.parametrize("change", [lambda path: path.write_text("value = 2"), Path.unlink])
+def test_a_sibling_that_changed_or_went_is_run_as_it_was(tmp_path, change) -> None:
+    folder = write(tmp_path / "with", mine="import helper\ndef f(): return helper.value", helper="value = 1")
+    code = find_code(f"{folder}/mine.py:f")
+    change(folder / "helper.py")
+    assert elsewhere(code) == "1"
+    assert code.load()() == 1
+
+
+@pytest.mark.parametrize("folders", [("one", "two"), ("one", "one")])
+def test_siblings_in_two_folders_or_edited_are_not_mistaken_for_each_other(tmp_path, folders) -> None:
+    """Edited as in a notebook that stays open while the files beside it change."""
+    found = []
+    for name, value in zip(folders, (1, 222), strict=True):
+        folder = write(tmp_path / name, mine="import aid\ndef f(): return aid.value", aid=f"value = {value}")
+        found.append(find_code(f"{folder}/mine.py:f").load()())
+    assert found == [1, 222]
+
+
+# Packages.
+
+PACKAGE = {
+    "proj/models/net.py": "from .layers import Wide\nfrom ..sizes import WIDTH\ndef f(): return Wide.name, WIDTH",
+    "proj/models/layers.py": "class Wide:\n    name = 'wide'",
+    "proj/sizes.py": "WIDTH = 8",
+}
+INIT = {"proj/__init__.py": "", "proj/models/__init__.py": ""}
+
+
+@pytest.mark.parametrize("init", [INIT, {}], ids=["package", "namespace"])
+@pytest.mark.parametrize("reference", ["proj/models/net.py:f", "proj.models.net:f"])
+def test_a_file_in_a_package_is_its_module(tmp_path, monkeypatch, init, reference) -> None:
+    monkeypatch.chdir(tree(tmp_path, PACKAGE | init))
+    code = find_code(reference)
+    assert code.load()() == ("wide", 8)
+    assert {name for name, _ in code.siblings} == (PACKAGE | init).keys() - {"proj/models/net.py"}
+    shutil.rmtree(tmp_path / "proj")
+    assert elsewhere(code) == "('wide', 8)"
+
+
+@pytest.mark.parametrize("reference", ["proj/__main__.py:f", "proj.__main__:f"])
+def test_the_main_file_of_a_package_is_its_module(tmp_path, monkeypatch, reference) -> None:
+    main = "from .models.net import f\nif __name__ == '__main__':\n    raise SystemExit(f())"
+    monkeypatch.chdir(tree(tmp_path, PACKAGE | INIT | {"proj/__main__.py": main}))
+    assert elsewhere(find_code(reference)) == "('wide', 8)"
+
+
+def test_a_package_may_import_itself_and_what_is_beside_it(tmp_path, monkeypatch) -> None:
+    files = {
+        "proj/models/net.py": "import proj.models.layers\nimport proj.sizes as s\nfrom proj import models\n"
+        "import extra\ndef f(): return proj.models.layers.Wide.name, s.WIDTH, models.layers.Wide.name, extra.X",
+        "extra.py": "X = 1",
+    }
+    monkeypatch.chdir(tree(tmp_path, PACKAGE | INIT | files))
+    for reference in ("proj/models/net.py:f", "proj.models.net:f"):
+        code = find_code(reference)
+        assert elsewhere(code) == "('wide', 8, 'wide', 1)"
+        for file in ("proj/models/layers.py", "proj/sizes.py", "extra.py"):
+            before = (tmp_path / file).read_text()
+            (tmp_path / file).write_text(before.replace("8", "9").replace("1", "2").replace("wide", "narrow"))
+            assert find_code(reference).digest != code.digest, file
+            (tmp_path / file).write_text(before)
+        assert find_code(reference).digest == code.digest
+
+
+def test_a_package_resolves_the_relative_imports_of_its_own_init(tmp_path, monkeypatch) -> None:
+    """As that of torchvision.models does, which does not even name `resnet18`."""
+    files = {
+        "vision/__init__.py": "from . import models",
+        "vision/models/__init__.py": "from .alexnet import *\nfrom .resnet import *\nfrom . import quantized",
+        "vision/models/alexnet.py": "def alexnet(): return 'alexnet'",
+        "vision/models/resnet.py": "from .._registry import register\n@register\ndef resnet18(): return 'it'",
+        "vision/models/quantized/__init__.py": "from ..resnet import resnet18",
+        "vision/_registry.py": "KNOWN = {}\ndef register(f):\n    assert KNOWN.setdefault(f.__name__, f) is f\n"
+        "    return f",
+    }
+    monkeypatch.chdir(tree(tmp_path, files))
+    for reference in ("vision.models:resnet18", "vision/models/__init__.py:resnet18"):
+        code = find_code(reference)
+        assert elsewhere(code) == "it"
+        assert "vision.models.resnet.resnet18" in dict(code.definitions)
+
+
+def test_a_package_that_is_installed_is_imported_as_it_is(tmp_path, monkeypatch) -> None:
+    """It may register what it defines, which goes only once in a process."""
+    files = {
+        "site-packages/vision/__init__.py": "__version__ = '1.5'\nKNOWN = {}",
+        "site-packages/vision/models/__init__.py": "from .resnet import *",
+        "site-packages/vision/models/resnet.py": "from vision import KNOWN\nassert 'resnet18' not in KNOWN\n"
+        "def resnet18(): return 'resnet18'\nKNOWN['resnet18'] = resnet18",
+    }
+    monkeypatch.syspath_prepend(tree(tmp_path, files) / "site-packages")
+    code = find_code("vision.models:resnet18")
+    installed = sys.modules["vision.models.resnet"].resnet18
+    assert code.load() is find_code(installed).load() is installed
+    assert code.definitions == (("vision.models of vision", "1.5"),)
+    assert code.label == "vision.models:resnet18"
+
+
+def test_two_packages_of_the_same_name_do_not_meet(tmp_path) -> None:
+    codes = []
+    for name in ("one", "two"):
+        folder = tree(tmp_path / name, PACKAGE | INIT | {"proj/sizes.py": f"WIDTH = {name!r}"})
+        codes.append(find_code(f"{folder}/proj/models/net.py:f"))
+    for code, name in zip([*codes, *codes], ["one", "two"] * 2, strict=True):
+        assert code.load()() == ("wide", name)
+
+
+def test_in_a_package_a_file_beside_is_found_by_its_name_alone(tmp_path) -> None:
+    """As in a script; what else is called so comes first there, as in `backends/torch.py` that imports torch."""
+    files = {
+        "proj/__init__.py": "",
+        "proj/net.py": "import sizes, json, torch\ndef f(): return sizes.WIDTH, json.dumps(1), torch.__name__",
+        "proj/sizes.py": "WIDTH = 8",
+        "proj/json.py": "raise RuntimeError",
+        "proj/torch.py": "raise RuntimeError",
+    }
+    code = find_code(f"{tree(tmp_path, files)}/proj/net.py:f")
+    shutil.rmtree(tmp_path / "proj")
+    assert elsewhere(code) == "(8, '1', 'torch')"
+
+
+@pytest.mark.parametrize(
+    "own",
+    ["tasks.py", *(pytest.param(own, marks=pytest.mark.slow) for own in ("tasks/mod.py", "tasks/__init__.py"))],
+)
+def test_what_is_beside_a_file_may_be_called_as_packages_of_ours(tmp_path, own) -> None:
+    module = own.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    source = (
+        f"from {module} import model\nimport roundweave as rw\ndef f(): return model(), rw.TrainConfig.__name__"
+    )
+    folder = tree(tmp_path, {own: "def model(): return 'mine'", "mine.py": source})
+    code = find_code(f"{folder}/mine.py:f")
+    assert elsewhere(code) == "('mine', 'TrainConfig')"
+    assert code.load()() == ("mine", "TrainConfig")
+    assert Path(str(sys.modules["tasks"].__file__)).parents[1] == Path(__file__).parents[2]
+
+
+def test_objects_of_the_users_modules_pass_between_processes(tmp_path, monkeypatch) -> None:
+    """Also those of a module that is imported only when the function is called."""
+    files = {
+        "proj/__init__.py": "",
+        "proj/net.py": "def f():\n    from .late import Late\n    return Late()",
+        "proj/late.py": "class Late:\n    value = 3",
+    }
+    monkeypatch.chdir(tree(tmp_path, files))
+    code = find_code("proj.net:f")
+    sent = pickle.dumps((Ran((code,)), code.load()()))
+    shutil.rmtree(tmp_path / "proj")
+    line = "import pickle, sys; print(pickle.load(sys.stdin.buffer)[1].value)"
+    done = subprocess.run([sys.executable, "-c", line], input=sent, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "3"
+
+
+# Refused.
+
+
+def test_what_a_package_lacks_is_said_by_its_own_name(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tree(tmp_path, INIT | {"proj/models/net.py": "from .gone import f"}))
+    with pytest.raises(CodeError, match=r"^proj\.models\.net:f: .*No module named 'proj\.models\.gone'$"):
+        find_code("proj.models.net:f")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def f(: pass", "the file does not run: SyntaxError"),
+        ("import nonexistent_module_of_nobody", "the file does not run: ModuleNotFoundError: No module named"),
+        ("1 / 0", "the file does not run: ZeroDivisionError: division by zero"),
+        ("def g(): pass", "the file has no such function"),
+        ("f = 3", "the file has no such function"),
+        ("def f():\n    import broken", r"broken\.py"),
+    ],
+)
+def test_a_file_that_does_not_serve_is_refused_in_one_line(own, source: str, reason: str) -> None:
+    own("def :", "broken")
+    path = own(source)
+    with pytest.raises(CodeError, match=reason) as caught:
+        find_code(f"{path}:f")
+    assert str(caught.value).startswith(f"{path}:f")
+
+
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        ("/nowhere/mine.py:f", "cannot read /nowhere/mine.py"),
+        ("nomodule_of_anybody:f", "no module 'nomodule_of_anybody'"),
+        ("nomodule_of_anybody.inner:f", r"no module 'nomodule_of_anybody\.inner'"),
+        ("math:floor", "no module 'math' with Python source, here or installed"),
+    ],
+)
+def test_a_place_that_is_not_there_is_named(reference: str, reason: str) -> None:
+    with pytest.raises(CodeError, match=reason):
+        find_code(reference)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path) -> None:
+    (tmp_path / "mine.py").write_bytes(b"\xff\xfe\xfd")
+    with pytest.raises(CodeError, match="cannot read"):
+        find_code(f"{tmp_path}/mine.py:f")

@@ -1,0 +1,78 @@
+"""Tables of names: what is in them, how it is written, and one clear line for what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.own_code.tables import Entry, find, make, spelled
+
+TABLE = {
+    "fraction": Entry("an exact number", "fractions:Fraction", "P/Q"),
+    "ordered": Entry("a dictionary", "collections:OrderedDict"),
+}
+
+
+def test_an_entry_is_found_with_its_argument() -> None:
+    entry, argument = find("number", "fraction:3/4", TABLE)
+    assert entry.load()(argument) == 0.75
+    assert find("number", "ordered", TABLE)[1] == ""
+    assert find("number", "fraction:a:b", TABLE)[1] == "a:b"
+
+
+def test_names_are_written_with_their_arguments() -> None:
+    assert spelled(TABLE) == ["fraction:P/Q", "ordered"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fractoin:3", "unknown number 'fractoin:3'; did you mean fraction? There are fraction:P/Q, and ordered"),
+        ("x", "unknown number 'x'; there are fraction:P/Q, and ordered"),
+        ("fraction", "number fraction needs its P/Q: fraction:P/Q"),
+        ("ordered:7", "number ordered takes no '7'"),
+    ],
+)
+def test_anything_else_is_one_clear_line(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find("number", text, TABLE)
+    assert str(caught.value) == says
+
+
+def pair(left: int, right: float = 0.5) -> tuple[int, float]:
+    if left < 0:
+        raise UsageError("left is negative")
+    return left, right
+
+
+HERE = "tests.tasks.own_code.test_tables"
+MADE = {"pair": Entry("two numbers", f"{HERE}:pair", "LEFT[:RIGHT]"), "none": Entry("nothing", f"{HERE}:nothing")}
+
+
+def nothing() -> None:
+    return None
+
+
+def test_arguments_have_their_annotated_types() -> None:
+    assert make("thing", "pair:3", MADE) == (3, 0.5)
+    assert make("thing", "pair:3:1", MADE) == (3, 1.0)
+    assert isinstance(make("thing", "pair:3:1", MADE)[1], float)
+    assert make("thing", "none", MADE) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("pear:1", r"unknown thing 'pear:1'; did you mean pair\? There are pair:LEFT\[:RIGHT\], and none$"),
+        ("xyz", r"unknown thing 'xyz'; there are pair:LEFT\[:RIGHT\], and none$"),
+        ("", r"unknown thing ''; there are"),
+        ("pair", r"thing 'pair' must be written pair:LEFT\[:RIGHT\]$"),
+        ("pair:1:2:3", "must be written"),
+        ("pair:1.5", "must be written"),
+        ("none:1", "thing 'none:1' must be written none$"),
+        ("pair:-1", "^left is negative$"),
+    ],
+)
+def test_what_does_not_fit_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        make("thing", text, MADE)
