@@ -1,8 +1,8 @@
 """Find out how ranks can share a network: which unit groups they divide, and what each rank has of each tensor.
 
-`tasks/matching` finds the unit groups: which axes of which tensors belong together. A group can be divided if linear
-layers make its units and only linear layers take them, and nothing between these layers mixes units. Whether
-something does is tried in `trial`.
+`tasks/matching` finds the unit groups: which axes of which tensors belong together. A group can be divided if
+linear layers make its units and only linear layers take them, and nothing between these layers mixes units.
+Whether something does is tried in `trial`.
 """
 
 from __future__ import annotations
