@@ -23,25 +23,25 @@ from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import Entry, Table, find, make, make_own
 
 MAPS: Table = {
-    "gradient": Entry("one gradient of a partition, or of a batch of it", "algorithms.maps.gradient:Gradient"),
-    "local_steps": Entry("local training by any optimizer", "algorithms.maps.local_steps:LocalSteps"),
-    "fed_prox": Entry("local training held near the round's start", "algorithms.maps.corrected:FedProx"),
-    "scaffold": Entry("local SGD with control variates", "algorithms.maps.corrected:Scaffold"),
-    "fed_dyn": Entry("local training with a dynamic regularizer", "algorithms.maps.federated:FedDyn"),
-    "fed_nova": Entry("local SGD that tells its steps", "algorithms.maps.federated:FedNova"),
-    "mime_lite": Entry("local SGD with the server's momentum", "algorithms.maps.federated:MimeLite"),
-    "fair": Entry("local training that tells the loss at its start", "algorithms.maps.federated:FairSteps"),
-    "agnostic": Entry("local training that grows its own weight", "algorithms.maps.federated:Agnostic"),
-    "downpour": Entry("gradients added up on the way", "algorithms.maps.gradient:Downpour"),
-    "own_network": Entry("local training of a network of its own", "algorithms.maps.corrected:OwnNetwork"),
-    "elastic": Entry("local training tied to the server by a force", "algorithms.maps.corrected:Elastic"),
+    "gradient": Entry("one gradient of a partition, or of a batch of it", ".algorithms.maps.gradient:Gradient"),
+    "local_steps": Entry("local training by any optimizer", ".algorithms.maps.local_steps:LocalSteps"),
+    "fed_prox": Entry("local training held near the round's start", ".algorithms.maps.corrected:FedProx"),
+    "scaffold": Entry("local SGD with control variates", ".algorithms.maps.corrected:Scaffold"),
+    "fed_dyn": Entry("local training with a dynamic regularizer", ".algorithms.maps.federated:FedDyn"),
+    "fed_nova": Entry("local SGD that tells its steps", ".algorithms.maps.federated:FedNova"),
+    "mime_lite": Entry("local SGD with the server's momentum", ".algorithms.maps.federated:MimeLite"),
+    "fair": Entry("local training that tells the loss at its start", ".algorithms.maps.federated:FairSteps"),
+    "agnostic": Entry("local training that grows its own weight", ".algorithms.maps.federated:Agnostic"),
+    "downpour": Entry("gradients added up on the way", ".algorithms.maps.gradient:Downpour"),
+    "own_network": Entry("local training of a network of its own", ".algorithms.maps.corrected:OwnNetwork"),
+    "elastic": Entry("local training tied to the server by a force", ".algorithms.maps.corrected:Elastic"),
 }
 
 APPLIES: Table = {
-    "sgd": Entry("gradient descent with momentum", "algorithms.applies.optimizers:Sgd"),
-    "adam": Entry("steps by running moments", "algorithms.applies.optimizers:Adam"),
-    "adagrad": Entry("steps by the sum of squares", "algorithms.applies.optimizers:Adagrad"),
-    "yogi": Entry("as adam, its second moment more careful", "algorithms.applies.optimizers:Yogi"),
+    "sgd": Entry("gradient descent with momentum", ".algorithms.applies.optimizers:Sgd"),
+    "adam": Entry("steps by running moments", ".algorithms.applies.optimizers:Adam"),
+    "adagrad": Entry("steps by the sum of squares", ".algorithms.applies.optimizers:Adagrad"),
+    "yogi": Entry("as adam, its second moment more careful", ".algorithms.applies.optimizers:Yogi"),
 }
 
 TABLES: Mapping[str, tuple[Table, type[Part]]] = {

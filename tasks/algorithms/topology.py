@@ -118,11 +118,11 @@ class Edges(Topology):
 
 
 TOPOLOGIES: Table = {
-    "ring": Entry("neighbours before and after", "algorithms.topology:Ring"),
-    "torus": Entry("neighbours on four sides in a grid", "algorithms.topology:Torus", "ROWS"),
-    "exponential": Entry("neighbours 1, 2, 4, … away (Ying et al. 2021)", "algorithms.topology:Exponential"),
-    "star": Entry("partition 0 with each other one", "algorithms.topology:Star"),
-    "two_level": Entry("all of a site, after each K-th round all", "algorithms.topology:TwoLevel", "SITE:K"),
+    "ring": Entry("neighbours before and after", ".algorithms.topology:Ring"),
+    "torus": Entry("neighbours on four sides in a grid", ".algorithms.topology:Torus", "ROWS"),
+    "exponential": Entry("neighbours 1, 2, 4, … away (Ying et al. 2021)", ".algorithms.topology:Exponential"),
+    "star": Entry("partition 0 with each other one", ".algorithms.topology:Star"),
+    "two_level": Entry("all of a site, after each K-th round all", ".algorithms.topology:TwoLevel", "SITE:K"),
 }
 
 

@@ -14,7 +14,7 @@ from roundweave.tasks.own_code.code import Code
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a table: what it is, its home in `tasks` (``module:name``), and how its argument is written.
+    """A line of a table: what it is, its home (``.module:name`` of tasks), and how its argument is written.
 
     The argument stands after a colon; one in brackets may be left out. The module is imported when it is used.
     """
@@ -26,7 +26,7 @@ class Entry:
     def load(self) -> Any:
         """What the entry stands for."""
         module, _, name = self.home.partition(":")
-        return getattr(import_module(f"roundweave.tasks.{module}"), name)
+        return getattr(import_module(module, "roundweave.tasks"), name)
 
 
 Table = Mapping[str, Entry]

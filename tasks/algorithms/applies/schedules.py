@@ -42,10 +42,10 @@ def step(every: int, factor: float) -> Shape:
 
 
 SCHEDULES: Mapping[str, Entry] = {
-    "constant": Entry("always the same", "algorithms.applies.schedules:constant"),
-    "cosine": Entry("half a cosine down towards 0", "algorithms.applies.schedules:cosine", "ROUNDS"),
-    "linear": Entry("a line down towards 0", "algorithms.applies.schedules:linear", "ROUNDS"),
-    "step": Entry("times a factor every so many rounds", "algorithms.applies.schedules:step", "EVERY:FACTOR"),
+    "constant": Entry("always the same", ".algorithms.applies.schedules:constant"),
+    "cosine": Entry("half a cosine down towards 0", ".algorithms.applies.schedules:cosine", "ROUNDS"),
+    "linear": Entry("a line down towards 0", ".algorithms.applies.schedules:linear", "ROUNDS"),
+    "step": Entry("times a factor every so many rounds", ".algorithms.applies.schedules:step", "EVERY:FACTOR"),
 }
 
 

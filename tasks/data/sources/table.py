@@ -63,17 +63,17 @@ class Each(Source):
 
 
 SOURCES: Mapping[str, Entry] = {
-    "digits": Entry("1797 handwritten digits of 8 x 8 pixels", "data.sources.images:Digits"),
-    "mnist": Entry("70,000 handwritten digits, as IDX files", "data.sources.images:mnist", "DIR"),
-    "fashion-mnist": Entry("70,000 pictures of clothes, as IDX files", "data.sources.images:fashion", "DIR"),
-    "npz": Entry("arrays inputs and targets, or x and y", "data.sources.arrays:Npz", "FILE"),
-    "csv": Entry("a table; the last column or `target` is learned", "data.sources.tabular:csv_file", "FILE"),
-    "parquet": Entry("as csv; of DIR/*.parquet a part at a time", "data.sources.tabular:parquet", "FILE"),
-    "npy": Entry("an array; targets.npy beside it, or `target`", "data.sources.arrays:Npy", "FILE"),
-    "zarr": Entry("the arrays inputs and targets of a group", "data.sources.arrays:Zarr", "URL"),
-    "text": Entry("the next character, in windows of 64 or TIME", "data.sources.text:characters", "FILE[:TIME]"),
+    "digits": Entry("1797 handwritten digits of 8 x 8 pixels", ".data.sources.images:Digits"),
+    "mnist": Entry("70,000 handwritten digits, as IDX files", ".data.sources.images:mnist", "DIR"),
+    "fashion-mnist": Entry("70,000 pictures of clothes, as IDX files", ".data.sources.images:fashion", "DIR"),
+    "npz": Entry("arrays inputs and targets, or x and y", ".data.sources.arrays:Npz", "FILE"),
+    "csv": Entry("a table; the last column or `target` is learned", ".data.sources.tabular:csv_file", "FILE"),
+    "parquet": Entry("as csv; of DIR/*.parquet a part at a time", ".data.sources.tabular:parquet", "FILE"),
+    "npy": Entry("an array; targets.npy beside it, or `target`", ".data.sources.arrays:Npy", "FILE"),
+    "zarr": Entry("the arrays inputs and targets of a group", ".data.sources.arrays:Zarr", "URL"),
+    "text": Entry("the next character, in windows of 64 or TIME", ".data.sources.text:characters", "FILE[:TIME]"),
 }
-OWN = Entry("the user's function", "data.sources.own:Own")
+OWN = Entry("the user's function", ".data.sources.own:Own")
 
 
 Data = str | Code | tuple[str | Code, ...]

@@ -240,23 +240,23 @@ class Largest(By):
 
 
 SPLITS: Mapping[str, Entry] = {
-    "iid": Entry("dealt out at random", "data.splits.deals:Iid"),
-    "contiguous": Entry("in the order of the data", "data.splits.deals:Contiguous"),
+    "iid": Entry("dealt out at random", ".data.splits.deals:Iid"),
+    "contiguous": Entry("in the order of the data", ".data.splits.deals:Contiguous"),
     "dirichlet": Entry(
         "partitions of one size, each with labels in proportions of its own (Hsu et al. 2019)",
-        "data.splits.dirichlet:dirichlet",
+        ".data.splits.dirichlet:dirichlet",
         "ALPHA",
     ),
     "dirichlet_by_class": Entry(
         "each class dealt over the partitions, of unequal sizes (Yurochkin et al. 2019)",
-        "data.splits.dirichlet:dirichlet_by_class",
+        ".data.splits.dirichlet:dirichlet_by_class",
         "ALPHA",
     ),
-    "shards": Entry("sorted by label, so many runs to each", "data.splits.deals:shards", "SHARDS"),
-    "sizes": Entry("sizes by a power law: `power`, or its exponent", "data.splits.deals:sizes", "EXPONENT"),
-    "proportions": Entry("sizes in proportions such as `3,1,1`", "data.splits.deals:proportions", "NUMBERS"),
-    "by": Entry("one partition for each value of a column", "data.splits.deals:By", "COLUMN"),
-    "largest": Entry("the values of a column with the most examples", "data.splits.deals:Largest", "COLUMN"),
+    "shards": Entry("sorted by label, so many runs to each", ".data.splits.deals:shards", "SHARDS"),
+    "sizes": Entry("sizes by a power law: `power`, or its exponent", ".data.splits.deals:sizes", "EXPONENT"),
+    "proportions": Entry("sizes in proportions such as `3,1,1`", ".data.splits.deals:proportions", "NUMBERS"),
+    "by": Entry("one partition for each value of a column", ".data.splits.deals:By", "COLUMN"),
+    "largest": Entry("the values of a column with the most examples", ".data.splits.deals:Largest", "COLUMN"),
 }
 
 
