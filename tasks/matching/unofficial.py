@@ -6,12 +6,16 @@ This module's test fails, and names what is missing, if a later version of torch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
+from torch._decomp import decomposition_table
 from torch._ops import OpOverload
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -52,6 +56,24 @@ def arguments(operation: OpOverload, *given: Any, **named: Any) -> dict[str, Any
     schema = operation._schema.arguments
     known = dict(zip([argument.name for argument in schema], given, strict=False)) | named
     return {each.name: known.get(each.name, each.default_value) for each in schema}
+
+
+def taken_apart(node: fx.Node) -> tuple[fx.Graph, list[Any]] | None:
+    """The graph of the simpler operations that torch makes an operation of, and the operands that it takes.
+
+    None if the operation writes into one of them, or torch knows no simpler ones.
+    """
+    operation: Any = node.target
+    given = map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
+    known: Any = {one: made for one, made in decomposition_table.items() if one is operation}
+    fakes: list[Any] = tensors_in(given)
+    if not fakes or writes(operation):
+        return None
+    with fakes[0].fake_mode, suppress(Exception):  # it may be of another library, and raise anything
+        graph = make_fx(lambda args, kwargs: operation(*args, **kwargs), known)(*given).graph
+        if not any(each.target is operation for each in graph.nodes):
+            return graph, tree_leaves((node.args, node.kwargs))
+    return None
 
 
 Source = Callable[[], torch.Tensor]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from typing import Any, cast
 
 import torch
@@ -27,7 +28,15 @@ from roundweave.tasks.matching.tracing.export import Inputs, exported, first_nam
 from roundweave.tasks.matching.tracing.rules import rule_of
 from roundweave.tasks.matching.tracing.rules.registry import Dependence, Site
 from roundweave.tasks.matching.tracing.rules.routing import KEEPING
-from roundweave.tasks.matching.unofficial import OpOverload, arguments, is_view, operation_name, tensors_in, writes
+from roundweave.tasks.matching.unofficial import (
+    OpOverload,
+    arguments,
+    is_view,
+    operation_name,
+    taken_apart,
+    tensors_in,
+    writes,
+)
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run an inner graph, given as the argument before their operands."""
@@ -94,12 +103,17 @@ class Trace:
             return source[index] if isinstance(source, tuple) else None
         name = getattr(node.target, "__name__", str(node.target))
         if name in WRAPPERS:
-            return self._enter(node, environment)
+            inner, *operands = dropwhile(lambda each: not isinstance(each, fx.Node), node.args)
+            return self._inside(_values(inner, environment).graph, operands, environment)
         shapes = _shapes(node.meta.get("val"))
         if isinstance(node.target, OpOverload):
             if not shapes and not writes(node.target):
                 return None
-            outputs = self._apply(node, node.target, shapes, environment)
+            parts = taken_apart(node) if rule_of(node.target) is None else None
+            if parts:
+                outputs = self._inside(*parts, environment)
+            else:
+                outputs = self._apply(node, node.target, shapes, environment)
         else:
             outputs = self._unknown(node, name, shapes, environment)
         return outputs[0] if isinstance(node.meta.get("val"), torch.Tensor) else outputs
@@ -163,12 +177,11 @@ class Trace:
                     axes.what = "written to"
         return tuple(list(axes) if axes and any(axes is one for one in unread) else axes for axes in outputs)
 
-    def _enter(self, node: fx.Node, environment: Environment) -> Any:
-        given: list[Any] = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
-        position = next(i for i, argument in enumerate(given) if isinstance(argument, fx.GraphModule))
-        inner = given[position].graph
-        places = [n for n in inner.nodes if n.op == "placeholder"]
-        return self.run(inner, dict(zip(places, given[position + 1 :], strict=True)))
+    def _inside(self, graph: fx.Graph, operands: Sequence[Any], environment: Environment) -> Any:
+        """The axes of what an inner graph gives for operands of the outer one."""
+        places = [node for node in graph.nodes if node.op == "placeholder"]
+        given = [environment.get(each) if isinstance(each, fx.Node) else each for each in operands]
+        return self.run(graph, dict(zip(places, given, strict=True)))
 
     def _unknown(
         self, node: fx.Node, name: str, shapes: list[tuple[int, ...]], environment: Environment

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from roundweave.tasks.matching.unofficial import (
     GROUPED_PRODUCT,
@@ -17,11 +19,21 @@ from roundweave.tasks.matching.unofficial import (
     hooked,
     is_view,
     operation_name,
+    taken_apart,
     tensors_in,
     writes,
 )
 
 GONE = "torch has it no more, or otherwise: mend tasks/matching/unofficial.py"
+
+
+class Works(nn.Module):
+    def __init__(self, work: Callable[[torch.Tensor], torch.Tensor]):
+        super().__init__()
+        self.work = work
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.work(x)
 
 
 class _Seen(TorchDispatchMode):
@@ -54,6 +66,17 @@ def test_an_operation_tells_whether_it_is_a_view() -> None:
     views = [is_view(each) for each in (aten.slice.Tensor, aten.t.default, aten.split.Tensor)]
     assert views == [True] * 3, GONE
     assert [is_view(each) for each in (aten.add.Tensor, aten.relu_.default)] == [False] * 2, GONE
+
+
+def test_an_operation_is_taken_apart_into_simpler_ones() -> None:
+    def parts(work: Callable[[torch.Tensor], torch.Tensor]) -> list[str] | None:
+        graph = torch.export.export(Works(work), (torch.ones(2, 4),)).graph
+        found = taken_apart(next(node for node in graph.nodes if node.op == "call_function"))
+        return found and [operation_name(n.target) for n in found[0].nodes if n.op == "call_function"]
+
+    assert parts(functional.glu) == ["aten::slice", "aten::slice", "aten::sigmoid", "aten::mul"], GONE
+    assert parts(lambda x: x.histc(4)) is None, GONE
+    assert parts(lambda x: x.add_(1)) is None, GONE
 
 
 def test_a_deferred_tensor_is_computed_for_each_operation_and_keeps_what_is_written() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from roundweave.tasks.matching.tracing.axes import Atom, Axes, UnitNumbers, broadcast, new_axes, pin_all, unify
+from roundweave.tasks.matching.tracing.axes import Axes, UnitNumbers, broadcast, new_axes
 from roundweave.tasks.matching.tracing.rules.registry import Site, rule, tensors
 
 ELEMENTWISE = """
 alias alpha_dropout __and__ bernoulli complex _conj conj contiguous copy copysign detach divide dropout eq
 feature_alpha_dropout feature_dropout fix floor_divide ge greater greater_equal gt hardswish imag le less
 less_equal lift lift_fresh lift_fresh_copy log_sigmoid lt masked_fill multiply native_dropout ne negative
-not_equal __or__ polar real rsub special_erf special_erfc special_expit special_expm1 special_log1p subtract
-_to_copy true_divide where
+not_equal __or__ polar _prelu_kernel real rsub special_erf special_erfc special_expit special_expm1 special_log1p
+subtract _to_copy true_divide where
 """
 """Elementwise operations that torch does not tag as pointwise."""
 
@@ -45,29 +45,3 @@ def _numbered(site: Site, **more: Any) -> Axes:
     axes = new_axes(site.shape, f"{site.name} numbers it")
     plain = site.name == "arange" and not more.get("start") and more.get("step", 1) == 1
     return UnitNumbers(axes, "places", *axes) if plain else axes
-
-
-@rule("one_hot")
-def _one_hot(site: Site, self: Axes, **_: Any) -> Axes:
-    return [*self, Atom(site.shape[-1], "one_hot numbers it")]
-
-
-@rule("tril triu")
-def _triangle(site: Site, self: Axes, **_: Any) -> Axes:
-    pin_all(self[-2:], f"{site.name} depends on the order")
-    return self
-
-
-@rule("prelu")
-def _prelu(site: Site, self: Axes, weight: Axes) -> Axes:
-    broadcast(self[1:2], weight)
-    return self
-
-
-@rule("glu")
-def _glu(site: Site, self: Axes, dim: int = -1) -> Axes:
-    values, gates = self[dim].cut([self[dim].size // 2] * 2)
-    unify(values, gates)
-    gated = list(self)
-    gated[dim] = values
-    return gated

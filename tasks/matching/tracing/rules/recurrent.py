@@ -1,11 +1,11 @@
-"""Rules of LSTM, GRU and plain recurrent layers and of their single steps."""
+"""The rule of LSTM, GRU and plain recurrent layers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from roundweave.tasks.matching.tracing.axes import Atom, Axes, broadcast, concatenation, product, unify
+from roundweave.tasks.matching.tracing.axes import Atom, Axes, concatenation, product, unify
 from roundweave.tasks.matching.tracing.rules.registry import Result, Site, rule
 from roundweave.tasks.matching.tracing.rules.shapes import stack
 
@@ -35,15 +35,6 @@ def _recurrent(site: Site, input: Axes, hx: Any, params: Sequence[Axes], num_lay
     for begin, units in zip(hx if isinstance(hx, tuple) else (hx,), kinds, strict=True):
         _begin(begin, batch, units)
     return [*input[:-1], current], *(_final(units, batch) for units in kinds)
-
-
-@rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
-def _step(site: Site, input: Axes, hx: Any, w_ih: Axes, w_hh: Axes, **biases: Axes | None) -> Axes:
-    params = [w_ih, w_hh, *(bias for bias in biases.values() if bias is not None)]
-    units, _ = _cell(GATES[site.name.removesuffix("_cell")], input[-1], params)
-    site.contract([input[-1]], [], input[:-1])
-    states = hx if isinstance(hx, tuple) else (hx,)
-    return broadcast([*input[:-1], units], *states)
 
 
 def _cell(gates: int, inputs: Atom, params: Sequence[Axes]) -> tuple[Atom, Atom]:

@@ -19,7 +19,7 @@ from roundweave.tasks.matching.tracing.axes import (
     product,
     unify,
 )
-from roundweave.tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule
+from roundweave.tasks.matching.tracing.rules.registry import Result, Site, Unknown, rule
 
 
 def stack(tensors: Sequence[Axes]) -> Axes:
@@ -104,7 +104,7 @@ def _view(site: Site, self: Axes, **_: Any) -> Axes:
     return view(self, site.shape)
 
 
-@rule("permute transpose swapaxes swapdims t mT numpy_T adjoint matrix_H movedim moveaxis")
+@rule("permute transpose t")
 def _permuted(site: Site, self: Axes, **more: Any) -> Axes:
     """Torch itself says where each axis goes, by running on a tensor whose lengths are the axes' numbers."""
     moved = site.operation(torch.empty(tuple(range(len(self))), device="meta"), **more)
@@ -118,7 +118,7 @@ def _squeeze(site: Site, self: Axes, **_: Any) -> Axes:
     return [Atom(1) if size == 1 else next(long) for size in site.shape]
 
 
-@rule("expand broadcast_to expand_as repeat tile")
+@rule("expand expand_as repeat")
 def _repeat(site: Site, self: Axes, **_: Any) -> Axes:
     """Copies are equal, so their order means nothing."""
     axes = new_axes([1] * (len(site.shape) - len(self))) + self
@@ -128,19 +128,12 @@ def _repeat(site: Site, self: Axes, **_: Any) -> Axes:
     ]
 
 
-@rule("repeat_interleave")
-def _repeat_interleave(site: Site, self: Axes, repeats: Any, dim: int | None = None, **_: Any) -> Axes:
-    if not isinstance(repeats, int) or dim is None:
-        raise Unknown
-    return _replaced(self, dim % len(self), product(self[dim], Atom(repeats)))
-
-
 def _replaced(axes: Axes, place: int, *new: Atom) -> Axes:
     """The axes with the one at a place replaced by others."""
     return [*axes[:place], *new, *axes[place + 1 :]]
 
 
-@rule("cat concat concatenate")
+@rule("cat")
 def _cat(site: Site, tensors: Sequence[Axes], dim: int = 0) -> Axes:
     return cat([axes for axes in tensors if all(axis.size for axis in axes)], dim % len(site.shape))
 
@@ -152,7 +145,7 @@ def _stack(site: Site, tensors: Sequence[Axes], dim: int = 0) -> Axes:
     return others
 
 
-@rule("chunk split split_with_sizes unsafe_chunk unsafe_split tensor_split")
+@rule("chunk split split_with_sizes unsafe_split")
 def _split(site: Site, self: Axes, dim: int = 0, **_: Any) -> Result:
     place = dim % len(self)
     sizes = [shape[place] for shape in site.shapes]
@@ -161,7 +154,7 @@ def _split(site: Site, self: Axes, dim: int = 0, **_: Any) -> Result:
     return tuple(_replaced(self, place, part) for part in self[place].cut(sizes))
 
 
-@rule("slice narrow")
+@rule("slice")
 def _slice(site: Site, self: Axes, dim: int = 0, start: int | None = None, step: int = 1, **_: Any) -> Axes:
     place = dim % len(self)
     whole, size = self[place].size, site.shape[place]
@@ -253,11 +246,6 @@ def _index_put(
     return self
 
 
-@rule("index_select")
-def _index_select(site: Site, self: Axes, dim: int, index: Axes) -> Axes:
-    return _index(site, self, [*[None] * (dim % len(self)), index or new_axes([1])])
-
-
 @rule("gather")
 def _gather(site: Site, self: Axes, index: Axes, dim: int, **_: Any) -> Axes:
     place = dim % len(self)
@@ -291,29 +279,3 @@ def _pad(site: Site, self: Axes, pad: Sequence[int], mode: str = "constant", **_
             site.mix(self, [place], f"{mode} padding")
             padded[place] = Atom(site.shape[place], f"{mode} padding")
     return padded
-
-
-@rule("im2col")
-def _im2col(site: Site, self: Axes, kernel_size: Sequence[int], **_: Any) -> Axes:
-    *images, channels = site.mix(self, dimensions((-2, -1), len(self)), "spatial")
-    return [*images, product(channels, *new_axes(kernel_size, "spatial")), Atom(site.shape[-1], "spatial")]
-
-
-@rule("channel_shuffle native_channel_shuffle")
-def _channel_shuffle(site: Site, self: Axes, groups: int) -> Axes:
-    outer, inner = self[1].factored(groups, self[1].size // groups)
-    return _replaced(self, 1, product(inner, outer))
-
-
-@rule("pixel_shuffle")
-def _pixel_shuffle(site: Site, self: Axes, upscale_factor: int) -> Axes:
-    factored = [*self[:-3], *self[-3].factored(site.shape[-3], upscale_factor, upscale_factor), *self[-2:]]
-    others = site.mix(factored, dimensions((-4, -3, -2, -1), len(factored)), "pixel_shuffle")
-    return [*others, *new_axes(site.shape[-2:], "spatial")]
-
-
-@rule("pixel_unshuffle")
-def _pixel_unshuffle(site: Site, self: Axes, downscale_factor: int) -> Axes:
-    *images, channels = site.mix(self, dimensions((-2, -1), len(self)), "pixel_unshuffle")
-    added = new_axes([downscale_factor] * 2, "pixel_unshuffle")
-    return [*images, product(channels, *added), *new_axes(site.shape[-2:], "spatial")]

@@ -8,15 +8,7 @@ from typing import Any
 
 from roundweave.tasks.matching.tracing.axes import Atom, Axes, broadcast, new_axes, pin_all, product, unify
 from roundweave.tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule, tensors
-
-EQUATIONS = {
-    "linear": "...i,oi->...o",
-    "bilinear": "...i,...j,oij->...o",
-    "inner": "...i,ai->...a",
-    "outer": "r,c->rc",
-    "ger": "r,c->rc",
-}
-"""Products by their equations, as of `torch.einsum`."""
+from roundweave.tasks.matching.tracing.rules.shapes import cat
 
 
 def summed_product(site: Site, equation: str, *factors: Axes) -> Axes:
@@ -50,17 +42,13 @@ def _einsum(site: Site, equation: str, tensors: Sequence[Axes], **_: Any) -> Axe
     return summed_product(site, equation.replace(" ", ""), *tensors)
 
 
-@rule(*EQUATIONS)
-def _by_equation(site: Site, **arguments: Any) -> Axes:
-    """Products of the first arguments; a further one is a bias."""
-    equation, axes = EQUATIONS[site.name], tensors(arguments)
-    if site.name == "linear" and len(axes[1]) == 1:
-        equation = "...i,i->..."
-    count = equation.count(",") + 1
-    return broadcast(summed_product(site, equation, *axes[:count]), *axes[count:])
+@rule("linear")
+def _linear(site: Site, input: Axes, weight: Axes, bias: Axes | None = None) -> Axes:
+    equation = "...i,oi->...o" if len(weight) > 1 else "...i,i->..."
+    return broadcast(summed_product(site, equation, input, weight), *([] if bias is None else [bias]))
 
 
-@rule("matmul mm bmm mv dot vdot addmm baddbmm addmv")
+@rule("matmul mm bmm mv dot addmm baddbmm addmv")
 def _matmul(site: Site, **arguments: Any) -> Axes:
     *added, left, right = tensors(arguments)
     row, column = "r" * (len(left) > 1), "c" * (len(right) > 1)
@@ -131,13 +119,7 @@ def _extreme(site: Site, self: Axes, dim: int | None = None, **more: Any) -> Axe
     return reduced(site, self, dims)
 
 
-@rule("cosine_similarity")
-def _cosine_similarity(site: Site, x1: Axes, x2: Axes, dim: int = 1, **_: Any) -> Axes:
-    pairs = broadcast(x1, x2)
-    return reduced(site, pairs, dimensions(dim, len(pairs)))
-
-
-@rule("softmax log_softmax _softmax _log_softmax _safe_softmax")
+@rule("softmax log_softmax _softmax _log_softmax")
 def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
     reduced(site, self, dimensions(dim, len(self)))
     return self
@@ -147,13 +129,8 @@ def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
 def ordered(site: Site, self: Axes, **more: Any) -> Axes:
     """Operations that depend on the order along some dimensions; the others may be permuted."""
     dims = dimensions(more.get("dims", more.get("dim", -1)), len(self))
-    site.mix(self, dims, f"{site.name} depends on the order")
-    for beside in (more.get("prepend"), more.get("append")):
-        for d, axis in enumerate(beside or []):
-            if d in dims:
-                axis.pin(f"{site.name} depends on the order")
-            else:
-                unify(self[d], axis)
+    beside = [more[name] for name in ("prepend", "append") if more.get(name)]
+    site.mix(cat([self, *beside], dims[0]), dims, f"{site.name} depends on the order")
     return [Atom(site.shape[d], site.name) if d in dims else axis for d, axis in enumerate(self)]
 
 
@@ -190,14 +167,6 @@ def _layer_norm(site: Site, input: Axes, normalized_shape: list[int], **more: An
     site.contract(axes, batch)
     _scale(axes, more)
     return input, *([*batch, *new_axes([1] * len(axes))] for _ in site.shapes[1:])
-
-
-@rule("_weight_norm")
-def _weight_norm(site: Site, v: Axes, g: Axes, **_: Any) -> Axes:
-    """Slices of a weight `v` divided by their norms and scaled by `g`, along the axis in which `g` is long."""
-    scaled = [d for d, own in enumerate(g) if own.size > 1]
-    site.contract([axis for d, axis in enumerate(v) if d not in scaled], [v[d] for d in scaled])
-    return broadcast(v, g)
 
 
 @rule("""

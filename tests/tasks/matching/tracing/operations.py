@@ -73,7 +73,6 @@ case(
 )
 case("einsum_twice", [8], lambda m, x: torch.einsum("bi,bi->b", m.a(x), m.b(x)))
 case("outer", [8, 8], lambda m, x: torch.outer(m.a(x)[0], m.b(x)[0]).sin().sum())
-case("bilinear", [8, 8, 7], lambda m, x: m.two(m.a(x), m.b(x)).relu().sum(1), two=lambda: nn.Bilinear(8, 8, 7))
 case("vdot", [8], lambda m, x: torch.vdot(m.a(x)[0], m.b(x)[0]))
 case("var_mean", [8], lambda m, x: torch.stack(torch.var_mean(m.a(x), dim=1)))
 case("cosine_similarity", [8], lambda m, x: f.cosine_similarity(m.a(x), m.b(x), dim=1))
@@ -127,7 +126,7 @@ case("channel_shuffle", [4, 2], lambda m, x: f.conv1d(f.channel_shuffle(image(m,
 case(
     "pixel_shuffle", [2], lambda m, x: f.conv2d(f.pixel_shuffle(m.a(x)[:, :, None, None], 2), m.w), w=(5, 2, 1, 1)
 )
-case("pixel_shuffle_of_units", [], lambda m, x: f.pixel_shuffle(
+case("pixel_shuffle_of_units", [8], lambda m, x: f.pixel_shuffle(
     (m.a(x)[:, :, None] * m.b(x)[:, None])[:, None].expand(-1, 4, -1, -1), 2).sum((1, 2)))  # fmt: skip
 case("unfold", [8], lambda m, x: f.unfold(image(m, x)[..., None], (3, 1)).transpose(1, 2) @ m.w, w=(24, 5))
 case("no_units_left", [8, 8], lambda m, x: m.out(torch.cat([m.a(x), m.b(x)[:, :0]], 1)))
@@ -147,9 +146,10 @@ mixed("reflected_pad", lambda w: w * halved(f.pad(w, (3, 3), mode="reflect")), 4
 mixed("shifting_pad", lambda w: w * f.pad(w, (1, -1)), 4, 6)
 mixed("unfold", lambda w: w * f.unfold(w[:, None, None], (1, 3), padding=(0, 1)).sum(1), 4, 6)
 mixed("convolution", lambda w: w * f.conv1d(w[:, None], w.new_ones(1, 1, 3), padding=1)[:, 0], 4, 6)
-mixed("pixel_shuffle", lambda w: w.sum((1, 2)) * halved(
-    f.pixel_shuffle(w, 2).sum((1, 2))), 4, 4, 1, 6)  # fmt: skip
-mixed("pixel_unshuffle", lambda w: f.pixel_unshuffle(w, 2).sum((1, 2)) * halved(w.sum((1, 2))), 4, 1, 2, 12)
+case("places_mixed_by_pixel_shuffle", [2, 4], lambda m, x: (m.w.sum((1, 2)) * halved(
+    f.pixel_shuffle(m.w, 2).sum((1, 2)))).split(1, 1)[-1].sum() + 0 * x[0, 0], w=(4, 4, 1, 6))  # fmt: skip
+case("places_mixed_by_pixel_unshuffle", [2, 4], lambda m, x: (f.pixel_unshuffle(m.w, 2).sum((1, 2)) * halved(
+    m.w.sum((1, 2)))).split(1, 1)[-1].sum() + 0 * x[0, 0], w=(4, 1, 2, 12))  # fmt: skip
 mixed("index", lambda w: w * w[:, [1, 0, 3, 2, 5, 4]], 4, 6)
 mixed("index_select", lambda w: w * w.index_select(1, torch.tensor([1, 0, 3, 2, 5, 4])), 4, 6)
 mixed("gather", lambda w: w * w.gather(1, torch.tensor([[1, 0, 3, 2, 5, 4]]).expand(4, -1)), 4, 6)
