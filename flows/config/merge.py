@@ -64,9 +64,6 @@ class Merging(Config):
     coefficients: Numbers | None = Field(
         default=None, description="a weight a network, such as its number of examples: 1000,3000; default: equal"
     )
-    layers: dict[str, tuple[float, ...]] = Field(
-        default={}, description='weights of their own for some layers, such as {"fc1": [1, 0]}'
-    )
     repair: bool | None = Field(
         default=None,
         description="recompute BatchNorm statistics or rescale units; default: with data and BatchNorm",
@@ -77,7 +74,7 @@ class Merging(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Merging:
-        if self.average == "best" and (self.coefficients or self.layers):
+        if self.average == "best" and self.coefficients:
             raise ValueError("average best finds the coefficients; give none, or average = mean")
         if self.soft is not None and self.match == "none":
             raise ValueError("soft needs a match: weights, activations or mixed")
@@ -120,10 +117,10 @@ class MergeConfig(Architecture, Merging, Placement):
         count = len(self.networks)
         if count < 2:
             raise ValueError(f"a merge takes two networks or more, not {count}")
-        for given in (self.coefficients, *self.layers.values()):
-            if given is not None and (len(given) != count or min(given) < 0 or sum(given) <= 0):
-                wanted = f"{count} networks need {count} coefficients, none negative and not all zero"
-                raise ValueError(f"{wanted}, not {list(given)}")
+        given = self.coefficients
+        if given is not None and (len(given) != count or min(given) < 0 or sum(given) <= 0):
+            wanted = f"{count} networks need {count} coefficients, none negative and not all zero"
+            raise ValueError(f"{wanted}, not {list(given)}")
         if self.average == "best" and count > 2:
             raise ValueError(
                 "average = best looks along the path between two networks; of more, give coefficients"

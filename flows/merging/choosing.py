@@ -35,7 +35,7 @@ def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
     no finite loss on the held-out examples.
     """
     config, parents, count = plan.config, plan.places, len(places)
-    merged = Blend(places, tuple(config.coefficients or [1.0] * count), layers=tuple(config.layers.items()))
+    merged = Blend(places, tuple(config.coefficients or [1.0] * count))
     if plan.gallery is None:
         return Choice(merged)
     kinds = {PLAIN: replace(merged, places=parents), MERGED: merged}
@@ -49,7 +49,7 @@ def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
     blends |= ensemble | kinds
     steps = [i / (config.points - 1) for i in range(config.points)] if count == 2 else []
     points = (
-        (f"path {kind}", replace(blend, coefficients=(1 - step, step), layers=()))
+        (f"path {kind}", replace(blend, coefficients=(1 - step, step)))
         for kind, blend in kinds.items()
         for step in steps
     )
@@ -60,7 +60,7 @@ def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
     *_, (final, blend) = kinds.items()
     if config.average == "best":
         best = min(range(len(steps)), key=lambda i: (-(paths[final][i].accuracy or 0.0), paths[final][i].loss))
-        blend = replace(blend, coefficients=(1 - steps[best], steps[best]), layers=())
+        blend = replace(blend, coefficients=(1 - steps[best], steps[best]))
         scores |= {kind: path[best] for kind, path in paths.items()}
     return Choice(blend, scores, paths)
 

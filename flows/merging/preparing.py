@@ -28,7 +28,6 @@ from roundweave.storage.places.addresses import full_address
 from roundweave.storage.runs.names import is_run, run_address, stored_round
 from roundweave.storage.runs.run import open_stored
 from roundweave.storage.values.tensors import LazyTensors, dtype_name, let_go
-from roundweave.tasks.matching.averaging import check_layer
 from roundweave.tasks.matching.check import check_function
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.search.activations import BATCH
@@ -85,8 +84,6 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     expected = outline(network)
     known = _decided(known, network)
     units = find_units(network, found.inputs)
-    for layer in known.layers:
-        check_layer(layer, units.tensors)
     spectral = any(True for _ in spectral_norms(network))
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)

@@ -44,7 +44,7 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
         with pinned(0, threads=1):
             merged: Tensors = blended(plan.gallery, blend).state_dict()
     else:
-        averaged = averaging(networks.states, blend.coefficients, dict(blend.layers))
+        averaged = averaging(networks.states, blend.coefficients)
         merged = LazyTensors(first.names, lambda name: averaged(units.aliases.get(name, name)), first.specs)
         if plan.spectral:
             network = plan.model.build()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -25,36 +25,28 @@ def average(
     `layers` has separate coefficients for some layers, by the beginning of their tensors' names. Integer and bool
     tensors take the maximum. Raises `UsageError` for wrong numbers of coefficients, or negative ones.
     """
-    averaged = averaging(states, coefficients, layers or {})
+    averaged = averaging(states, coefficients, layers)
     return {name: averaged(name) for name in states[0]}
 
 
 def averaging(
-    states: Sequence[Tensors], coefficients: Sequence[float], layers: Layers
+    states: Sequence[Tensors], coefficients: Sequence[float], layers: Layers | None = None
 ) -> Callable[[str], torch.Tensor]:
     """A function that computes one tensor of `average`, (*shape), by its name; raises `UsageError` as it does."""
+    layers = layers or {}
     for given in (coefficients, *layers.values()):
         if len(given) != len(states) or not 0 < sum(given) < math.inf or min(given) < 0:
             raise UsageError(f"{len(states)} networks need as many coefficients, not negative, not {list(given)}")
     for layer in layers:
-        check_layer(layer, states[0])
+        if not any(_belongs(name, layer) for name in states[0]):
+            raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(states[0])}")
 
     def averaged(name: str) -> torch.Tensor:
-        chosen, values = chosen_for(name, coefficients, layers), [state[name] for state in states]
+        chosen = next((layers[layer] for layer in layers if _belongs(name, layer)), coefficients)
+        values = [state[name] for state in states]
         return _mean(values, chosen) if values[0].is_floating_point() else torch.stack(values).amax(0)
 
     return averaged
-
-
-def chosen_for(name: str, coefficients: Sequence[float], layers: Layers) -> Sequence[float]:
-    """The coefficients of the layer that the tensor of this name belongs to, else the given ones."""
-    return next((layers[layer] for layer in layers if _belongs(name, layer)), coefficients)
-
-
-def check_layer(layer: str, names: Collection[str]) -> None:
-    """Raise `UsageError` if none of the tensors of these names belongs to the layer."""
-    if not any(_belongs(name, layer) for name in names):
-        raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(names)}")
 
 
 def _belongs(name: str, layer: str) -> bool:

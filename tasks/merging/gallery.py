@@ -90,22 +90,17 @@ def observe(
 
 @dataclass(frozen=True)
 class Blend:
-    """A network to score: the weighted mean or the ensemble of checkpoints, which lie at `places`.
-
-    `layers` has separate coefficients for some layers.
-    """
+    """A network to score: the weighted mean or the ensemble of checkpoints, which lie at `places`."""
 
     places: tuple[str, ...]
     coefficients: tuple[float, ...]
     how: Literal["mean", "ensemble"] = "mean"
     repair: bool = False
-    layers: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     @property
     def mixed(self) -> bool:
         """Whether more than one checkpoint has a coefficient above 0."""
-        every = [self.coefficients, *dict(self.layers).values()]
-        return len({i for given in every for i, c in enumerate(given) if c > 0}) > 1
+        return sum(c > 0 for c in self.coefficients) > 1
 
 
 class Ensemble(nn.Module):
@@ -137,13 +132,12 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
         logits = gallery.ensemble_loss == "cross_entropy"
         axis = gallery.objective.rule.axis or -1
         return Ensemble([gallery.network(state) for state in states], logits, axis).eval()
-    mean, first = average(states, blend.coefficients, dict(blend.layers)), gallery.units.aliases
+    mean, first = average(states, blend.coefficients), gallery.units.aliases
     network = gallery.network({name: mean[first.get(name, name)] for name in mean})
     converge(network)
     if blend.repair and blend.mixed:
         inputs = concatenated([gallery.inputs(block) for block in gallery.blocks])
-        parents, layers = map(gallery.network, states), dict(blend.layers)
-        repair(network, parents, blend.coefficients, inputs, gallery.units, layers)
+        repair(network, map(gallery.network, states), blend.coefficients, inputs, gallery.units)
     return network
 
 

@@ -16,7 +16,6 @@ from torch import nn
 
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.tasks.data.examples import Examples, Tensors
-from roundweave.tasks.matching.averaging import Layers, chosen_for
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.networks.outputs import call
 
@@ -32,7 +31,6 @@ def repair(
     coefficients: Sequence[float],
     inputs: Tensors,
     units: UnitGroups,
-    layers: Layers | None = None,
 ) -> None:
     """Recompute a merged network's BatchNorm statistics on inputs (examples, …), or rescale its units if none."""
     if has_batch_norm(network):
@@ -41,7 +39,7 @@ def repair(
         size = math.ceil(len(examples) / math.ceil(len(examples) / BATCH))
         recompute_batch_norm(network, [batch.inputs for batch in examples.slices(size)])
     else:
-        rescale(network, parents, coefficients, inputs, units, layers)
+        rescale(network, parents, coefficients, inputs, units)
 
 
 def concatenated(parts: Sequence[Tensors]) -> Tensors:
@@ -88,14 +86,12 @@ def rescale(
     coefficients: Sequence[float],
     inputs: Tensors,
     units: UnitGroups,
-    layers: Layers | None = None,
 ) -> None:
     """Scale each hidden unit to the parents' mean deviation and, if its layer has a bias, to their mean.
 
     The parents' units must be in the merged network's order. Rescaled are the layers whose outputs are
     interchangeable units, in one pass over the inputs (examples, …), so that each layer reads repaired ones
-    (Jordan et al. 2023, section 3.2). `layers` has separate coefficients for some layers. Raises `UsageError` if
-    no layer has such outputs.
+    (Jordan et al. 2023, section 3.2). Raises `UsageError` if no layer has such outputs.
     """
     # The first axis of a layer's weight has its outputs.
     free = {tensor for group in units.groups for tensor, axis, _ in units.members(group) if axis == 0}
@@ -110,10 +106,7 @@ def rescale(
         spreads.append({})
         _run(parent, inputs, {name: partial(_measure, spreads[-1], name) for name in names})
     # Some layers are never called, as attention reads the weights of its projection directly.
-    targets = {
-        name: _mean([each[name] for each in spreads], chosen_for(f"{name}.weight", coefficients, layers or {}))
-        for name in spreads[0]
-    }
+    targets = {name: _mean([each[name] for each in spreads], coefficients) for name in spreads[0]}
     _run(network, inputs, {name: partial(_correct, target) for name, target in targets.items()})
 
 

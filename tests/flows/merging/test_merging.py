@@ -186,12 +186,11 @@ def test_a_network_and_itself_in_another_order_merge_into_it(root, merge, tmp_pa
     assert result.barriers["merged"] == pytest.approx(0, abs=1e-6)
 
 
-def test_coefficients_and_layers(root, merge) -> None:
-    result = merge("mlp0@-1", "mlp1@-1", match="none", coefficients=(1, 3), layers={"fc2": (1, 0)})
+def test_coefficients(root, merge) -> None:
+    result = merge("mlp0@-1", "mlp1@-1", match="none", coefficients=(1, 3))
     states = [read_checkpoint(f"mlp{i}@-1", root) for i in range(2)]
     assert result.coefficients == (0.25, 0.75)
-    assert same_bits(merged(result), average(states, (1, 3), {"fc2": (1, 0)}))
-    assert torch.equal(merged(result)["fc2.weight"], states[0]["fc2.weight"])
+    assert same_bits(merged(result), average(states, (1, 3)))
 
 
 def test_the_best_point_is_the_best_of_its_path_and_what_is_kept(root, merge) -> None:
@@ -350,14 +349,12 @@ def test_a_merge_may_be_merged_with_its_first_network(merge, files) -> None:
 def test_tied_tensors_are_averaged_as_one_and_stay_tied_in_a_torch_file(merge, files, tmp_path, fields) -> None:
     mine, places = files("tied")
     fields = {name: value.replace("{mine}", mine) for name, value in fields.items()}
-    fields |= {"model": f"{mine}:tied", "match": "none", "layers": {"6": (1, 0)}, "name": f"tied-{min(fields)}"}
+    fields |= {"model": f"{mine}:tied", "match": "none", "coefficients": (1, 0), "name": f"tied-{min(fields)}"}
     result = merge(*places, out=str(tmp_path / "out.pt"), **fields)
     written, first = torch.load(tmp_path / "out.pt"), torch.load(places[0])
     assert written["8.weight"].data_ptr() == written["6.weight"].data_ptr()
     assert torch.equal(written["8.weight"], first["6.weight"])
     assert same_bits(written, dict(result.run.round(1).tensors))
-    with pytest.raises(UsageError, match=r"no tensor is of layer '8\.weight'"):
-        merge(*places, **fields | {"layers": {"8.weight": (1, 0)}, "name": "refused"})
 
 
 def test_a_repaired_network_has_the_same_bits_with_any_number_of_threads(merge, files) -> None:
@@ -423,8 +420,6 @@ def test_networks_that_do_not_fit_leave_nothing_behind(root, merge, two) -> None
     before = sorted(path.name for path in root.iterdir())
     with pytest.raises(CheckpointError, match=r"cnn0@-1 lacks 'fc1.weight'"):
         merge("mlp0@-1", "cnn0@-1")
-    with pytest.raises(UsageError, match=r"no tensor is of layer 'fc9'"):
-        merge("mlp0@-1", "mlp1@-1", layers={"fc9": (1, 0)})
     with pytest.raises(UsageError, match=r"two\.zarr exists already; give the merge another --name"):
         merge("mlp0@-1", "mlp1@-1", name="two")
     assert sorted(path.name for path in root.iterdir()) == before

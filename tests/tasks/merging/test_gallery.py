@@ -80,8 +80,6 @@ def test_a_parent_scores_as_it_is_and_an_ensemble_by_mean_probabilities(gallery,
 def test_a_blend_is_mixed_if_more_than_one_network_is_in_it() -> None:
     assert Blend(("a", "b"), (1, 1)).mixed
     assert not Blend(("a", "b"), (0, 2)).mixed
-    assert Blend(("a", "b"), (1, 0), layers=(("fc1", (0, 1)),)).mixed
-    assert not Blend(("a", "b"), (1, 0), layers=(("fc1", (3, 0)),)).mixed
 
 
 # Networks are read as they are now.

@@ -90,15 +90,6 @@ def test_repaired_units_have_the_mean_deviation_and_mean_of_their_parents(galler
     )
 
 
-def test_a_layer_that_one_parent_gives_alone_is_repaired_to_that_parent(gallery, written) -> None:
-    gallery = gallery(examples=400)
-    states, places = written(gallery)
-    found = blended(gallery, Blend(places, (1, 1), repair=True, layers=(("fc1", (1, 0)),))).state_dict()
-    for name in ("fc1.weight", "fc1.bias"):
-        torch.testing.assert_close(found[name], states[0][name])
-    torch.testing.assert_close(found["fc2.weight"], (states[0]["fc2.weight"] + states[1]["fc2.weight"]) / 2)
-
-
 def test_repaired_statistics_are_those_of_the_merged_network_on_the_examples(gallery, written) -> None:
     gallery = gallery("normed", examples=400)
     states, places = written(gallery)
