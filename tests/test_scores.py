@@ -182,7 +182,7 @@ def test_an_asynchronous_server_on_a_cluster_scores_by_the_same_rule(own, train,
     ],
 )
 def test_outputs_that_are_too_many_to_gather_are_refused(own, train, monkeypatch, fields, says: str) -> None:
-    monkeypatch.setattr("roundweave.tasks.networks.fit.MOST_GATHERED", 5000)
+    monkeypatch.setattr("roundweave.tasks.networks.trying.fit.MOST_GATHERED", 5000)
     with pytest.raises(ModelError, match=says):
         train(**wholly(own(OWN), fields), **DIGITS, rounds=1)
 
@@ -190,7 +190,7 @@ def test_outputs_that_are_too_many_to_gather_are_refused(own, train, monkeypatch
 def test_large_outputs_are_scored_a_few_at_a_time_to_the_same_numbers(own, train, monkeypatch) -> None:
     fields = wholly(own(OWN), {"scores": (*SCORES, "together")})
     whole = train(**fields, **DIGITS, rounds=1).round(1).score
-    monkeypatch.setattr("roundweave.tasks.networks.fit.MOST_SCORED", 79)  # 7 examples with 10 outputs each
+    monkeypatch.setattr("roundweave.tasks.networks.trying.fit.MOST_SCORED", 79)  # 7 examples with 10 outputs each
     few = train(**fields, **DIGITS, rounds=1).round(1).score
     assert (whole.values.pop("together") > 100, few.values.pop("together") <= 7) == (True, True)
     assert (few.examples, few.loss) == (whole.examples, pytest.approx(whole.loss, rel=1e-12))
@@ -198,7 +198,7 @@ def test_large_outputs_are_scored_a_few_at_a_time_to_the_same_numbers(own, train
 
 
 def test_what_keeps_sums_is_not_too_much(own, train, monkeypatch) -> None:
-    monkeypatch.setattr("roundweave.tasks.networks.fit.MOST_GATHERED", 5000)
+    monkeypatch.setattr("roundweave.tasks.networks.trying.fit.MOST_GATHERED", 5000)
     run = train(**wholly(own(OWN), {"loss": "each", "scores": ("near", "metric")}), **DIGITS, rounds=1)
     assert set(run.round(1).score.values) == {"near", "metric"}
 

@@ -22,10 +22,10 @@ from roundweave.tasks.matching.check import check_function
 from roundweave.tasks.matching.search.activations import BATCH
 from roundweave.tasks.matching.tracing.export import Inputs, as_call
 from roundweave.tasks.matching.units import find_units
-from roundweave.tasks.networks.fit import check_fit
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES
+from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 

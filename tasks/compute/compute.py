@@ -23,8 +23,8 @@ from roundweave.tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorPara
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.networks.fit import check_fit
 from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.numerics.devices import AUTO, CPU
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code, WithCode, short_name

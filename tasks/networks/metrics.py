@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from roundweave.storage.errors import ModelError, failing_as, one_line
-from roundweave.tasks.networks.unofficial import count_updates
 from roundweave.tasks.own_code.code import Code
 
 Kept = Mapping[str, torch.Tensor | list[torch.Tensor]]
@@ -54,6 +53,11 @@ def merged(score: Code, states: Sequence[Kept]) -> float:
     for state in reversed(states):  # a merged state is put before those already there
         metric.merge_state(state)
     return _number(score, metric.compute())
+
+
+def count_updates(metric: Any, updates: int) -> None:
+    """Set the number of batches that a metric has seen, as merging states into it does not count them."""
+    metric._update_count = updates  # without documentation, as of torchmetrics 1.9.0
 
 
 def check_merging(score: Code, outputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -20,9 +20,9 @@ from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.reduces.tree import cover, fold, fold_updates
 from roundweave.tasks.data.current import as_partition
 from roundweave.tasks.data.loading import BlockExamples, Partition
-from roundweave.tasks.networks.copies import TRAINING_ONLY
 from roundweave.tasks.networks.objective import Objective, check_unchanged
 from roundweave.tasks.networks.spectral import with_unit_vectors
+from roundweave.tasks.networks.trying.copies import TRAINING_ONLY
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.failures import MapRaised, map_error, own_code

@@ -239,7 +239,7 @@ def test_each_number_is_that_of_all_held_out_examples_at_once(train, client, mon
         if (run := scored(train, case, executor, partitions)) is None:
             return
         found[run.name] = run.round(1).score.row()
-    monkeypatch.setattr("roundweave.tasks.networks.fit.MOST_SCORED", 79)  # a few examples at a time
+    monkeypatch.setattr("roundweave.tasks.networks.trying.fit.MOST_SCORED", 79)  # a few examples at a time
     found["pieces"] = scored(train, case, InlineExecutor(), 2, "pieces").round(1).score.row()
     outputs, targets = case.given(run.round(1).tensors, held_out=True)
     wanted = {number: hand(outputs, targets).item() for number, hand in case.hand.items()}

@@ -19,10 +19,10 @@ from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.matching import check_function, find_units
-from roundweave.tasks.networks.fit import check_fit
 from roundweave.tasks.networks.objective import ModelSpec, Objective, buffers_of
 from roundweave.tasks.networks.reference import MODELS, Gpt
 from roundweave.tasks.networks.scores import mean_squared_error
+from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import find_code
 

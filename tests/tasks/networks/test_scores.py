@@ -13,7 +13,7 @@ from torch.nn import functional
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.networks.fit import Trial
+from roundweave.tasks.networks.metrics import count_updates
 from roundweave.tasks.networks.scores import (
     SCORES,
     accuracy,
@@ -25,7 +25,7 @@ from roundweave.tasks.networks.scores import (
     token_accuracy,
     top5,
 )
-from roundweave.tasks.networks.unofficial import count_updates
+from roundweave.tasks.networks.trying.fit import Trial
 from roundweave.tasks.own_code.code import Code, find_code
 
 OWN = """
@@ -157,7 +157,7 @@ def test_a_metric_is_told_how_many_batches_it_has_seen() -> None:
 
     metric = MeanMetric()
     count_updates(metric, 2)
-    assert metric.update_count == 2, "torchmetrics counts otherwise now: mend tasks/networks/unofficial.py"
+    assert metric.update_count == 2, "torchmetrics counts otherwise now: mend tasks/networks/metrics.py"
     metric.update(torch.ones(1))
     assert metric.update_count == 3
 

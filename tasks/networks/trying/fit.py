@@ -18,12 +18,12 @@ from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.examples import Examples, Tensors, single
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.splits.split import SCORE_BATCH
-from roundweave.tasks.networks.copies import check_apart, in_evaluation, tried_network
-from roundweave.tasks.networks.labels import find_rule
 from roundweave.tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.networks.outputs import OWN_LOSS, call, output_of, takes_labels, tensor_in
 from roundweave.tasks.networks.scores import AS_SHAPED, UNKNOWN, LabelRule, default_scores, score_items
+from roundweave.tasks.networks.trying.copies import check_apart, in_evaluation, tried_network
+from roundweave.tasks.networks.trying.labels import find_rule
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code
 
