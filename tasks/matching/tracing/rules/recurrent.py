@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from roundweave.tasks.matching.tracing.axes import Atom, Axes, concatenation, product, unify
-from roundweave.tasks.matching.tracing.rules.registry import Result, Site, rule
+from roundweave.tasks.matching.tracing.rules.registry import Result, Site, Unknown, rule
 from roundweave.tasks.matching.tracing.rules.shapes import stack
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -23,31 +23,26 @@ def _recurrent(site: Site, input: Axes, hx: Any, params: Sequence[Axes], num_lay
     site.contract([time, input[-1]], [], [batch])
     directions = 2 if more["bidirectional"] else 1
     each = len(params) // (num_layers * directions)
-    current, states, cells = input[-1], [], []
+    current, states = input[-1], []
     for layer in range(num_layers):
         first = layer * directions
         own = [params[i * each : (i + 1) * each] for i in range(first, first + directions)]
-        pairs = [_cell(GATES[site.name], current, one) for one in own]
-        states += [state for state, _ in pairs]
-        cells += [cell for _, cell in pairs]
-        current = concatenation(*(state for state, _ in pairs))
-    kinds = [states, cells] if site.name == "lstm" else [states]
-    for begin, units in zip(hx if isinstance(hx, tuple) else (hx,), kinds, strict=True):
-        _begin(begin, batch, units)
-    return [*input[:-1], current], *(_final(units, batch) for units in kinds)
+        states += [_cell(GATES[site.name], current, one) for one in own]
+        current = concatenation(*states[first:])
+    for begin in hx if isinstance(hx, tuple) else (hx,):
+        _begin(begin, batch, states)
+    return [*input[:-1], current], *(_final(states, batch) for _ in site.shapes[1:])
 
 
-def _cell(gates: int, inputs: Atom, params: Sequence[Axes]) -> tuple[Atom, Atom]:
-    """The units of a layer's state and of its cell, which are the same unless a last matrix projects the state."""
-    projection = params[-1] if len(params) in (3, 5) else None
-    state, cell = params[1][1], Atom(params[0][0].size // gates)
-    for tensor in params[: len(params) - (projection is not None)]:
-        unify(tensor[0], product(Atom(gates, "gates"), cell))
+def _cell(gates: int, inputs: Atom, params: Sequence[Axes]) -> Atom:
+    """The units of a layer, of its state as of its cell."""
+    if len(params) in (3, 5):
+        raise Unknown  # a last matrix projects the state, which then has other units than the cell
     unify(params[0][1], inputs)
-    unify(state, cell if projection is None else projection[0])
-    if projection is not None:
-        unify(projection[1], cell)
-    return state, cell
+    units = params[1][1]
+    for tensor in params:
+        unify(tensor[0], product(Atom(gates, "gates"), units))
+    return units
 
 
 def _final(units: Sequence[Atom], batch: Atom) -> Axes:

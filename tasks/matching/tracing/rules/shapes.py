@@ -163,10 +163,6 @@ def _slice(site: Site, self: Axes, dim: int = 0, start: int | None = None, step:
     first = min(max((start or 0) + (whole if (start or 0) < 0 else 0), 0), whole)
     if size == 1 and _is_pinned(self[place]):
         return _at_index(self, place, first, Atom(1))
-    if step == whole // size > first and step * size == whole:  # all of one of several that are interleaved
-        units, several = self[place].factored(size, step)
-        several.pin("a slice with a step")
-        return _at_index(_replaced(self, place, units, several), place + 1, first)
     if step != 1:
         site.mix(self, [place], "a slice with a step")
         return _replaced(self, place, Atom(size, "a slice with a step"))
