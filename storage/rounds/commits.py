@@ -130,7 +130,7 @@ class ServerRecord:
 
 @dataclass(frozen=True)
 class ProcessGroupRecord:
-    """What a process group used for a round: `ranks` processes, of which `team` together hold one network.
+    """What a process group used for a round: `ranks` processes, of which `sharing` together hold one network.
 
     `exchanged` has the bytes that ranks sent to each other, by kind: ``activations`` between ranks of one network,
     ``updates`` between ranks that map different partitions, and ``tensors`` on their way to the store. `memory`
@@ -138,7 +138,7 @@ class ProcessGroupRecord:
     """
 
     ranks: Count
-    team: Count
+    sharing: Count
     exchanged: Mapping[str, Count]
     memory: Annotated[tuple[Count, ...], Field(min_length=1)]
 

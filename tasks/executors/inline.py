@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.executors.parameter_server.server import OrderedServer
+from roundweave.tasks.numerics.memory import trim_memory
 from roundweave.tasks.rounds.engine import BlockData, Committer, Computed, Engine
 from roundweave.tasks.rounds.evidence.replaying import replay_block, replay_round
 from roundweave.tasks.rounds.evidence.results import RoundResult
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import WholeNetwork, load_block
+from roundweave.tasks.rounds.persistence.mapping import load_block, map_and_persist, read_outcome
 from roundweave.tasks.rounds.persistence.pushes import pushes_at
 from roundweave.tasks.rounds.steps import Outcome
 from roundweave.tasks.rounds.timing import Notice, log_notice, watched
@@ -56,9 +56,9 @@ class InlineExecutor:
                     return
 
     def _rounds(self, job: Job, first: int, last: int) -> Iterator[Computed]:
-        engine, before = Engine(WholeNetwork(job), self._data, reporting=False), self._outcome
+        engine, before = Engine(job, self._data, partial(map_and_persist, job)), self._outcome
         if before is None or before.state.round != first - 1:
-            before = engine.rank.read_outcome(first - 1)
+            before = read_outcome(job, first - 1)
         for computed in engine.rounds(before, last):
             self._outcome = computed.outcome
             yield computed
@@ -83,8 +83,7 @@ class InlineExecutor:
     def end(self) -> None:
         """Free the examples and the last state. A later window reads them again."""
         self._data, self._outcome, self._server = BlockData(0), None, None
-        with suppress(OSError, AttributeError):  # only glibc has this; other C libraries keep less
-            ctypes.CDLL(None).malloc_trim(0)
+        trim_memory()
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, and yield the result of each in the given order. Nothing is written."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from distributed import get_worker
 from tornado.ioloop import PeriodicCallback
 
 from roundweave.tasks.compute.communicator import Alone
 from roundweave.tasks.data.loading import BlockExamples
+from roundweave.tasks.numerics.memory import most_memory
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.process_group.collectives import Broken
 from roundweave.tasks.process_group.connections import Connections
 from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
-from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
+from roundweave.tasks.rounds.engine import BlockData, Committer, Computed, Engine, Report
 from roundweave.tasks.rounds.failures import MapRaised
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import WholeNetwork
-from roundweave.tasks.rounds.persistence.streaming import InShares
+from roundweave.tasks.rounds.persistence.mapping import map_and_persist, read_outcome
 from roundweave.tasks.rounds.steps import Mapped
 
 Event = tuple[str, int]
@@ -65,28 +67,31 @@ def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, top
 def _run(
     job: Job, group: Group | Alone, data: BlockData, halted: Callable[[], bool], notify: Callable[[int], None]
 ) -> int:
-    log = job.attempt.open().log
-    first: int = group.all_gather((log.newest(log.rounds()) or 0) + 1)[0]
-    engine, last = _engine(job, group, data), job.attempt.rounds
-    outcome = engine.rank.read_outcome(first - 1)
+    log, committer = job.attempt.open().log, Committer(job, notify=notify)
+    committed: int = group.all_gather(log.newest(log.rounds()) or 0)[0]
+    rounds = _rounds(job, committed, group, data, lambda: halted() or committer.stopped)
     if group.rank:
-        for _ in engine.rounds(outcome, last, halted):
-            pass
-        return first - 1
-    committer, committed = Committer(job, notify=notify), first - 1
-    for commit in committer.commits(engine.rounds(outcome, last, lambda: halted() or committer.stopped)):
+        deque(rounds, maxlen=0)  # rank 0 commits them
+        return committed
+    for commit in committer.commits(rounds):
         committed = commit.round
     return committed
 
 
-def _engine(job: Job, group: Group | Alone, data: BlockData) -> Engine:
-    """The engine of a rank. Each team of `job.ranks` ranks shares a network and maps a block of partitions."""
-    ranks = job.ranks
-    if ranks == 1 or isinstance(group, Alone):
-        return Engine(WholeNetwork(job, by_tasks), data, others=group)
-    teams = [range(begin, begin + ranks) for begin in range(0, group.ranks, ranks)]
-    team, writers, same = group.part(teams), group.part(teams), group.part([*zip(*teams, strict=True)])
-    return Engine(InShares.of(job, team, writers), data, same, team, writers)
+def _rounds(
+    job: Job, round: int, group: Group | Alone, data: BlockData, halted: Callable[[], bool]
+) -> Iterator[Computed]:
+    """The rounds after a committed `round`, as this rank computes them."""
+    if job.ranks > 1 and isinstance(group, Group):
+        from roundweave.tasks.executors.tensor_parallel.rounds import shared_rounds
+
+        return shared_rounds(job, round, group, data, halted)
+
+    def report() -> Sequence[Report]:
+        return [Report(halted(), {"updates": group.sent}, most_memory())]
+
+    engine = Engine(job, data, partial(map_and_persist, job, again=by_tasks), group, report)
+    return engine.rounds(read_outcome(job, round), job.attempt.rounds)
 
 
 def by_tasks(map_again: Callable[[], Mapped]) -> Mapped:

@@ -9,34 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.storage.values.state import Update
 from roundweave.tasks.compute.communicator import Alone, Communicator
 from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.process_group.shared_memory import most_memory
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import commit_round, reduce_round, score_outcome
-from roundweave.tasks.rounds.persistence.mapping import Rank, load_and_persist, map_persist_fold
+from roundweave.tasks.rounds.persistence.mapping import load_and_persist
 from roundweave.tasks.rounds.reduce_scatter import block_share, in_shares, reduce_in_shares
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import BlockResult, Outcome
 
-KINDS = ("activations", "updates", "tensors")
-"""What ranks send: activations within a team, updates to other teams, tensors to the rank that writes."""
+MapBlock = Callable[[Outcome, BlockExamples, int], BlockResult]
+"""Maps a block's partitions from the outcome before a round, and stores their updates."""
 
 
 @dataclass(frozen=True)
 class Report:
     """What each rank tells the others in each round.
 
-    `sent` are the bytes that it has sent so far, in the order of `KINDS`; `memory` is the most that it has held,
-    in bytes.
+    `sent` are the bytes that it has sent so far, by their kind; `memory` is the most that it has held, in bytes.
     """
 
     halted: bool
-    sent: tuple[int, ...]
+    sent: Mapping[str, int]
     memory: int
 
 
@@ -73,74 +70,64 @@ class BlockData:
 
 @dataclass(frozen=True)
 class Engine:
-    """Computes rounds as one rank, together with the ranks that map `others`, the other blocks.
+    """Computes the rounds of a job, together with the engines of a `group` that map the other blocks.
 
-    The ranks of a `team` share one network. `writers` are the same ranks; through this communicator they send
-    tensors to the one that writes. If `reporting`, the commits record what the process group sent and held.
+    `map_block` maps the block of `data`. `report` gives the reports of the ranks that compute as this engine does;
+    commits record what those of all engines say that the process group sent and held.
     """
 
-    rank: Rank
+    job: Job
     data: BlockData
-    others: Communicator = field(default_factory=Alone)
-    team: Communicator = field(default_factory=Alone)
-    writers: Communicator = field(default_factory=Alone)
-    reporting: bool = True
+    map_block: MapBlock
+    group: Communicator = field(default_factory=Alone)
+    report: Callable[[], Sequence[Report]] = tuple
 
-    def rounds(
-        self, outcome: Outcome, last: int, halted: Callable[[], bool] = lambda: False
-    ) -> Iterator[Computed]:
+    def rounds(self, outcome: Outcome, last: int) -> Iterator[Computed]:
         """Yield each round after an outcome, up to `last`, once it is computed.
 
-        `halted` is asked in each round. If any rank says yes, all ranks end without this round.
+        If any report says that its rank is halted, all engines end without this round.
         """
-        job, before = self.rank.job, list[Report]()
-        shared = self.team.ranks == 1 and in_shares(job, self.others.ranks)
+        job, before = self.job, list[Report]()
+        shared = in_shares(job, self.group.ranks)
         for round in range(outcome.state.round + 1, last + 1):
             data = self.data(job, round)
-            mapped = map_persist_fold(self.rank, outcome, data, self.data.block)
-            reports, blocks = zip(*self._exchanged(mapped, halted(), shared), strict=True)
-            if any(report.halted for team in reports for report in team):
+            mapped = self.map_block(outcome, data, self.data.block)
+            reports, blocks = zip(*self._exchanged(mapped, shared), strict=True)
+            now = [report for each in reports for report in each]
+            if any(report.halted for report in now):
                 return
             if shared:
-                outcome = reduce_in_shares(job, outcome, blocks, self.others)
+                outcome = reduce_in_shares(job, outcome, blocks, self.group)
             else:
                 outcome = reduce_round(job, outcome, blocks)
             del mapped, blocks  # frees the updates, each as large as the state
-            digests = self.rank.persist_state(outcome) if self.data.block == 0 else None
             scored = job.attempt.scored(round)
-            tallies = self.others.all_gather(score_outcome(job, outcome, data)) if scored else []
-            now = [report for team in zip(*reports, strict=True) for report in team]
-            record = _record(now, before, self.team.ranks) if self.reporting else None
+            tallies = self.group.all_gather(score_outcome(job, outcome, data)) if scored else []
+            record = _record(now, before, len(reports[0])) if now else None
             before = now
-            yield Computed(outcome, tallies, process_group=record, digests=digests)
+            yield Computed(outcome, tallies, process_group=record)
 
-    def _exchanged(
-        self, mapped: BlockResult, halted: bool, shared: bool
-    ) -> list[tuple[list[Report], BlockResult]]:
-        """Exchange reports and the results of blocks with all teams.
+    def _exchanged(self, mapped: BlockResult, shared: bool) -> list[tuple[Sequence[Report], BlockResult]]:
+        """Exchange reports and the results of blocks with all engines.
 
-        With `shared`, this rank gets only its own share of the elements of each block's result.
+        With `shared`, this one gets only its own share of the elements of each block's result.
         """
-        sent = tuple(each.sent for each in (self.team, self.others, self.writers))
-        team, ranks = self.team.all_gather(Report(halted, sent, most_memory())), self.others.ranks
+        report, ranks = self.report(), self.group.ranks
         if not shared:
-            return self.others.all_gather((team, mapped))
-        return self.others.scatter([(team, block_share(mapped, rank, ranks)) for rank in range(ranks)])
+            return self.group.all_gather((report, mapped))
+        return self.group.scatter([(report, block_share(mapped, rank, ranks)) for rank in range(ranks)])
 
 
-def _record(ranks: Sequence[Report], before: Sequence[Report], team: int) -> ProcessGroupRecord:
+def _record(now: Sequence[Report], before: Sequence[Report], sharing: int) -> ProcessGroupRecord:
     """What a round cost, from the reports of all ranks after its maps and after those of the round before.
 
-    `team` is the number of ranks that share a network.
+    `sharing` is the number of ranks that share a network.
     """
-    totals = [
-        [sum(each) for each in zip(*(report.sent for report in reports), strict=True)]
-        for reports in (ranks, before)
-    ]
-    sent = [now - then for now, then in zip_longest(*totals, fillvalue=0)]
-    return ProcessGroupRecord(
-        len(ranks), team, dict(zip(KINDS, sent, strict=True)), tuple(report.memory for report in ranks)
-    )
+    sent = {
+        kind: sum(each.sent[kind] for each in now) - sum(each.sent[kind] for each in before)
+        for kind in now[0].sent
+    }
+    return ProcessGroupRecord(len(now), sharing, sent, tuple(report.memory for report in now))
 
 
 class Committer:

@@ -378,10 +378,10 @@ STORES: dict[str, Make] = {
     "epoch-10^17": record("epoch", value=10**17),
     "round-other": record("round", value=77),
     "process-group-memory-none": record(
-        "process_group", value={"ranks": 2, "team": 2, "exchanged": {PWN: 1}, "memory": []}
+        "process_group", value={"ranks": 2, "sharing": 2, "exchanged": {PWN: 1}, "memory": []}
     ),
     "process-group-wide": record(
-        "process_group", value={"ranks": 10**9, "team": -1, "exchanged": {"x": 10**400}, "memory": [10**400]}
+        "process_group", value={"ranks": 10**9, "sharing": -1, "exchanged": {"x": 10**400}, "memory": [10**400]}
     ),
     "server-hands": record(
         "server", value={"in_flight": {"0": {"push": 1, "version": 10**9, "steps": 0}}, "steps": 1, "unsound": [9]}

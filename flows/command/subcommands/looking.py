@@ -265,7 +265,7 @@ def _ranks(group: ProcessGroupRecord | None) -> str:
     """The process group of the last round: its ranks, exchanged bytes and memory; empty if there was none."""
     if group is None:
         return ""
-    shared = f", {group.team} to a network" if group.team > 1 else ""
+    shared = f", {group.sharing} to a network" if group.sharing > 1 else ""
     sent = ", ".join(f"{kind} {size / 1e6:.3g} MB" for kind, size in group.exchanged.items() if size)
     memory = f"at most {max(group.memory) / 1e6:.0f} MB a rank"
     return "; ".join(filter(None, (f"{group.ranks}{shared}", sent and f"a round exchanges {sent}", memory)))

@@ -12,10 +12,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 from roundweave.storage.places.base import beside
 from roundweave.storage.rounds.commits import UpdateRecord
@@ -29,7 +27,7 @@ from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sour
 from roundweave.tasks.numerics.memory import LARGE, trim_memory
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.exchanging import exchanged
+from roundweave.tasks.rounds.persistence.exchanging import Read, exchanged
 from roundweave.tasks.rounds.persistence.recomputing import recomputed
 from roundweave.tasks.rounds.steps import (
     BlockResult,
@@ -108,85 +106,8 @@ partitions may be stored together, once the last of them is given.
 """
 
 
-class Rank(Protocol):
-    """How a process reads and stores its part of a network: the whole, or its share of one that ranks share."""
-
-    @property
-    def job(self) -> Job:
-        """The job on this part of the network."""
-        ...
-
-    def read_outcome(self, round: int) -> Outcome:
-        """This part of the outcome of a committed round, verified."""
-        ...
-
-    def read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
-        """What a partition carried away from round `source`, vectors (element,) by slot; empty for no round."""
-        ...
-
-    def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
-        """The final result of a map: mapped once more if it raised, and refused if it is on any rank."""
-        ...
-
-    def persisting(self, partitions: Iterable[int]) -> AbstractContextManager[Persist]:
-        """A context that gives the function to store the updates of these partitions with.
-
-        When it ends, all are written.
-        """
-        ...
-
-    def persist_state(self, after: Outcome) -> Mapping[str, str] | None:
-        """Store the state after a round, and return the digests of its tensors.
-
-        None means that nothing is done yet: `commit_round` stores the state.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class WholeNetwork:
-    """A process that has the whole network. `again` maps a partition once more if its map raised."""
-
-    job: Job
-    again: Again = here
-
-    def read_outcome(self, round: int) -> Outcome:
-        return read_outcome(self.job, round)
-
-    def read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
-        return read_carry(self.job, source, partition)
-
-    def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
-        return (
-            self.again(partial(map_again, self.job, before, mapped.partition, examples))
-            if mapped.raised
-            else mapped
-        )
-
-    @contextmanager
-    def persisting(self, partitions: Iterable[int]) -> Iterator[Persist]:
-        """A context in which updates are stored, each shard once it is complete.
-
-        If they are large or the store is far, they are stored during the next maps.
-        """
-        store = self.job.attempt.open()
-        shard = store.schema.shard
-        wanted = Counter(partition // shard for partition in partitions)
-        shards: dict[int, list[tuple[Mapped, float]]] = defaultdict(list)
-        written: dict[int, Future[dict[int, UpdateRecord]]] = {}
-        with beside(store.place, store.schema.state_bytes * max(wanted.values(), default=0)) as call:
-
-            def persist(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
-                partition, number = mapped.partition, mapped.partition // shard
-                shards[number].append((mapped, seconds))
-                if len(shards[number]) == wanted[number]:
-                    written[number] = call(_persist, self.job, store, round, shards.pop(number))
-                return lambda: written[number].result()[partition]
-
-            yield persist
-
-    def persist_state(self, after: Outcome) -> None:
-        return None
+Settle = Callable[[Mapped], Mapped]
+"""Gives the final result of a map: mapped once more if it raised, or refused for what other ranks say of it."""
 
 
 def map_and_persist(
@@ -196,33 +117,63 @@ def map_and_persist(
 
     `again` maps a partition once more if its map raised.
     """
-    return map_persist_fold(WholeNetwork(job, again), before, data, block)
+
+    def settled(mapped: Mapped) -> Mapped:
+        if not mapped.raised:
+            return mapped
+        return again(partial(map_again, job, before, mapped.partition, data[mapped.partition]))
+
+    with persisting(job, data) as persist:
+        return map_persist_fold(job, before, data, block, partial(read_carry, job), settled, persist)
+
+
+@contextmanager
+def persisting(job: Job, partitions: Iterable[int]) -> Iterator[Persist]:
+    """A context in which the updates of these partitions are stored, each shard once it is complete.
+
+    If they are large or the store is far, they are stored during the next maps.
+    """
+    store = job.attempt.open()
+    shard = store.schema.shard
+    wanted = Counter(partition // shard for partition in partitions)
+    shards: dict[int, list[tuple[Mapped, float]]] = defaultdict(list)
+    written: dict[int, Future[dict[int, UpdateRecord]]] = {}
+    with beside(store.place, store.schema.state_bytes * max(wanted.values(), default=0)) as call:
+
+        def persist(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
+            partition, number = mapped.partition, mapped.partition // shard
+            shards[number].append((mapped, seconds))
+            if len(shards[number]) == wanted[number]:
+                written[number] = call(_persist, job, store, round, shards.pop(number))
+            return lambda: written[number].result()[partition]
+
+        yield persist
 
 
 NEIGHBOURS = 4
 """How many networks of neighbours a process holds while it averages those of a block's partitions."""
 
 
-def map_persist_fold(rank: Rank, before: Outcome, data: BlockExamples, block: int) -> BlockResult:
+def map_persist_fold(
+    job: Job, before: Outcome, data: BlockExamples, block: int, read: Read, settled: Settle, persist: Persist
+) -> BlockResult:
     """Map a block's partitions, store their updates, refuse those that are unsound, and fold the others.
 
-    `data` are the examples of the partitions that take part. Updates are stored where the job keeps them; then
-    refused ones of the right shape are, too.
+    `data` are the examples of the partitions that take part, and `read` gives what they carry. Updates are stored
+    where the job keeps them; then refused ones of the right shape are, too.
     """
-    job = rank.job
     check_machine(job)
     round = before.state.round + 1
     # Neighbours in a ring or grid are read again for the partitions around them.
-    read = functools.lru_cache(NEIGHBOURS)(rank.read_carry) if job.work.topology else rank.read_carry
+    read = functools.lru_cache(NEIGHBOURS)(read) if job.work.topology else read
     carries = (exchanged(job.work, before, partition, read) for partition in data)
     updates: dict[int, Update | None] = {}
     records: dict[int, Callable[[], UpdateRecord]] = {}
     began = time.perf_counter()
-    with generators_kept(), rank.persisting(data) as persist:
+    with generators_kept():
         for group in map_groups(job.work, before.state, zip(data, data.values(), carries, strict=True)):
             seconds = (time.perf_counter() - began) / len(group)
-            for each in group:
-                mapped = rank.settled(before, each, data[each.partition])
+            for mapped in map(settled, group):
                 records[mapped.partition] = persist(round, mapped, seconds)
                 updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()

@@ -69,7 +69,7 @@ def test_a_group_of_processes_gives_the_bits_of_one_process(train, client, field
     run = train(RanksExecutor(client), 12, **fields, name="there")
     assert run.digest == reference.digest
     group = run.round(-1).commit.process_group
-    assert (group.ranks, group.team) == (min(3, teams) * ranks, ranks)
+    assert (group.ranks, group.sharing) == (min(3, teams) * ranks, ranks)
     assert run.round(-1).commit.executor == "ranks"
 
 

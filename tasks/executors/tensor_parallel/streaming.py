@@ -6,9 +6,9 @@ All ranks must call each function together. Rank 0 writes whole tensors from the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,13 +22,13 @@ from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
-from roundweave.tasks.data.loading import Partition
+from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.failures import MapRaised
 from roundweave.tasks.rounds.guard import NOTHING, checked_update
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import Persist, read_carry, record_of
+from roundweave.tasks.rounds.persistence.mapping import map_persist_fold, read_carry, record_of
 from roundweave.tasks.rounds.persistence.recomputing import recomputed
-from roundweave.tasks.rounds.steps import Mapped, Outcome
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome
 
 PART_BYTES = 1 << 20
 """How many bytes of a shared tensor are in one process at a time; or one row, if it is larger."""
@@ -48,27 +48,30 @@ class Rows(Record):
 
 
 @dataclass(frozen=True)
-class InShares:
-    """How a rank reads and stores its share of a network: `job` has its share, `whole` has the whole network.
+class NetworkShare:
+    """A rank's share of a network that ranks share: how it is read, mapped and stored.
 
-    `group` are the ranks that share the network. `line` are the same ranks; through this communicator they send to
-    rank 0 what it writes.
+    `whole` is the job on the whole network, and `group` are the ranks that share it. `storing` are the same ranks:
+    through this communicator they send to rank 0 what it writes.
     """
 
-    job: Job
     whole: Job
-    shares: Shares
     group: Communicator
-    line: Communicator
+    storing: Communicator
 
-    @classmethod
-    def of(cls, job: Job, group: Communicator, line: Communicator) -> InShares:
-        """The share of the rank that `group` says, for a rank in a process of its own."""
-        work, shares = job.work, job.work.compute.shares
+    @functools.cached_property
+    def shares(self) -> Shares:
+        """What each rank has of the network."""
+        shares = self.whole.work.compute.shares
         assert shares is not None
-        objective = ShareObjective.of(work.objective, shares, group, apart=True)
-        share = replace(work, objective=objective, compute=Compute(work.threads))
-        return cls(replace(job, work=share), job, shares, group, line)
+        return shares
+
+    @functools.cached_property
+    def job(self) -> Job:
+        """The job on this share of the network."""
+        work = self.whole.work
+        objective = ShareObjective.of(work.objective, self.shares, self.group, apart=True)
+        return replace(self.whole, work=replace(work, objective=objective, compute=Compute(work.threads)))
 
     def read_outcome(self, round: int) -> Outcome:
         """The rank's share of the outcome of a committed round, verified; recomputed if it is not stored."""
@@ -81,13 +84,14 @@ class InShares:
         state = store.tensors.read_state_by(commit, self.shares.layout_of(rank), self._read)
         return Outcome(state, carry_from=commit.carry_from, server=commit.server)
 
+    def map_and_persist(self, before: Outcome, data: BlockExamples, block: int) -> BlockResult:
+        """Map a block with the ranks that share the network, store its updates, and fold this rank's share."""
+        settled = partial(self._settled, before)
+        return map_persist_fold(self.job, before, data, block, self._read_carry, settled, self._persist)
+
     def _read(self, commit: Commit, path: str, into: torch.Tensor) -> None:
         """Read the rank's share of a tensor of a committed state, with only some rows in memory at a time."""
-        tensors, spec, rank = (
-            self.job.attempt.open().tensors,
-            self._specs[self._name(path)],
-            self.group.rank,
-        )
+        tensors, rank, spec = self.job.attempt.open().tensors, self.group.rank, self._spec(path)
         cut = self.shares.cuts.get(spec.name)
         if cut is None:
             into.copy_(tensors.read_tensor(commit, path))
@@ -111,18 +115,8 @@ class InShares:
         tensors = self.job.attempt.open().log.read(0).tensors if self.shares.layout.frozen else {}
         return {path: digest for path, digest in tensors.items() if path.startswith("frozen/")}
 
-    def read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
+    def _read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
         return self.shares.slots(read_carry(self.job, source, partition), self.group.rank)
-
-    @contextmanager
-    def persisting(self, partitions: Iterable[int]) -> Iterator[Persist]:
-        """A context in which updates are written at once. Only on rank 0 do the records have digests."""
-
-        def persist(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
-            record = self._persist(round, mapped, seconds)
-            return lambda: record
-
-        yield persist
 
     def persist_state(self, after: Outcome) -> dict[str, str]:
         """Write the state after a round if it is to be stored. Only on rank 0 are the digests complete."""
@@ -131,11 +125,11 @@ class InShares:
         digests = dict(self._frozen)
         for path, tensor in state.named(self.job.work.objective.layout).items():
             if not path.startswith("frozen/"):
-                spec = self._specs[self._name(path)]
+                spec = self._spec(path)
                 digests[path] = self._stream(path, (state.round,), spec.shape, self._parts(spec, tensor), stored)
         return digests
 
-    def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
+    def _settled(self, before: Outcome, mapped: Mapped) -> Mapped:
         """The map's result, refused on all ranks if one refuses it.
 
         If the update of any rank has not the shape to be stored, nothing of it is stored. Raises `MapRaised` if
@@ -161,15 +155,16 @@ class InShares:
         slots = tuple(whole.carry), tuple(whole.extras)
         return checked_update(self.shares.layout, whole, before_it.buffers, *slots)[1]
 
-    def _persist(self, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
-        """Write an update if it is to be stored, and return its record for the commit."""
+    def _persist(self, round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
+        """Write an update if it is to be stored. Only on rank 0 does the record have the digest."""
         digests: dict[str, dict[str, str]] = {}
         for group, vectors in update_groups(mapped.update).items():
             specs = self.shares.layout.buffers if group == "updates/buffers" else self.shares.layout.params
             digests[group] = {
                 dtype: self._persist_vector(group, dtype, specs, vectors, round, mapped) for dtype in vectors
             }
-        return record_of(mapped, seconds, grouped_digest(digests))
+        record = record_of(mapped, seconds, grouped_digest(digests))
+        return lambda: record
 
     def _persist_vector(
         self, group: str, dtype: str, specs: Specs, vectors: Vectors, round: int, mapped: Mapped
@@ -201,23 +196,23 @@ class InShares:
 
     def _parts(self, spec: TensorSpec, own: torch.Tensor) -> Iterator[np.ndarray]:
         """Yield a whole tensor, some rows at a time, on rank 0. Other ranks send it their shares of the rows."""
-        cut, line = self.shares.cuts.get(spec.name), self.line
+        cut, rank = self.shares.cuts.get(spec.name), self.storing.rank
         if cut is None:
             yield to_numpy(own)
             return
         step = rows_at_once(spec)
         for first in range(0, spec.shape[0], step):
             end = min(first + step, spec.shape[0])
-            begin, until = cut.rows_of(line.rank, first, end)
-            sent = [Rows(own[begin:until]) if rank == 0 else None for rank in range(line.ranks)]
-            parts = [rows.values for rows in line.scatter(sent) if rows is not None]
-            if parts and line.rank == 0:
+            begin, until = cut.rows_of(rank, first, end)
+            sent = [Rows(own[begin:until]), *[None] * (self.storing.ranks - 1)]
+            parts = [rows.values for rows in self.storing.scatter(sent) if rows is not None]
+            if rank == 0:
                 whole = own.new_empty((end - first, *spec.shape[1:]))
-                for rank, part in enumerate(parts):
-                    cut.rows(first, end).place(whole, part, rank)
+                for sender, part in enumerate(parts):
+                    cut.rows(first, end).place(whole, part, sender)
                 yield to_numpy(whole)
 
-    def _name(self, path: str) -> str:
-        """The name of the tensor at a path of a state, such as ``params/NAME`` or ``memory/SLOT/NAME``."""
+    def _spec(self, path: str) -> TensorSpec:
+        """The whole tensor at a path of a state, such as ``params/NAME`` or ``memory/SLOT/NAME``."""
         kind, _, rest = path.partition("/")
-        return rest.partition("/")[2] if kind == "memory" else rest
+        return self._specs[rest.partition("/")[2] if kind == "memory" else rest]
