@@ -51,7 +51,7 @@ DROPOUT = {
 }
 """Ten partitions and a network that draws randomness: what law 3 is tried on."""
 
-TEAMS = DROPOUT | {"ranks": 2, "model_options": {"hidden": 33, "dropout": 0.3}}
+SHARED_NETWORK = DROPOUT | {"ranks": 2, "model_options": {"hidden": 33, "dropout": 0.3}}
 """The same with ranks that share the network, one with a unit more than the other."""
 
 STACKED = {
@@ -244,7 +244,7 @@ def wanted(references: dict[str, dict[int, str]]) -> dict[int, str]:
 @pytest.fixture(scope="module")
 def wanted_of_teams(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """The same of ranks that share the network."""
-    return inline(tmp_path_factory.mktemp("teams"), TEAMS)
+    return inline(tmp_path_factory.mktemp("shared"), SHARED_NETWORK)
 
 
 @pytest.mark.parametrize(("kind", "executor", "window"), sampled(3, KINDS, [GraphExecutor, RanksExecutor], [1, 4]))
@@ -261,7 +261,7 @@ def test_ranks_that_share_a_network_give_the_same_bits_wherever_they_are(
     train, wanted_of_teams, cluster, executor
 ) -> None:
     found: dict[int, str] = {}
-    train(executor(cluster), 3, lambda commit: found.update({commit.round: commit.state}), **TEAMS)
+    train(executor(cluster), 3, lambda commit: found.update({commit.round: commit.state}), **SHARED_NETWORK)
     assert found == wanted_of_teams
 
 
@@ -283,7 +283,7 @@ def encoder():
 
 @pytest.mark.parametrize("model", ["hybrid", pytest.param("encoder", marks=SLOW)])
 def test_hybrids_and_heads_give_the_same_bits_in_processes_of_their_own(train, own, model) -> None:
-    fields = TEAMS | {"model": f"{own(SHARED)}:{model}", "model_options": {}, "hybrid": model == "hybrid"}
+    fields = SHARED_NETWORK | {"model": f"{own(SHARED)}:{model}", "model_options": {}, "hybrid": model == "hybrid"}
     alone = train(**fields, name="alone")
     with connect_local(4) as client:
         assert train(RanksExecutor(client), 3, **fields, name="processes").digest == alone.digest
@@ -291,7 +291,7 @@ def test_hybrids_and_heads_give_the_same_bits_in_processes_of_their_own(train, o
 
 @pytest.mark.slow
 def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(train, wanted_of_teams) -> None:
-    run = train(**TEAMS, name="shared")
+    run = train(**SHARED_NETWORK, name="shared")
     replay = command_line("replay", "shared", "--all", "--root", str(run.path.parent))
     subprocess.run(replay, check=True, capture_output=True)
     assert {number: run.round(number).commit.state for number in range(1, 7)} == wanted_of_teams

@@ -222,7 +222,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
         raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
     if config.quorum > 1:
         raise UsageError(f"quorum {config.quorum} needs rounds of all partitions; leave it out")
-    if (config.order or config.speeds) and not EXECUTORS[config.executor].orders_arrivals:
+    if (config.order or config.speeds) and EXECUTORS[config.executor].distributed:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
     every = max(1, SCORED_PUSHES * in_flight // algorithm.when.buffer)
@@ -262,7 +262,7 @@ def order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
     None if the workers' speed decides, or the algorithm has no parameter server. Raises `UsageError` if the order
     is that of a recorded run of another experiment.
     """
-    if not EXECUTORS[config.executor].orders_arrivals or not isinstance(algorithm.when, Asynchronous):
+    if EXECUTORS[config.executor].distributed or not isinstance(algorithm.when, Asynchronous):
         return None
     if config.order is None or not config.order.startswith(RECORDED):
         return Seeded(config.seed, config.speeds or ())

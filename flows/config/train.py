@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
@@ -25,9 +25,15 @@ from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import SUFFIX, default_root
 from roundweave.storage.upkeep.keeping import Keep
 from roundweave.tasks.data.reading import Loading
+from roundweave.tasks.executors.base import EXECUTORS
 
 SEEDED, RECORDED = "seeded", "recorded:"
 """The orders in which updates may arrive: a simulated one, or after the prefix that of a recorded run."""
+
+if TYPE_CHECKING:
+    ExecutorName = str
+else:
+    ExecutorName = Literal[tuple(EXECUTORS)]
 
 TODAY = "{date}"
 """Stands in a run's name for the date on which the run begins."""
@@ -95,9 +101,8 @@ class Placement(Config):
         default=600, ge=0, description="seconds to wait for a worker where none is there, such as in a queue"
     )
     private: bool = Field(default=False, description="keep this machine's other users out of the local cluster")
-    executor: Literal["graph", "ranks", "auto", "inline"] = Field(
-        default="graph",
-        description="on a Dask cluster by tasks, by ranks that stay, by what is better; or a loop in this process",
+    executor: ExecutorName = Field(
+        default="graph", description=", ".join(entry.about for entry in EXECUTORS.values())
     )
     plain_ranks: bool = Field(
         default=False,

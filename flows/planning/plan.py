@@ -219,7 +219,7 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
     from roundweave.tasks.executors.clusters.workers import usable_workers
     from roundweave.tasks.executors.graph import GraphExecutor
     from roundweave.tasks.executors.inline import InlineExecutor
-    from roundweave.tasks.executors.ranks import RanksExecutor
+    from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
 
     cluster = connect(config.scheduler, config.workers, config.private, config.wait_for_workers)
     with cluster as client, trial_root(config.root) as root:
@@ -228,7 +228,7 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
             "inline": InlineExecutor(config.worker_timeout, notice),
             "graph": GraphExecutor(*given),
             "ranks": RanksExecutor(*given, plain=config.plain_ranks),
-            "auto": RanksExecutor(*given, choosing=True, plain=config.plain_ranks, seconds=0.0),
+            "auto": AutoExecutor(*given, plain=config.plain_ranks, seconds=0.0),
         }
         scoring = replace(work_of(plain, executors["inline"])[0], compute=Compute(threads=os.cpu_count() or 1))
         examples = plain.partitions.load(0, 0)

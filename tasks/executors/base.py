@@ -1,42 +1,70 @@
-"""The executors by name, and the functions that every executor has."""
+"""The executors by name, what they are opened with, and the functions that every executor has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
-from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.rounds.evidence.results import RoundResult
-from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.own_code.tables import Entry
+from roundweave.tasks.rounds.timing import Notice, log_notice
+
+if TYPE_CHECKING:
+    from roundweave.storage.rounds.commits import Commit
+    from roundweave.tasks.rounds.evidence.results import RoundResult
+    from roundweave.tasks.rounds.job import Job
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class ExecutorKind:
-    """In what executors differ.
+class ExecutorEntry(Entry):
+    """A line of the table of executors.
 
-    `distributed`: it needs a Dask cluster. `orders_arrivals`: pushes arrive at a parameter server in an order
-    that is given, rather than when workers are ready. `separate_ranks`: each rank of a network may be a process of
-    its own.
+    `distributed`: it needs a Dask cluster, where pushes arrive at a parameter server when workers are ready; else
+    they arrive in an order that is given. `separate_ranks`: each rank of a network may be a process of its own.
     """
 
     distributed: bool = True
-    orders_arrivals: bool = False
     separate_ranks: bool = False
 
 
-EXECUTORS = {
-    "inline": ExecutorKind(distributed=False, orders_arrivals=True),
-    "graph": ExecutorKind(),
-    "ranks": ExecutorKind(separate_ranks=True),
-    "auto": ExecutorKind(separate_ranks=True),
+EXECUTORS: Mapping[str, ExecutorEntry] = {
+    "graph": ExecutorEntry("tasks on a Dask cluster", "executors.graph:GraphExecutor"),
+    "ranks": ExecutorEntry("ranks that stay on its workers", "executors.ranks:RanksExecutor", separate_ranks=True),
+    "auto": ExecutorEntry("what is better of these", "executors.ranks:AutoExecutor", separate_ranks=True),
+    "inline": ExecutorEntry("a loop in this process", "executors.inline:InlineExecutor", distributed=False),
 }
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an executor is opened with.
+
+    `scheduler`, `workers` and `private` are as in `clusters.connecting.connect`, which waits up to
+    `wait_for_workers` seconds for a first worker. `notice` is called with one line about each map that takes more
+    than `worker_timeout` seconds and much longer than the others, and about each worker that is given up, as it
+    sent no heartbeat for so long. With `plain_ranks` the ranks may exchange unencrypted data on a cluster whose
+    Dask is encrypted.
+    """
+
+    scheduler: str | None = None
+    workers: int = 2
+    worker_timeout: float = 60.0
+    notice: Notice = log_notice
+    private: bool = False
+    wait_for_workers: float = 600.0
+    plain_ranks: bool = False
 
 
 class Executor(Protocol):
     """Runs the rounds of a job. Every executor gives the same bits."""
+
+    @classmethod
+    def opened(cls, setting: Setting) -> AbstractContextManager[Self]:
+        """A context with an executor, in which the cluster that it needs is there."""
+        ...
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """Call a function in each process where maps run, all at once; the results by process, in block order."""

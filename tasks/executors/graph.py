@@ -8,10 +8,10 @@ need nothing but the store, and run all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import dask
 from dask import annotate  # type: ignore[attr-defined]
@@ -20,6 +20,8 @@ from distributed import Client, Future
 from roundweave.storage.errors import ClusterError, StoreError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.executors.base import Setting
+from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
 from roundweave.tasks.executors.on_worker import run_step
 from roundweave.tasks.executors.parameter_server.on_dask import DaskServer
@@ -50,7 +52,7 @@ class WindowKind(Generic[T]):
 
 
 class GraphExecutor:
-    """Runs rounds as tasks on the workers of a Dask client; see `open_executor` for `worker_timeout`."""
+    """Runs rounds as tasks on the workers of a Dask client; see `Setting` for `worker_timeout`."""
 
     def __init__(
         self,
@@ -63,6 +65,18 @@ class GraphExecutor:
         self.pool = WorkerPool(client, worker_timeout, notice)
         self.tasks = RoundTasks(self.pool, fan_in)
         self._server: DaskServer | None = None
+
+    @classmethod
+    @contextmanager
+    def opened(cls, setting: Setting) -> Iterator[Self]:
+        """A context with an executor on a cluster, which is started if none is named. Raises `ClusterError`."""
+        cluster = connect(setting.scheduler, setting.workers, setting.private, setting.wait_for_workers)
+        with cluster as client:
+            yield cls._on(client, setting)
+
+    @classmethod
+    def _on(cls, client: Client, setting: Setting) -> Self:
+        return cls(client, setting.worker_timeout, setting.notice)
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """Call a function on each worker that is there now; the results by the worker's address.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.parameter_server.server import OrderedServer
 from roundweave.tasks.numerics.memory import trim_memory
 from roundweave.tasks.rounds.engine import BlockData, Committer, Computed, Engine
@@ -30,6 +32,16 @@ class InlineExecutor:
         self.notice = notice
         self._run = ""
         self.end()
+
+    @classmethod
+    @contextmanager
+    def opened(cls, setting: Setting) -> Iterator[Self]:
+        """A context with an executor, which frees the examples at the end."""
+        executor = cls(setting.worker_timeout, setting.notice)
+        try:
+            yield executor
+        finally:
+            executor.end()
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """Call a function in this process, which is the only one."""

@@ -48,7 +48,7 @@ class Task(NamedTuple):
 
         Of several that a parameter server has drawn, it names the first.
         """
-        if self.kind == "push" or (self.kind == "pushes" and job.work.in_turn):
+        if self.kind == "push" or (self.kind == "pushes" and job.work.rotating):
             return range(self.block, self.block + 1)
         plan = replace(job, blocks=int(self.spread.rpartition("-")[2])).plan_of(self.round)
         return plan.members(plan.block_of(self.block) if self.kind == "pushes" else self.block)

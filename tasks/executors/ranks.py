@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlparse
 
 from distributed import Client, Future, wait
@@ -23,6 +23,7 @@ from roundweave.storage.errors import ClusterError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.compute.compute import whole_part
+from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.workers import (
     LOOK_SECONDS,
     Idleness,
@@ -44,14 +45,14 @@ from roundweave.tasks.rounds.timing import Notice, log_notice
 ENCRYPTED = ("tls", "wss")
 """The encrypted protocols of Dask. Gloo, by which ranks exchange, has no encryption."""
 
-TEAM_SECONDS = 60.0
-"""Seconds that a team waits for new workers after a loss, before each worker gets the whole network instead."""
+SHARING_SECONDS = 60.0
+"""Seconds that ranks of one network wait for workers after a loss, before each gets the whole network instead."""
 
 SHORT_SECONDS = 5.0
 """With `auto`, ranks do rounds that take fewer seconds. In longer rounds they would save only a small part."""
 
-TEAM_LOSSES = 2
-"""How many times in a row teams are formed again at one round, before tasks with the whole network do it."""
+SHARING_LOSSES = 2
+"""How many times in a row ranks share a network again at one round, before tasks with the whole network do it."""
 
 END_SECONDS = 30
 """Seconds that halted ranks may take for their last round."""
@@ -61,36 +62,34 @@ FOLLOWING_SECONDS = 5
 
 
 class RanksExecutor(GraphExecutor):
-    """Runs rounds on the workers of a Dask client, each of which is a rank; see `open_executor`.
+    """Runs rounds on the workers of a Dask client, each of which is a rank.
 
-    With `choosing`, Dask's tasks do the rounds that take long, since a lost worker costs less there. Networks that
-    ranks share are never left to them because of that. `seconds` is what a round is expected to take before the
-    first one. Ranks on several machines of an encrypted cluster raise `ClusterError`, or with `choosing` are not
-    chosen, unless `plain` allows that they exchange unencrypted data.
+    Ranks on several machines of an encrypted cluster raise `ClusterError`, unless `plain` allows that they
+    exchange unencrypted data.
     """
 
+    choosing = False
+    """Whether Dask's tasks do the rounds that they do better, instead of an error."""
+
     def __init__(
-        self,
-        client: Client,
-        worker_timeout: float = 60.0,
-        notice: Notice = log_notice,
-        choosing: bool = False,
-        plain: bool = False,
-        seconds: float = inf,
+        self, client: Client, worker_timeout: float = 60.0, notice: Notice = log_notice, plain: bool = False
     ) -> None:
         super().__init__(client, worker_timeout, notice)
         self.plain = plain
-        self.choosing = choosing
-        self._seconds = seconds if choosing else 0.0
+        self._seconds = 0.0
         self._running: RunningRanks | None = None
         self._notified = ""
-        self._formed_teams = False
+        self._shared_network = False
         self._map_raised = False
         self._by_tasks = False
 
+    @classmethod
+    def _on(cls, client: Client, setting: Setting) -> Self:
+        return cls(client, setting.worker_timeout, setting.notice, setting.plain_ranks)
+
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run the rounds from `first` to `last`, and yield each commit as it is made. The ranks go on after it."""
-        self._await_team(job)
+        self._await_workers(job)
         self._by_tasks = (job.ranks == 1 and self._seconds >= SHORT_SECONDS) or not self._can(job)
         for commit in super().run(job, first, last):
             if self._by_tasks:
@@ -101,8 +100,8 @@ class RanksExecutor(GraphExecutor):
         """Yield the commits of the ranks, or after losses, or if a map raised, those of Dask's tasks."""
         if losses:
             self._let_go()
-            self._await_team(job)
-        if self._by_tasks or self._map_raised or losses > self._team_losses(job):
+            self._await_workers(job)
+        if self._by_tasks or self._map_raised or losses > self._sharing_losses(job):
             for commit in super()._compute(job, rounds, losses):
                 self._map_raised = any(record.raised for record in commit.updates.values())
                 yield commit
@@ -114,11 +113,11 @@ class RanksExecutor(GraphExecutor):
             self.pool.forget()
             self._map_raised = True
 
-    def _team_losses(self, job: Job | None) -> int:
-        return 0 if job is None or self._by_tasks or job.ranks == 1 else TEAM_LOSSES
+    def _sharing_losses(self, job: Job | None) -> int:
+        return 0 if job is None or self._by_tasks or job.ranks == 1 else SHARING_LOSSES
 
     def _most_losses(self, job: Job | None) -> int:
-        return super()._most_losses(job) + self._team_losses(job)
+        return super()._most_losses(job) + self._sharing_losses(job)
 
     def end(self) -> None:
         """Halt the ranks after the round that they are computing, and wait until they have ended."""
@@ -131,10 +130,10 @@ class RanksExecutor(GraphExecutor):
             self._running.release()
             self._running = None
 
-    def _await_team(self, job: Job) -> None:
-        """Wait a while for workers to come back, if a team was formed and too few workers are left for one."""
-        deadline = time.monotonic() + TEAM_SECONDS
-        while self._formed_teams and len(usable_workers(self.client, self.pool.blind)) < job.ranks:
+    def _await_workers(self, job: Job) -> None:
+        """Wait a while for workers to come back, if ranks shared a network and too few workers are left for it."""
+        deadline = time.monotonic() + SHARING_SECONDS
+        while self._shared_network and len(usable_workers(self.client, self.pool.blind)) < job.ranks:
             if time.monotonic() > deadline:
                 return
             time.sleep(LOOK_SECONDS)
@@ -145,8 +144,8 @@ class RanksExecutor(GraphExecutor):
         if self._running is None or not self._running.goes_on(spread, first - 1, self.pool.workers):
             self.end()
             if len(self.pool.workers) < job.ranks:
-                raise LostWork("there are fewer workers than ranks of a team")
-            self._formed_teams = job.ranks > 1
+                raise LostWork("there are fewer workers than ranks that share a network")
+            self._shared_network = job.ranks > 1
             self._running = RunningRanks(self.pool, spread, first - 1)
         return self._running.commits(last)
 
@@ -182,15 +181,36 @@ class RanksExecutor(GraphExecutor):
         if ranks > 1 and (part := whole_part(algorithm)):
             why = f"{part} needs whole networks in one place"
         elif ranks > workers:
-            why = f"a team of {ranks} ranks needs as many workers, of which there are {workers}"
+            why = f"{ranks} ranks that share a network need as many workers, of which there are {workers}"
         if why and why != self._notified:
             self.pool.notice(f"{why}: each has the whole network")
         self._notified = why or self._notified
         return bool(why)
 
 
+class AutoExecutor(RanksExecutor):
+    """Runs rounds by ranks, and by Dask's tasks those that take long, since a lost worker costs less there.
+
+    Networks that ranks share are never left to tasks because of that. `seconds` is what a round is expected to
+    take before the first one. Ranks that would have to exchange unencrypted data are not chosen.
+    """
+
+    choosing = True
+
+    def __init__(
+        self,
+        client: Client,
+        worker_timeout: float = 60.0,
+        notice: Notice = log_notice,
+        plain: bool = False,
+        seconds: float = inf,
+    ) -> None:
+        super().__init__(client, worker_timeout, notice, plain)
+        self._seconds = seconds
+
+
 def _rank_workers(job: Job, workers: list[str]) -> list[str]:
-    """The workers that become ranks, in the order of the ranks: one team after the other."""
+    """The workers that become ranks, in the order of the ranks: those of one network are neighbours."""
     return workers[: job.blocks * job.ranks]
 
 

@@ -66,13 +66,13 @@ class Work(WithCode):
         return self.partitions.split.number(self.before + round)
 
     @property
-    def in_turn(self) -> bool:
+    def rotating(self) -> bool:
         """Whether a parameter server has a cohort, whose partitions give way to others."""
         return self.partitions.cohort is not None and isinstance(self.algorithm.when, Asynchronous)
 
     def cohort(self, round: int) -> tuple[int, ...] | None:
         """The partitions that take part in a round, ascending; None: all. Of a server it is the first cohort."""
-        return self.partitions.cohort_of(self.before + (0 if self.in_turn else round))
+        return self.partitions.cohort_of(self.before + (0 if self.rotating else round))
 
     def counted(self, state: State) -> State:
         """A state whose round counts the rounds of the earlier run, too, as the algorithm sees it."""
@@ -154,7 +154,7 @@ class Job:
 
     def draw(self, round: int) -> int:
         """The number of what blocks hold: that of the split, or of the round if each has a cohort of its own."""
-        return self.work.split(round) if self.work.cohort(round) is None or self.work.in_turn else round
+        return self.work.split(round) if self.work.cohort(round) is None or self.work.rotating else round
 
     @property
     def ranks(self) -> int:

@@ -125,7 +125,7 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
     round, rule, layout = state.round + 1, work.algorithm.map, work.objective.layout
     partitions, data, carries = zip(*given, strict=True)
     seeds = [work.map_seed(number, partition) for partition in partitions]
-    cohort = None if work.in_turn else work.cohort(round)
+    cohort = None if work.rotating else work.cohort(round)
     alone = work.partitions.current(partitions[0], cohort) if work.compute.stacked == 1 else None
     with pinned(seeds[0], work.threads), as_partition(alone):
         with failing_as(partial(map_error, round, partitions)), mapping(round, partitions[0]):

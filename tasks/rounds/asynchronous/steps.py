@@ -63,7 +63,7 @@ def rules(work: Work) -> Asynchronous:
 def drawing(work: Work) -> Draw:
     """What draws the partition that computes next; None without a cohort."""
     earlier, partitions = work.before * rules(work).buffer, work.partitions
-    return (lambda pushes, busy: partitions.next_of(earlier + pushes, busy)) if work.in_turn else None
+    return (lambda pushes, busy: partitions.next_of(earlier + pushes, busy)) if work.rotating else None
 
 
 def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:
@@ -202,7 +202,7 @@ def _after(
     partitions are that came one after the other.
     """
     unsound = (set(server.unsound) - set(taken_in.partitions)) | refused.keys()
-    if work.in_turn and len(refused) < len(taken_in.partitions):
+    if work.rotating and len(refused) < len(taken_in.partitions):
         unsound = set()
     if len(unsound) >= len(server.in_flight):
         partition, reason = next(iter(refused.items()))

@@ -72,13 +72,13 @@ def load_block(job: Job, round: int, block: int) -> BlockExamples:
         p: load(number, p, place, scorers)
         for place, p in zip(plan.places(block), plan.members(block), strict=True)
     }
-    return ExamplesInTurn(job.work.partitions, number, examples) if job.work.in_turn else examples
+    return RotatingExamples(job.work.partitions, number, examples) if job.work.rotating else examples
 
 
-class ExamplesInTurn(dict[int, Partition]):
+class RotatingExamples(dict[int, Partition]):
     """The examples of the block's part of a parameter server's first cohort, by which the network is scored.
 
-    Those of any other partition are loaded under the split of a `number` whenever it is their turn to compute.
+    Those of any other partition are loaded under the split of a `number` whenever they are to compute.
     """
 
     def __init__(self, partitions: Partitions, number: int, first: BlockExamples) -> None:

@@ -80,7 +80,7 @@ EXECUTORS: dict[str, tuple[Callable[[Client], Executor], dict[str, object]]] = {
     "inline": (lambda client: InlineExecutor(), SYNCHRONOUS),
     "graph": (GraphExecutor, SYNCHRONOUS),
     "ranks": (RanksExecutor, SYNCHRONOUS),
-    "team": (RanksExecutor, SYNCHRONOUS | {"ranks": 2}),
+    "shared network": (RanksExecutor, SYNCHRONOUS | {"ranks": 2}),
     "server": (lambda client: InlineExecutor(), ASYNCHRONOUS),
     "server on Dask": (GraphExecutor, ASYNCHRONOUS),
 }
@@ -92,7 +92,7 @@ def test_no_update_is_written_that_is_not_kept(train, client, deleted, name: str
     executor, fields = EXECUTORS[name]
     run = train(executor(client), 2, **fields, keep=keep, name="run")
     states, updates = WRITTEN[keep]
-    if name in ("ranks", "team"):  # ranks stay over windows, and store no state for their sake
+    if name in ("ranks", "shared network"):  # ranks stay over windows, and store no state for their sake
         states = states - {2, 4} if keep == "updates:3" else states
     assert written("updates", run, deleted) == updates
     assert written("params", run, deleted) == states

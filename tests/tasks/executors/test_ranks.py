@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster
 from roundweave.flows.stored import Run, open_run
 from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.clusters.connecting import connect
-from roundweave.tasks.executors.ranks import RanksExecutor
+from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
 from tests.tasks.executors.deeds import KILL, STOP, foreign, lines, until
 
 slow = pytest.mark.slow
@@ -128,7 +128,7 @@ def test_short_rounds_are_done_by_ranks_where_it_may_choose_and_long_ones_are_no
     reference = train(**fields, name="reference")
     for bound, by in ((60.0, ["graph"] * 3 + ["ranks"] * 6), (0.0, ["graph"] * 9)):
         monkeypatch.setattr("roundweave.tasks.executors.ranks.SHORT_SECONDS", bound)
-        executor = RanksExecutor(client, choosing=True)
+        executor = AutoExecutor(client)
         run = train(executor, 3, **fields, name=f"bound-{bound}")
         assert run.digest == reference.digest
         assert [run.round(n).commit.executor for n in range(1, 10)] == by
@@ -180,7 +180,7 @@ from roundweave.flows.preparing.job import prepared
 from roundweave.tasks.executors.choice import open_executor
 config = TrainConfig(data=sys.argv[2], model=sys.argv[3], root=sys.argv[4], partitions=4, local_steps=2,
     batch_size=5, held_out=0, rounds=100_000, name="there", scheduler=sys.argv[1], executor="ranks")
-with open_executor("ranks", config.scheduler, 2) as executor, prepared(resolve(config), executor) as ready:
+with open_executor("ranks", scheduler=config.scheduler) as executor, prepared(resolve(config), executor) as ready:
     for commit in executor.run(ready.job, 1, 5):
         pass
     print(commit.round, flush=True)

@@ -1,4 +1,4 @@
-"""Teams whose ranks are processes: each has its share, all have the bits of one process, whoever is lost."""
+"""Networks that ranks in processes of their own share: all have the bits of one process, whoever is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distributed import Client
 from roundweave.flows.stored import open_run
 from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.clusters.connecting import connect
-from roundweave.tasks.executors.ranks import RanksExecutor
+from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
 from tests.tasks.executors.deeds import DATA, KILL, STOP, lines, until
 from tests.tasks.sampled import sampled
 
@@ -20,7 +20,7 @@ SOURCE = (
     DATA
     + """
 class Network(torch.nn.Module):
-    '''Does on a rank of a team what a file says, once its round is committed: do-RANK-ROUND.'''
+    '''Does on a rank of a network what a file says, once its round is committed: do-RANK-ROUND.'''
     def __init__(self):
         super().__init__()
         self.into, self.drop, self.out = torch.nn.Linear(3, 7), torch.nn.Dropout(0.3), torch.nn.Linear(7, 2)
@@ -33,7 +33,7 @@ class Network(torch.nn.Module):
                         deed = mark.read_text()
                         if not mark.name.endswith("always"):
                             mark.unlink()
-                    except FileNotFoundError:  # another team was first
+                    except FileNotFoundError:  # a rank of another network was first
                         continue
                     exec(deed, globals(), {"self": self, "deed": deed})
         return self.out(self.drop(self.into(inputs).relu()))
@@ -63,13 +63,13 @@ def fields(own) -> dict[str, object]:
 
 @pytest.mark.parametrize("group", sampled(4, [(2, 2), (1, 4), (3, 1), (4, 1)]))
 def test_a_group_of_processes_gives_the_bits_of_one_process(train, client, fields, group) -> None:
-    ranks, teams = group
+    ranks, networks = group
     fields = fields | {"ranks": ranks, "outer_momentum": 0.9}
     reference = train(**fields, name="reference")
     run = train(RanksExecutor(client), 12, **fields, name="there")
     assert run.digest == reference.digest
     group = run.round(-1).commit.process_group
-    assert (group.ranks, group.sharing) == (min(3, teams) * ranks, ranks)
+    assert (group.ranks, group.sharing) == (min(3, networks) * ranks, ranks)
     assert run.round(-1).commit.executor == "ranks"
 
 
@@ -85,18 +85,18 @@ def test_a_share_of_a_wide_layer_is_on_each_rank_alone(train, client, tmp_path) 
 @pytest.mark.parametrize(
     ("deed", "rank"), [pytest.param(KILL, 0, marks=slow), (KILL, 1), pytest.param(STOP, 1, marks=slow)]
 )
-def test_a_team_that_loses_a_rank_is_formed_again(train, client, fields, do, deed, rank, caplog) -> None:
+def test_ranks_that_lose_one_share_the_network_again(train, client, fields, do, deed, rank, caplog) -> None:
     fields = fields | {"ranks": 2}
     reference = train(**fields, name="reference")
     do(deed, rank, 4)
     run = train(RanksExecutor(client, worker_timeout=5), 12, **fields, name="there")
     assert run.digest == reference.digest
-    # Of one that is stopped its team may say that it takes long, too.
+    # Of one that is stopped the others may say that it takes long, too.
     assert sum("is lost" in line or "is given up" in line for line in lines(caplog)) == 1
     assert {run.round(n).commit.executor for n in range(1, 13)} == {"ranks"}, "no worker had the whole network"
 
 
-def test_a_team_waits_for_the_worker_that_it_needs(train, fields, do) -> None:
+def test_ranks_wait_for_the_worker_that_they_need(train, fields, do) -> None:
     fields = fields | {"ranks": 2}
     reference = train(**fields, name="reference")
     do(KILL, 1, 4)
@@ -108,19 +108,17 @@ def test_a_team_waits_for_the_worker_that_it_needs(train, fields, do) -> None:
 
 @slow
 @pytest.mark.parametrize("losses", [0, 2])
-def test_the_partition_at_which_a_team_dies_again_and_again_is_named(
-    train, fields, do, monkeypatch, losses
-) -> None:
-    monkeypatch.setattr("roundweave.tasks.executors.ranks.TEAM_LOSSES", losses)
+def test_the_partition_at_which_ranks_die_again_and_again_is_named(train, fields, do, monkeypatch, losses) -> None:
+    monkeypatch.setattr("roundweave.tasks.executors.ranks.SHARING_LOSSES", losses)
     if not losses:
-        monkeypatch.setattr("roundweave.tasks.executors.ranks.TEAM_SECONDS", 2.0)
+        monkeypatch.setattr("roundweave.tasks.executors.ranks.SHARING_SECONDS", 2.0)
     do("Path(__file__).with_name('do-1-3').write_text(deed); os.kill(os.getpid(), signal.SIGKILL)", 1, 3)
     with connect(None, 2) as client, pytest.raises(ClusterError, match=r"round 4 was lost|workers died"):
         train(RanksExecutor(client), 12, **fields | {"ranks": 2}, name="there")
     assert open_run("there").done >= 3
 
 
-def test_a_rank_of_a_team_that_raises_once_costs_no_bit(train, client, fields, do) -> None:
+def test_a_rank_of_a_network_that_raises_once_costs_no_bit(train, client, fields, do) -> None:
     fields = fields | {"ranks": 2}
     reference = train(**fields, name="reference")
     do("raise ValueError('too hot')", 1, 3)
@@ -130,14 +128,14 @@ def test_a_rank_of_a_team_that_raises_once_costs_no_bit(train, client, fields, d
     assert run.round(12).commit.executor == "ranks"
 
 
-def test_a_rank_of_a_team_that_raises_again_is_refused_by_name(train, client, fields, do) -> None:
+def test_a_rank_of_a_network_that_raises_again_is_refused_by_name(train, client, fields, do) -> None:
     do("raise ValueError('too hot')", 1, 3, always=True)
     with pytest.raises(RoundFailed, match=r"0 of 3 updates are sound.*: its map failed with ValueError: too hot"):
         train(RanksExecutor(client), 3, **fields | {"ranks": 2}, name="there")
     assert open_run("there").done >= 3
 
 
-def test_a_rank_of_a_team_that_fails_ends_the_run_and_frees_workers(train, client, fields, do) -> None:
+def test_a_rank_of_a_network_that_fails_ends_the_run_and_frees_workers(train, client, fields, do) -> None:
     do("raise MemoryError('none left')", 1, 3)
     with pytest.raises(
         RoundFailed, match=r"round \d+: the map of partition \d failed with MemoryError: none left"
@@ -159,7 +157,7 @@ def test_what_one_rank_refuses_all_refuse(train, client, fields, do) -> None:
     assert run["into.weight"].sel(round=12).notnull().all()
 
 
-def test_a_team_goes_on_from_states_made_again(train, client, fields) -> None:
+def test_ranks_go_on_from_states_that_are_recomputed(train, client, fields) -> None:
     fields = fields | {"ranks": 2}
     reference = train(**fields, name="reference")
     train(RanksExecutor(client), 5, **fields | {"rounds": 5}, name="there")
@@ -173,15 +171,15 @@ def test_with_fewer_workers_than_ranks_the_ranks_are_in_one_process(train, clien
     run = train(RanksExecutor(client), 1, **fields, name="there")
     assert run.digest == reference.digest
     assert {run.round(n).commit.executor for n in (1, 2, 3)} == {"graph"}
-    told = "a team of 5 ranks needs as many workers, of which there are 4: each has the whole network"
+    told = "5 ranks that share a network need as many workers, of which there are 4: each has the whole network"
     assert lines(caplog) == [told]
 
 
 @pytest.mark.slow
-def test_teams_stay_ranks_however_long_their_rounds(train, client, fields, monkeypatch) -> None:
+def test_ranks_that_share_a_network_stay_however_long_their_rounds(train, client, fields, monkeypatch) -> None:
     monkeypatch.setattr("roundweave.tasks.executors.ranks.SHORT_SECONDS", 0.0)
     for ranks, by in ((1, "graph"), (2, "ranks")):
-        run = train(RanksExecutor(client, choosing=True), 3, **fields | {"ranks": ranks, "rounds": 3})
+        run = train(AutoExecutor(client), 3, **fields | {"ranks": ranks, "rounds": 3})
         assert run.round(1).commit.executor == by
 
 

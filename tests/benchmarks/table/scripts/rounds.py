@@ -100,7 +100,7 @@ def milliseconds(executor: Executor, root: Path, name: str, fields: dict[str, An
 def main(file: str, recipe: str, executor: str) -> None:
     """Tell of the milliseconds a round."""
     root = Path(tempfile.mkdtemp(dir=Path(file).parent))
-    with open_executor(executor, None, WORKERS) as opened:
+    with open_executor(executor, workers=WORKERS) as opened:
         measured = partial(milliseconds, opened, root, executor)
         if recipe == "split":
             fields = {**RECIPES[recipe], "data": f"npz:{file}"}

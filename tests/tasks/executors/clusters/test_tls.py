@@ -14,7 +14,7 @@ from distributed import Client, LocalCluster
 from roundweave.storage.errors import ClusterError
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
-from roundweave.tasks.executors.ranks import RanksExecutor
+from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
 
 FIELDS = {"partitions": 4, "rounds": 3, "local_steps": 2}
 
@@ -76,7 +76,7 @@ def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, t
         refused = pytest.raises(ClusterError, match="ranks on several machines do not: give --executor graph, or")
         with refused:
             train(RanksExecutor(client), 3, **FIELDS, name="refused")
-        chosen = train(RanksExecutor(client, choosing=True), 3, **FIELDS, name="chosen")
+        chosen = train(AutoExecutor(client), 3, **FIELDS, name="chosen")
         assert {chosen.round(number).commit.executor for number in (1, 2, 3)} == {"graph"}
         plain = train(RanksExecutor(client, plain=True), 3, **FIELDS, name="plain")
         assert {plain.round(number).commit.executor for number in (1, 2, 3)} == {"ranks"}
