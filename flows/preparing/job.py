@@ -26,7 +26,7 @@ from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.syncing import Syncing, synced
 from roundweave.storage.runs.names import is_run, run_name
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import specs_bytes

@@ -17,7 +17,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.base import Place
 from roundweave.storage.places.local import LocalPlace
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep, Last
 from roundweave.storage.values.tensors import specs_bytes
 from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.executors.base import Executor
@@ -65,7 +65,7 @@ class Needs:
         """Say what a run will store if that is much; raises `UsageError` if its disk has not enough room."""
         needed, free = self.stored(keep, rounds), _free(place)
         if free is not None and needed > free:
-            least = Keep("last", 1)
+            least = Last(1)
             fewest = self.stored(least, rounds)
             advice = f"--keep {least} stores {_size(fewest)}" if fewest <= free else "give another --root"
             raise UsageError(

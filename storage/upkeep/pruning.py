@@ -21,7 +21,7 @@ from roundweave.storage.rounds.lease import check_at_rest, fenced, hold_lease, r
 from roundweave.storage.rounds.pruned import Pruned, absent, base_of, there, write_pruned
 from roundweave.storage.rounds.recovery import cut_short, newest_sound
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.upkeep.keeping import Asked, Keep, never
+from roundweave.storage.upkeep.keep import All, Asked, Keep, never
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def prune(store: RoundStore, keep: Keep, newest: Commit, stays: Asked = never) -
     `stays` is as for `Keep.prunes`. Only the holder of the lease may call this, while no work is in progress that
     began from an earlier round.
     """
-    if keep == Keep():
+    if keep == All():
         return
     pruned = _prunes(store, keep, newest, absent(store.log, newest.round), stays)
     if pruned != store.tensors.pruned():  # what was never stored is recorded, too, so that it is soon known

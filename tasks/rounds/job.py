@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.store import RoundStore, open_store
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import All, Keep
 from roundweave.storage.values.state import State
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.topology import Topology
@@ -101,7 +101,7 @@ class Attempt:
     target_accuracy: float | None = None
     patience: int | None = None
     fsync: bool = False
-    keep: Keep = field(default_factory=Keep)
+    keep: Keep = field(default_factory=All)
     executor: str = ""
     started: float = field(default_factory=time.time)
 

@@ -8,7 +8,7 @@ import roundweave as rw
 from roundweave.flows.exporting.report import write_report
 from roundweave.storage.errors import RoundMissing
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from tests.flows.command.in_process import run as command
 

@@ -13,7 +13,7 @@ import pytest
 from roundweave.flows.exporting.report import write_report
 from roundweave.flows.stored import open_run
 from roundweave.storage.errors import PlaceError, UsageError
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 
 POISONED = """

@@ -14,7 +14,7 @@ from roundweave.flows.preparing.needs import Needs
 from roundweave.storage.errors import UsageError
 from roundweave.storage.hierarchy.chunks import CHECKSUM
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.tasks.executors.inline import InlineExecutor
 from tests.counting import counting
 

@@ -19,7 +19,7 @@ from roundweave.flows.stored import Run, open_run
 from roundweave.storage.errors import RoundPruned
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.tasks.executors.base import Executor

@@ -33,7 +33,7 @@ from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.storage.rounds.lease import fenced, hold_lease
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_digest
@@ -188,7 +188,7 @@ def run_at(kind: str, folder: Path, damaged: bool = False) -> Iterator[str]:
     del objects._memories[name]
 
 
-KEEPS = (Keep(), Keep.of("last:1"))
+KEEPS = (Keep.of("all"), Keep.of("last:1"))
 SLOW = (pytest.mark.slow, pytest.mark.timeout(3600))
 
 

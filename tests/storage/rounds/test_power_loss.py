@@ -23,7 +23,7 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.upkeep.verifying.verify import verify
 

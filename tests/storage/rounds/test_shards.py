@@ -18,7 +18,7 @@ from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.copying import copy_run
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_digest, update_vectors

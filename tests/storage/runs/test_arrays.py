@@ -16,7 +16,7 @@ from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.values.layout import Layout
 from roundweave.storage.values.state import State

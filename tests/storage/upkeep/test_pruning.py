@@ -20,10 +20,10 @@ from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.rounds.recovery import newest_sound, recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import LetGo, prune_run
 from tests.storage.upkeep.dying import Dying, Killed, bury, each_death
-from tests.storage.upkeep.test_keeping import KEEPS
+from tests.storage.upkeep.test_keep import KEEPS
 
 
 def rounds_of(store: RoundStore, path: str) -> list[str]:

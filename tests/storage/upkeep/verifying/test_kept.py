@@ -15,7 +15,7 @@ from roundweave.storage.rounds.pruned import Pruned, write_pruned
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.upkeep.dying import Dying, Killed, bury, named

@@ -19,7 +19,7 @@ from roundweave.storage.errors import RoundFailed, RoundPruned
 from roundweave.storage.rounds.recovery import newest_sound
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import StoredTensors
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.tasks.algorithms.applies.optimizers import Sgd

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import Commit, InFlight, ServerRecord
 from roundweave.storage.rounds.pruned import Pruned
-from roundweave.storage.upkeep.keeping import Keep
+from roundweave.storage.upkeep.keep import All, Keep, Updates
 
 NOTHING = Pruned()
 KEEPS = st.one_of(
@@ -40,10 +40,10 @@ def test_a_keep_is_a_value_that_is_written_as_it_is_read(text: str) -> None:
         ("lats:5", "keep 'lats:5': nothing is kept so; did you mean last?"),
         ("state", "keep 'state': nothing is kept so; did you mean states?"),
         ("", "keep '': nothing is kept so; there are all, states, updates:k, every:k, last:n"),
-        ("last", "keep 'last': give last:N with a number of rounds, 1 or more"),
-        ("last:0", "keep 'last:0': give last:N with a number of rounds, 1 or more"),
-        ("every:-2", "keep 'every:-2': give every:N with a number of rounds, 1 or more"),
-        ("every:1.5", "keep 'every:1.5': give every:N with a number of rounds, 1 or more"),
+        ("last", "keep 'last': give last:n with a number of rounds, 1 or more"),
+        ("last:0", "keep 'last:0': give last:n with a number of rounds, 1 or more"),
+        ("every:-2", "keep 'every:-2': give every:k with a number of rounds, 1 or more"),
+        ("every:1.5", "keep 'every:1.5': give every:k with a number of rounds, 1 or more"),
         ("all:3", "keep 'all:3': give all alone"),
         ("states:", "keep 'states:': give states alone"),
     ],
@@ -146,12 +146,12 @@ def test_a_state_that_is_needed_is_there_or_can_be_made_again(steps) -> None:
             needed += 1
         base = next(r for r in range(needed, -1, -1) if stored[r] and pruned.has_state(r))
         former, pruned = pruned, keep.prunes(newest(last), pruned, base, stored.__getitem__)
-        wanted = before if keep.what in ("all", "updates") else {r for r in before if r >= needed}
+        wanted = before if isinstance(keep, All | Updates) else {r for r in before if r >= needed}
         assert wanted <= made(pruned)
         assert last in made(pruned)
-        if keep.what == "updates":
+        if isinstance(keep, Updates):
             assert pruned.updates == former.updates
-            going = {r for r in range(1, last) if r % keep.number and r != base} & before
+            going = {r for r in range(1, last) if r % keep.k and r != base} & before
             kept = {r for r in going if pruned.has_state(r)}
             assert all(not former.has_update(r) or r - 1 not in before for r in kept)
 

@@ -1,0 +1,189 @@
+"""What a run keeps of its rounds, by a policy such as ``last:5``. Records and numbers always stay."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, fields
+
+from roundweave.storage.errors import UsageError, near
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.pruned import Pruned
+
+Asked = Callable[[int], bool]
+"""A question about a round, such as whether its state was stored."""
+
+
+def always(round: int) -> bool:
+    """Answer yes for every round."""
+    return True
+
+
+def never(round: int) -> bool:
+    """Answer no for every round."""
+    return False
+
+
+@dataclass(frozen=True)
+class Keep(ABC):
+    """A policy, which says of which rounds the state and the updates stay. Its fields are numbers of rounds.
+
+    Under every policy a run can go on: the newest state stays, or what it is recomputed from, and so do the
+    updates whose carry is in use, the initial state and frozen parameters. A state goes whose round's updates stay
+    only if it can be recomputed from them.
+    """
+
+    @abstractmethod
+    def state(self, round: int, newest: int) -> bool:
+        """Whether the state of a round stays once `newest` is the last round."""
+
+    @abstractmethod
+    def updates(self, round: int, newest: int) -> bool:
+        """Whether the updates of a round stay once `newest` is the last round."""
+
+    @staticmethod
+    def of(text: str) -> Keep:
+        """The policy of a text such as ``last:5``; raises `UsageError` for any other text."""
+        name, *numbers = text.strip().split(":")
+        if (kind := POLICIES.get(name)) is None:
+            close = near(name, POLICIES)
+            hint = f"did you mean {close[0]}?" if close else f"there are {spelled()}"
+            raise UsageError(f"keep {text!r}: nothing is kept so; {hint}")
+        if len(numbers) != len(fields(kind)) or not all(re.fullmatch("0*[1-9][0-9]{0,8}", n) for n in numbers):
+            how = f"{kind.spelling()} with a number of rounds, 1 or more" if fields(kind) else f"{name} alone"
+            raise UsageError(f"keep {text!r}: give {how}")
+        return kind(*map(int, numbers))
+
+    @classmethod
+    def spelling(cls) -> str:
+        """How the policy is written, such as ``last:n``."""
+        return ":".join([cls.__name__.lower(), *(field.name for field in fields(cls))])
+
+    def __str__(self) -> str:
+        return ":".join([type(self).__name__.lower(), *map(str, astuple(self))])
+
+    def writes_state(self, round: int) -> bool:
+        """Whether a run in training writes the state of a round: it may be what the run goes on from."""
+        return self.state(round, round) or not self.updates(round, round)
+
+    def writes_updates(self, round: int) -> bool:
+        """Whether a run in training writes the updates of a round: if they stay, at least for a while."""
+        return self.updates(round, round)
+
+    def counts(self, rounds: int) -> tuple[int, int]:
+        """How many states, the initial and the newest too, and how many rounds' updates stay of so many rounds."""
+        numbers = range(1, rounds + 1)
+        states = 1 + sum(round == rounds or self.state(round, rounds) for round in numbers)
+        return states, sum(self.updates(round, rounds) for round in numbers)
+
+    def prunes(
+        self, newest: Commit, former: Pruned, base: int | None = None, stored: Asked = always, stays: Asked = never
+    ) -> Pruned:
+        """Everything that is pruned under this policy once the run goes on from round `newest`.
+
+        Args:
+            newest: The commit of the last round.
+            former: What was pruned before or never stored, which is part of the result.
+            base: The round of a stored state from which the states needed to go on are recomputed; `newest` by
+                default.
+            stored: Whether the state of a round was stored.
+            stays: Whether the state of a round whose updates stay is to stay, too, for another reason.
+        """
+        last = newest.round
+        base, rounds = last if base is None else base, range(1, last + 1)
+        again = _recomputable(last, former, stored)
+
+        def state_goes(round: int) -> bool:
+            if self.state(round, last) or round in (base, last):
+                return False
+            if self.updates(round, last):
+                return round in again and not stays(round)
+            return round < base or round in again
+
+        gone = {round for round in rounds if round <= base and not self.updates(round, last)}
+        updates, states = former.updates | gone, former.states | set(filter(state_goes, rounds))
+        needed = {(round, partition) for partition, round in newest.carry_from.items()}
+        carried = {
+            (round, partition)
+            for round, partition in needed | former.carried
+            if round in updates
+            and former.has_update(round, partition)
+            and (round not in gone or (round, partition) in needed)
+        }
+        return Pruned(states, updates, frozenset(carried))
+
+
+class All(Keep):
+    """Everything stays."""
+
+    def state(self, round: int, newest: int) -> bool:
+        return True
+
+    updates = state
+
+
+class States(Keep):
+    """The states of all rounds stay."""
+
+    def state(self, round: int, newest: int) -> bool:
+        return True
+
+    def updates(self, round: int, newest: int) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Updates(Keep):
+    """The updates of all rounds stay, and each k-th state, from which the others can be recomputed."""
+
+    k: int
+
+    def state(self, round: int, newest: int) -> bool:
+        return round % self.k == 0
+
+    def updates(self, round: int, newest: int) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Every(Keep):
+    """Everything of each k-th round stays."""
+
+    k: int
+
+    def state(self, round: int, newest: int) -> bool:
+        return round % self.k == 0
+
+    updates = state
+
+
+@dataclass(frozen=True)
+class Last(Keep):
+    """Everything of the last n rounds stays."""
+
+    n: int
+
+    def state(self, round: int, newest: int) -> bool:
+        return round > newest - self.n
+
+    updates = state
+
+
+POLICIES: Mapping[str, type[Keep]] = {kind.__name__.lower(): kind for kind in Keep.__subclasses__()}
+"""All policies of this file, by name."""
+
+
+def spelled() -> str:
+    """How the policies are written, as one text."""
+    return ", ".join(kind.spelling() for kind in POLICIES.values())
+
+
+def _recomputable(newest: int, former: Pruned, stored: Asked) -> set[int]:
+    """The rounds whose states can be recomputed from earlier states and updates."""
+    again, known = set(), True
+    for round in range(1, newest + 1):
+        if known and former.has_update(round):
+            again.add(round)
+        known = round in again or (former.has_state(round) and stored(round))
+    return again
