@@ -22,7 +22,6 @@ from roundweave.flows.recording import create_run
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError, listed
 from roundweave.storage.places.addresses import full_address
-from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.names import WhichRound, is_run, run_address
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.data.description import Description
@@ -34,10 +33,9 @@ from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.evidence.recombining import (
     Recombination,
     Recombining,
-    persist_recombined,
     recombine_stored,
+    reduced,
 )
-from roundweave.tasks.rounds.persistence.recomputing import recomputed
 
 
 class RecombineConfig(Parts, OfRun):
@@ -176,20 +174,18 @@ def _check_without(run: StoredRun, rounds: tuple[int, ...], without: tuple[int, 
 def _saved(
     plan: RecombinePlan, result: Recombination, subject: Recombining, description: Description, executor: Executor
 ) -> Recombination:
-    """Store the result's only round as the first of a new run, which begins with the state before that round."""
-    config, number = plan.resolved.config, plan.rounds[0]
-    parts = config.recombined or Recombined()
-    parts = parts.model_copy(update={"before": subject.work.before + number - 1})
-    config = config.model_copy(update={"recombined": parts, "rounds": 1})
+    """Create a run that begins with the state after the result's only round, as a fork of that round would."""
+    config, run, number = plan.resolved.config, plan.run, plan.rounds[0]
+    work = replace(subject.work, before=subject.work.before + number)
+    parts = (config.recombined or Recombined()).model_copy(update={"before": work.before})
+    config = config.model_copy(update={"recombined": parts, "rounds": max(1, run.rounds - number)})
     address = full_address(run_address(config.root, plan.config.name or ""))
-    before = recomputed(subject.recorded, RoundStore(subject.store), number - 1)
-    carried = plan.run.carried(number - 1)
-    chain = plan.run.round(number).chain
-    parent = {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
-    known = _fingerprint(plan.run, executor)
-    given = (config, subject.work, description, before.state, carried)
+    (after,) = executor.gather(partial(reduced, subject), range(1))
+    taken = {p: update for p, update in run.carried(number).items() if after.carry_from.get(p) == number}
+    given = (config, work, description, after.state, run.carried(number - 1) | taken)
+    parent = {"run": run.name, "round": number, "chain": run.round(number).chain, "changed": _changed(plan)}
+    known = _fingerprint(run, executor)
     create_run(address, *given, gather=executor.gather, parent=parent, fingerprint=known)
-    executor.gather(partial(persist_recombined, subject, address, result.rounds[0].score), range(1))
     return replace(result, saved=address)
 
 

@@ -22,10 +22,6 @@ NOTHING = Update({}, weight=0)
 """Takes the place of an update that does not have the shape to be stored."""
 
 
-LEFT_OUT = "left out when the round was reduced again"
-"""The recorded reason to refuse a sound update, when a round was reduced again without its partition."""
-
-
 def checked_update(
     layout: Layout, returned: Any, buffers: Vectors, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
 ) -> tuple[Update, str | None]:

@@ -102,7 +102,5 @@ def recorded_round(before: ServerRecord, commit: Commit) -> ServerRound:
     """
     assert commit.server is not None
     earlier, in_flight = before.in_flight, commit.server.in_flight
-    pushed = tuple(partition for partition, record in commit.updates.items() if record.arrival is not None)
     fetching = {p for p, now in in_flight.items() if now.version == commit.round and earlier.get(p) != now}
-    # The first round of a recombined run has no pushes: those came to the server of another run.
-    return ServerRound(pushed, frozenset(fetching if pushed else ()))
+    return ServerRound(tuple(commit.updates), frozenset(fetching))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import time
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from roundweave.storage.rounds.commits import Commit, InFlight, Score, ServerRecord
+from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
+from roundweave.storage.values.digests import state_digest, tensor_digests
 from roundweave.tasks.algorithms.applies.memory import kept_memory
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.data.partitions import Partitions
@@ -66,7 +64,7 @@ class RecombinedRound:
 class Recombination:
     """Rounds of a run that were reduced again, each from the recorded state before it.
 
-    `saved` is the new run that begins with one of them, None if there is none.
+    `saved` is the new run that begins with the state after one of them, None if there is none.
     """
 
     run: str
@@ -88,53 +86,19 @@ def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
     """Reduce the round at index `number` of the subject's rounds again, and score it. Nothing is written."""
     store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
     commit = store.log.read(round)
-    after = _recombine(subject, store, commit)
+    after = reduced(subject, number)
     original = commit.score or _score(work, store, recomputed(subject.recorded, store, round))
     digest = state_digest(tensor_digests(after.state.named(work.objective.layout)), round)
     return RecombinedRound(round, digest, commit.state, _score(work, store, after), original)
 
 
-def persist_recombined(subject: Recombining, place: str, scored: Score | None, number: int) -> Commit:
-    """Reduce the round at index `number` again, and commit it at `place` as round 1 of another run.
-
-    Its stored updates are copied to the new run. `scored` is its score.
-    """
-    source, target, round = RoundStore(subject.store), RoundStore(place), subject.rounds[number]
-    commit, partitions = source.log.read(round), subject.work.partitions
-    after = _recombine(subject, source, commit)
-    stored = sorted(p for p, record in commit.updates.items() if record.digest != NOTHING_KEPT)
-    for _, shard in groupby(stored, lambda partition: partition // target.schema.shard):
-        target.tensors.write_updates(1, {p: source.tensors.read_update(commit, p) for p in shard})
-    target.tensors.write_matches(1, after.matches)
-    if not partitions.source.partitioned:
-        target.splits.write(subject.work.split(round), partitions.assignment)
-    # In the new run all partitions have just fetched round 1: what was in flight began in the other run.
-    server = after.server and ServerRecord(
-        dict.fromkeys(after.server.in_flight, InFlight(push=2, version=1, steps=1)), steps=1
-    )
-    state = replace(after.state, round=1)
-    target.tensors.write_state(state)
-    described = replace(
-        target.describe(state, "recombined", 0),
-        updates={p: replace(record, arrival=None) for p, record in after.records.items()},
-        server=server,
-        carry_from={partition: int(source == round) for partition, source in after.carry_from.items()},
-        split=commit.split,
-        score=scored,
-        best=scored.loss if scored else None,
-        time=time.time(),
-    )
-    committed = target.commit(described)
-    target.numbers.catch_up()
-    return committed
-
-
-def _recombine(subject: Recombining, store: RoundStore, commit: Commit) -> Outcome:
-    """Reduce and apply a stored round again as the subject says. Updates that were refused stay refused."""
-    before = recomputed(subject.recorded, store, commit.round - 1)
+def reduced(subject: Recombining, number: int) -> Outcome:
+    """Reduce and apply the round at index `number` again. Updates that were refused stay refused."""
+    store, round = RoundStore(subject.store), subject.rounds[number]
+    before = recomputed(subject.recorded, store, round - 1)
     memory = kept_memory(subject.work.algorithm.apply, before.state)
     before = replace(before, state=replace(before.state, memory=memory))
-    return reduce_again(subject.work, store, before, commit, subject.without)
+    return reduce_again(subject.work, store, before, store.log.read(round), subject.without)
 
 
 def _numbers(score: Score | None) -> dict[str, float]:
@@ -143,7 +107,7 @@ def _numbers(score: Score | None) -> dict[str, float]:
 
 def _score(work: Work, store: RoundStore, after: Outcome) -> Score | None:
     round = after.state.round
-    # Every split holds out the same examples, but for those that partitions hold out themselves.
+    # All splits hold out the same examples, but for those that partitions hold out themselves.
     split = work.split(round) if work.partitions.own_held_out else 0
     examples = _examples(work.partitions, split, work.cohort(round))
     return judge_round(work, round, score_block(work, after.state, examples, own_params(work, store, after)))[0]

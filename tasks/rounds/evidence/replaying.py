@@ -36,7 +36,7 @@ from roundweave.tasks.rounds.asynchronous.steps import (
     server_before,
 )
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, record_difference, tensor_difference
-from roundweave.tasks.rounds.guard import LEFT_OUT, NOTHING
+from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import fold_round
 from roundweave.tasks.rounds.persistence.exchanging import exchanged
@@ -70,14 +70,10 @@ def replay_block(job: Job, round: int, data: BlockExamples, block: int) -> Repla
         examples = (data[partition] for partition in mapping)
         for mapped in map_block(job.work, before.state, mapping, examples, carries):
             partition, update = mapped.partition, mapped.update
-            record = stored.updates.get(partition)
-            # No map can tell that its update was left out on purpose.
-            left_out = LEFT_OUT if record and record.refused == LEFT_OUT else None
-            refused = mapped.refused or left_out
-            records[partition] = UpdateRecord(update_digest(update), update.weight, refused)
+            records[partition] = UpdateRecord(update_digest(update), update.weight, mapped.refused)
             if difference := _of_update(job, mapped, records[partition], stored):
                 return RoundResult(round, difference)
-            updates[partition] = None if refused else update
+            updates[partition] = None if mapped.refused else update
         nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
         return BlockResult(nodes, records, job.work.code)
 
@@ -95,7 +91,7 @@ def _pushed(
     for partition in (each for each in stored.updates if job.plan.block_of(each) == block):
         arrival = stored.updates[partition].arrival
         if arrival is None:
-            return RoundResult(stored.round, lacking="its updates came to the server of another run")
+            return RoundResult(stored.round, Difference("arrival", partition, said="none is recorded"))
         if partition in _raised(stored):
             pushed.append(recorded_push(job.work, partition, stored.updates[partition], NOTHING))
             continue

@@ -13,9 +13,12 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import state_digest, tensor_digests
 from roundweave.tasks.rounds.asynchronous.ledger import recorded_round
 from roundweave.tasks.rounds.asynchronous.steps import recorded_push, serve, server_before
-from roundweave.tasks.rounds.guard import LEFT_OUT, NOTHING
+from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
+
+LEFT_OUT = "left out when the round was reduced again"
+"""The reason to refuse a sound update, when a round is reduced again without its partition."""
 
 MOST = 3
 """How many recomputed outcomes a process remembers, so that going through rounds in order takes one apply each."""
