@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import dask
-from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
 from roundweave.storage.errors import ClusterError, StoreError
 from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.log import CommitLog
 from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
@@ -37,18 +36,8 @@ RESUBMISSIONS = 2
 """How many times in a row lost work is submitted again before a run gives up."""
 
 
-@dataclass(frozen=True)
-class WindowKind(Generic[T]):
-    """How Dask runs some kind of rounds: those of a training run, or those of a replay.
-
-    `tasks` makes the graph of a window; its task of this `kind` gives what each round yields. If `done` says that
-    a round is stored, `read` gets it from the store, whatever happened to its task.
-    """
-
-    kind: str
-    tasks: Callable[[Job, Sequence[int]], dict[Key, Any]]
-    done: Callable[[int], bool] = lambda round: False
-    read: Callable[[int], T] | None = None
+Tasks = Callable[[Job, Sequence[int]], dict[Key, Any]]
+"""Makes the graph of rounds."""
 
 
 class GraphExecutor:
@@ -135,9 +124,7 @@ class GraphExecutor:
         job = job.run_by("graph")
         if isinstance(job.work.algorithm.when, Asynchronous):
             return self._serve(job, rounds)
-        store = job.attempt.open()
-        window = WindowKind("commit", self.tasks.of_window, store.log.has, store.log.read)
-        return self._submit(window, job, rounds, losses)
+        return self._submit("commit", self.tasks.of_window, job, rounds, losses, job.attempt.open().log)
 
     def _serve(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
         """Run asynchronous rounds on a parameter server, which goes on from what was in flight.
@@ -181,10 +168,8 @@ class GraphExecutor:
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, all at once, and yield the result of each in the given order. Nothing is written."""
-        window: WindowKind[RoundResult] = WindowKind("result", self.tasks.of_replays)
-        yield from self._despite_losses(
-            job, rounds, partial(self._submit, window, job), lambda round: "the run is as it was"
-        )
+        compute = partial(self._submit, "result", self.tasks.of_replays, job)
+        yield from self._despite_losses(job, rounds, compute, lambda round: "the run is as it was")
 
     def _despite_losses(
         self,
@@ -227,28 +212,26 @@ class GraphExecutor:
         """How many times in a row lost work is begun again."""
         return RESUBMISSIONS
 
-    def _submit(self, window: WindowKind[T], job: Job, rounds: Sequence[int], losses: int) -> Iterator[T]:
-        """Submit rounds as one graph, and yield the result of each.
+    def _submit(
+        self, kind: str, tasks: Tasks, job: Job, rounds: Sequence[int], losses: int, log: CommitLog | None = None
+    ) -> Iterator[Any]:
+        """Submit rounds as one graph, and yield what the task of this `kind` gives of each.
 
-        After a loss it is only the first round, which maps one partition at a time, so that an error can name a
-        partition that kills its workers.
+        Of a round that the `log` has, it is the commit, whatever happened to its task. After a loss it is only the
+        first round, which maps one partition at a time, so that an error can name a partition that kills its
+        workers.
         """
         job = self.pool.spread(job, one_by_one=losses > 0)
         rounds = rounds[:1] if losses else rounds
         self.pool.deaths.clear()
-        # Dask sends these functions to the scheduler, which cannot import this package: they must not use `Task`.
-        home, only = self.pool.homes(job.blocks), self.pool.only
-        with annotate(
-            workers=lambda key: only or ([home[key[3]]] if key[0] in PLACED else []),
-            allow_other_workers=not only,
-            priority=lambda key: 0 if key[0] in PLACED else 1,
-        ):
-            last = [self.pool.key(job, window.kind, round) for round in rounds]
-            futures = self.client.get(window.tasks(job, rounds), last, sync=False)
+        graph, homes = tasks(job, rounds), self.pool.homes(job.blocks)
+        places = {key: homes[key[3]] for key in graph if key[0] in PLACED}
+        last = [self.pool.key(job, kind, round) for round in rounds]
+        futures = self.pool.submit(graph, last, places, lambda key: 0 if key[0] in PLACED else 1)
         for round, future in zip(rounds, futures, strict=True):
-            done = partial(window.done, round)
+            done = partial(log.has, round) if log else bool
             finished(self.client, future, unless=done, look=partial(self.pool.look, job))
-            yield window.read(round) if window.read and done() else result(self.client, future)
+            yield log.read(round) if log and done() else result(self.client, future)
             future.release()
         self.pool.look(job)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
 from roundweave.storage.errors import ClusterError, StoreError, listed
@@ -165,6 +166,22 @@ class WorkerPool:
                 allow_other_workers=not self.only,
             )
         return self._held[key]
+
+    def submit(
+        self, graph: Mapping[Key, Any], keys: list[Key], places: Mapping[Key, str], priority: Callable[[Key], int]
+    ) -> list[Future[Any]]:
+        """Submit a graph, and return the futures of some of its tasks.
+
+        `places` has the worker that a task prefers. Tasks of a higher `priority` go first.
+        """
+        only = self.only
+        with annotate(
+            # Dask sends these functions to the scheduler, which cannot import this package: they must not use it.
+            workers=lambda key: only or ([places[key]] if key in places else []),
+            allow_other_workers=not only,
+            priority=priority,
+        ):
+            return list(self.client.get(graph, keys, sync=False))
 
     def look(self, job: Job | None = None) -> bool:
         """Notify of lost and paused workers and of stragglers, and count the deaths of workers by partition.

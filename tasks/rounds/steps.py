@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 
 import torch
 
@@ -77,22 +77,11 @@ Given = tuple[int, Partition, Mapping[str, Vectors]]
 """What a map gets of a partition: its number, its examples, and what it carries, vectors (element,) by slot."""
 
 
-def map_block(
-    work: Work,
-    state: State,
-    partitions: Iterable[int],
-    data: Iterable[Partition],
-    carries: Iterable[Mapping[str, Vectors]],
-) -> Iterator[Mapped]:
-    """Map partitions from a state, with the `data` and the `carries` of each; as many at once as are stacked.
+def map_groups(work: Work, state: State, given: Iterable[Given]) -> Iterator[list[Mapped]]:
+    """Map partitions from a state, as many at once as are stacked, and yield those in one list.
 
     They may be yielded in another order than they were given.
     """
-    return chain.from_iterable(map_groups(work, state, zip(partitions, data, carries, strict=True)))
-
-
-def map_groups(work: Work, state: State, given: Iterable[Given]) -> Iterator[list[Mapped]]:
-    """Map partitions as `map_block` does, and yield those that were mapped at once in one list."""
     together = work.compute.stacked
     if together > 1:  # partitions with equally many examples have batches of the same lengths
         given = sorted(given, key=lambda each: len(each[1].train))

@@ -55,7 +55,7 @@ class DaskServer:
         self.job = pool.spread(job)
         self.committed = round
         self._submitter = DaskSubmitter(pool, self.job)
-        self._server = ParameterServer(self.job, round, self._submitter, elsewhere)
+        self._server = ParameterServer(self.job, round, self._submitter.submit, elsewhere)
         self._ledger = Ledger(self._server.when, round, self._server.in_flight, drawing(job.work))
         self._blocks = self._submitter.blocks
         self._done: SimpleQueue[tuple[Future[Any], Sequence[int]]] = SimpleQueue()

@@ -1,7 +1,7 @@
 """The parameter server: what partitions have in flight, the versions that it began from, and the newest state.
 
-A submitter runs its tasks. In this process they run at once, and pushes arrive in an order that is given. On Dask
-they are futures, and pushes arrive when workers are ready (see `on_dask`).
+Its tasks are submitted by a function. In this process they run at once, and pushes arrive in an order that is
+given. On Dask they are futures, and pushes arrive when workers are ready (see `on_dask`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.tasks.algorithms.when import ServerRound
@@ -31,30 +31,12 @@ Result = Any
 """The result of a task: its value in this process, on Dask a `Submitted`."""
 
 
-class Submitter(Protocol):
-    """Runs the tasks of a parameter server."""
+Submit = Callable[..., Result]
+"""Runs a task: ``submit(kind, number, at, function, *arguments)`` calls a function with the job and arguments.
 
-    def submit(
-        self, kind: str, number: int, at: int | None, function: Callable[..., Any], *arguments: Any
-    ) -> Result:
-        """Call a function with the job and arguments, in which results, also in lists, stand for their values.
-
-        The task is named by `kind`, `number` and `at`: the block that it is about, or the first partition that it
-        maps, or None for a task of the server itself.
-        """
-        ...
-
-
-class InThisProcess:
-    """Calls the functions of a parameter server at once."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-
-    def submit(
-        self, kind: str, number: int, at: int | None, function: Callable[..., Any], *arguments: Any
-    ) -> Result:
-        return function(self.job, *arguments)
+In these, results, also in lists, stand for their values. The task is named by `kind`, `number` and `at`: the block
+that it is about, or the first partition that it maps, or None for a task of the server itself.
+"""
 
 
 @dataclass(frozen=True)
@@ -78,12 +60,12 @@ class ParameterServer:
     If a map raises, `again` runs it once more.
     """
 
-    def __init__(self, job: Job, round: int, submitter: Submitter, again: Again = here) -> None:
+    def __init__(self, job: Job, round: int, submit: Submit, again: Again = here) -> None:
         self.job = job
         self.again = again
         self.when = rules(job.work)
         self.round = round
-        self.submitter = submitter
+        self._submit = submit
         self.data: Sequence[Any] = ()
         self.maps: dict[int, Ref] = {}
         self.in_flight: dict[int, InFlight] = {}
@@ -106,7 +88,7 @@ class ParameterServer:
                 self._before.pop(partition, None)
         idle = self.in_flight.keys() - self.maps.keys()
         for version in {self.round, *(self.in_flight[partition].version for partition in idle)}:
-            self._versions[version] = self.submitter.submit("read", version, None, read_version, version)
+            self._versions[version] = self._submit("read", version, None, read_version, version)
 
     def settle(self, landed: Collection[int] = ()) -> None:
         """Forget what partitions pushed that sit out, once it is committed: the store has what they carry."""
@@ -121,7 +103,7 @@ class ParameterServer:
         first, kind = partitions[0], "push" if len(partitions) == 1 else "pushes"
         examples = self.data[block]
         number = self.in_flight[first].push
-        pushed = self.submitter.submit(kind, number, first, make_pushes, examples, due, self.again)
+        pushed = self._submit(kind, number, first, make_pushes, examples, due, self.again)
         self.maps |= {partition: [pushed, place] for place, partition in enumerate(partitions)}
         return pushed
 
@@ -135,7 +117,7 @@ class ParameterServer:
     def serve(self, rounds: Sequence[ServerRound], pushed: list[list[Ref]]) -> Served:
         """Compute the next rounds, which apply these pushes, in one task, and score the last if it is to be."""
         before, last = self._versions[self.round], self.round + len(rounds)
-        submit = self.submitter.submit
+        submit = self._submit
         outcomes = after = submit("serve", last, None, serve_rounds, before, rounds, pushed)
         if len(rounds) > 1:
             after = submit("version", last, None, newest, outcomes)
@@ -153,7 +135,7 @@ class OrderedServer:
     """
 
     def __init__(self, job: Job, round: int) -> None:
-        self._server = ParameterServer(job, round, InThisProcess(job))
+        self._server = ParameterServer(job, round, lambda _kind, _number, _at, run, *given: run(job, *given))
         self._server.read_committed()
         order = job.order or Seeded(job.work.seed)
         self._rounds = order.rounds(self._server.when, round + 1, self._server.in_flight, drawing(job.work))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dask import annotate  # type: ignore[attr-defined]
 from distributed import Future
 
 from roundweave.tasks.executors.on_worker import run_step, step_aside
@@ -53,13 +52,7 @@ class DaskSubmitter:
 
     def flush(self) -> None:
         """Submit the tasks that were collected, after which they have futures."""
-        keys, places, only = list(self._graph), self._places, self.pool.only
-        with annotate(
-            workers=lambda key: only or [places[key]],
-            allow_other_workers=not only,
-            priority=lambda key: PRIORITY.get(key[0], 0),
-        ):
-            futures = self.pool.client.get(self._graph, keys, sync=False)
+        futures = self.pool.submit(self._graph, [*self._graph], self._places, lambda key: PRIORITY.get(key[0], 0))
         for task, future in zip(self._tasks, futures, strict=True):
             task.future = future
         self._graph, self._places, self._tasks = {}, {}, []

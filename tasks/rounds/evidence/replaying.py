@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -41,7 +42,7 @@ from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import fold_round
 from roundweave.tasks.rounds.persistence.exchanging import exchanged
 from roundweave.tasks.rounds.persistence.mapping import read_outcome
-from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_groups, reduce_apply
 
 T = TypeVar("T")
 
@@ -65,10 +66,12 @@ def replay_block(job: Job, round: int, data: BlockExamples, block: int) -> Repla
         # Whether a map raises may depend on the machine, so maps that raised are taken from the record.
         records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in data}
         updates: dict[int, Update | None] = dict.fromkeys(records)
-        mapping = [partition for partition in data if partition not in records]
-        carries = (exchanged(job.work, before, partition, partial(_carry, job)) for partition in mapping)
-        examples = (data[partition] for partition in mapping)
-        for mapped in map_block(job.work, before.state, mapping, examples, carries):
+        given = (
+            (partition, examples, exchanged(job.work, before, partition, partial(_carry, job)))
+            for partition, examples in data.items()
+            if partition not in records
+        )
+        for mapped in chain.from_iterable(map_groups(job.work, before.state, given)):
             partition, update = mapped.partition, mapped.update
             records[partition] = UpdateRecord(update_digest(update), update.weight, mapped.refused)
             if difference := _of_update(job, mapped, records[partition], stored):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from dataclasses import replace
-from threading import Lock
 
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Commit
@@ -24,27 +23,8 @@ MOST = 3
 """How many recomputed outcomes a process remembers, so that going through rounds in order takes one apply each."""
 
 
-class Remembered:
-    """The last recomputed outcomes, by the chain of their round's record, which covers all rounds before it."""
-
-    def __init__(self) -> None:
-        self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, chain: str) -> Outcome | None:
-        """The outcome of the round with this chain, None if it is not remembered."""
-        with self._lock:
-            return self._outcomes.get(chain)
-
-    def put(self, chain: str, outcome: Outcome) -> None:
-        """Remember an outcome, and forget the oldest."""
-        with self._lock:
-            self._outcomes[chain] = outcome
-            while len(self._outcomes) > MOST:
-                self._outcomes.popitem(last=False)
-
-
-REMEMBERED = Remembered()
+REMEMBERED: deque[tuple[str, Outcome]] = deque(maxlen=MOST)
+"""The last recomputed outcomes, with the chain of their round's record, which covers all rounds before it."""
 
 
 def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
@@ -57,13 +37,8 @@ def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
     nearest, outcome = _nearest(store, round)
     for later in range(nearest + 1, round + 1):
         outcome = _again(work, store, outcome, store.log.read(later))
-        remember(store, outcome)
+        REMEMBERED.append((store.log.chain(later), outcome))
     return outcome
-
-
-def remember(store: RoundStore, outcome: Outcome) -> None:
-    """Remember the outcome of a committed round in this process for a while."""
-    REMEMBERED.put(store.log.chain(outcome.state.round), outcome)
 
 
 def _nearest(store: RoundStore, round: int) -> tuple[int, Outcome]:
@@ -72,7 +47,7 @@ def _nearest(store: RoundStore, round: int) -> tuple[int, Outcome]:
     for earlier in range(round, 0, -1):
         if there(store.log, pruned, earlier):
             return earlier, _read(store, earlier)
-        if outcome := REMEMBERED.get(store.log.chain(earlier)):
+        if outcome := dict(list(REMEMBERED)).get(store.log.chain(earlier)):
             return earlier, outcome
         if not has_updates(store.log, pruned, earlier):
             return round, _read(store, round)  # this raises an error that says what is stored

@@ -35,7 +35,7 @@ from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import score_outcome
 from roundweave.tasks.rounds.persistence.mapping import load_block, read_outcome
 from roundweave.tasks.rounds.scoring import score
-from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, map_block, reduce_apply
+from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, map_groups, reduce_apply
 
 BATCH = 32
 SERVED, WAITED = "downpour", "sync_sgd"
@@ -122,7 +122,11 @@ def waited(job: Job, data: list[Partition], rounds: int) -> Iterator[Outcome]:
     """The outcomes of synchronous rounds by the pure steps alone."""
     outcome = read_outcome(job, 0)
     for _ in range(rounds):
-        mapped = list(map_block(job.work, outcome.state, range(len(data)), data, [{}] * len(data)))
+        mapped = [
+            each
+            for group in map_groups(job.work, outcome.state, [(p, part, {}) for p, part in enumerate(data)])
+            for each in group
+        ]
         updates = {each.partition: each.update for each in mapped}
         records = {each.partition: UpdateRecord("", each.update.weight, each.refused) for each in mapped}
         nodes = fold_block(job.work, outcome.state.round + 1, [job.plan.root], updates)

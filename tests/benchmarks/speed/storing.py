@@ -33,7 +33,7 @@ from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, map_block, reduce_apply, score_block
+from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, map_groups, reduce_apply, score_block
 
 ELEMENTS = 12_500_000
 """Of float32: 50 MB."""
@@ -78,7 +78,11 @@ def not_stored(job: Job, ready: Prepared, rounds: int) -> None:
     outcome = Outcome(ready.store.tensors.read_state(0))
     loaded = [job.work.partitions.load(0, partition) for partition in range(job.plan.partitions)]
     for _ in range(rounds):
-        mapped = list(map_block(job.work, outcome.state, range(len(loaded)), loaded, [{}] * len(loaded)))
+        mapped = [
+            each
+            for group in map_groups(job.work, outcome.state, [(p, part, {}) for p, part in enumerate(loaded)])
+            for each in group
+        ]
         updates = {each.partition: each.update for each in mapped}
         records = {each.partition: UpdateRecord("", each.update.weight, each.refused) for each in mapped}
         nodes = fold_block(job.work, outcome.state.round + 1, [job.plan.root], updates)

@@ -262,6 +262,7 @@ def test_what_gives_no_reduce_is_named(simple, tmp_path: Path, part, error, said
 def test_code_of_a_run_outside_the_root_is_run_with_trust_alone(simple, tmp_path: Path) -> None:
     run = simple()
     run.recombine(2, reduce=f"{tmp_path}/simple.py:Least", save="kept")
+    resumed("kept", 1)
     for name in ("simple", "kept"):
         with pytest.raises(UsageError, match=r"is outside .* and holds code"):
             rw.Run(tmp_path / "runs" / f"{name}.zarr", tmp_path / "other").recombine()

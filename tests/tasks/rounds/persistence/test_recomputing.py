@@ -45,7 +45,7 @@ def cluster() -> Iterator[GraphExecutor]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered() -> None:
-    recomputing.REMEMBERED = recomputing.Remembered()
+    recomputing.REMEMBERED.clear()
 
 
 def states(run: Run) -> list[str]:
