@@ -178,7 +178,7 @@ def reduce_blocks(work: Work, before: State, blocks: Sequence[BlockResult]) -> U
 
 
 def _root_update(work: Work, state: State, nodes: Nodes, blocks: Sequence[BlockResult]) -> Update:
-    """What nodes of `blocks`, or shares of them, are reduced to, with a state as the algorithm sees it."""
+    """Reduce the nodes of all `blocks`, or one share of each node; `state` counts rounds as the algorithm does."""
     reduce, root = work.algorithm.reduce, (0, work.partitions.split.partitions)
     update = reduce.finish(state, fold(reduce, root, lambda first, last: nodes[first, last]))
     return replace(update, count=sum(each.refused is None for each in _records(blocks).values()))
@@ -213,15 +213,22 @@ def _concluded(
     """A round's outcome, from what `applied` computes: its state, and the update that its blocks reduced to."""
     round, records = before.state.round + 1, _records(blocks)
     accepted = _accepted(work, records, round)
-    with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
-        after, reduced = applied()
-        state = with_unit_vectors(work.objective, work.numbered(after))
-        check_buffers(state, before.state, reduced)
-        check_state(work.objective.layout, state, before.state)
+    state, reduced = next_state(work, before.state, applied)
     carried = dict.fromkeys(accepted, round) if work.algorithm.map.carry else {}
     matches = dict(zip(accepted, reduced.matches, strict=False))
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
     return Outcome(state, records, dict(before.carry_from) | carried, matches)
+
+
+def next_state(work: Work, before: State, applied: Callable[[], tuple[State, Update]]) -> tuple[State, Update]:
+    """The state and the reduced update that `applied` computes; raises `RoundFailed` for an unsound state."""
+    round = before.round + 1
+    with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
+        after, reduced = applied()
+        state = with_unit_vectors(work.objective, work.numbered(after))
+        check_buffers(state, before, reduced)
+        check_state(work.objective.layout, state, before)
+    return state, reduced
 
 
 def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> list[int]:

@@ -99,7 +99,7 @@ def on_workers(client: Client, register: Callable[[], object]) -> None:
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise ClusterError(f"a worker does not hear what it is told ({error})") from error
+                raise ClusterError(f"a worker does not answer ({error}); end it, and start again") from error
             usable_workers(client)
             time.sleep(0.1)
 

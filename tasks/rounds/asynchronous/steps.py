@@ -14,15 +14,12 @@ from roundweave.tasks.algorithms.maps.gradient import Downpour
 from roundweave.tasks.algorithms.reduces.tree import fold_updates
 from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
 from roundweave.tasks.data.loading import Partition
-from roundweave.tasks.networks.spectral import with_unit_vectors
 from roundweave.tasks.numerics.dtypes import accumulator
-from roundweave.tasks.numerics.pinning import limited, pinned
 from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.asynchronous.ledger import next_in_flight, standing
-from roundweave.tasks.rounds.failures import own_code
-from roundweave.tasks.rounds.guard import NOTHING, check_buffers, check_state
+from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.steps import Mapped, Outcome, map_partition
+from roundweave.tasks.rounds.steps import Mapped, Outcome, map_partition, next_state
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ def rules(work: Work) -> Asynchronous:
 
 
 def drawing(work: Work) -> Draw:
-    """What draws the partition that computes next; None without a cohort."""
+    """A function that draws the partition which computes next; None where each computes again itself."""
     earlier, partitions = work.before * rules(work).buffer, work.partitions
     return (lambda pushes, busy: partitions.next_of(earlier + pushes, busy)) if work.rotating else None
 
@@ -115,8 +112,6 @@ def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[P
         if records[each.partition].refused is None
     }
     state, matches = _applied(work, before.state, accepted)
-    with own_code(round, "the apply"), limited(work.threads):
-        check_state(work.objective.layout, state, before.state)
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
     unsound = {each.partition: each.record.refused for each in pushed if each.record.refused is not None}
     after = _after(work, server, taken_in, round, unsound, changed=bool(accepted))
@@ -159,17 +154,16 @@ def _scaled(update: Update, factor: float) -> Update:
 
 def _applied(work: Work, before: State, accepted: Mapping[int, Update]) -> tuple[State, dict[int, Match]]:
     """Reduce and apply the accepted updates, by partition. Without any, the state stays as it was before."""
-    rules, round = work.algorithm, before.round + 1
     if not accepted:
-        return replace(before, round=round), {}
-    partitions = work.partitions.split.partitions
-    with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
-        start = work.counted(before)
-        reduced = rules.reduce.finish(start, fold_updates(rules.reduce, (0, partitions), accepted))
-        state = work.numbered(rules.apply(start, replace(reduced, count=len(accepted))))
-        check_buffers(state, before, reduced)
-        state = with_unit_vectors(work.objective, replace(state, round=round))
-        return state, dict(zip(sorted(accepted), reduced.matches, strict=False))
+        return replace(before, round=before.round + 1), {}
+    rules, root, start = work.algorithm, (0, work.partitions.split.partitions), work.counted(before)
+
+    def applied() -> tuple[State, Update]:
+        reduced = rules.reduce.finish(start, fold_updates(rules.reduce, root, accepted))
+        return rules.apply(start, replace(reduced, count=len(accepted))), reduced
+
+    state, reduced = next_state(work, before, applied)
+    return state, dict(zip(sorted(accepted), reduced.matches, strict=False))
 
 
 def _carry_from(work: Work, before: Outcome, server: ServerRecord, pushed: Sequence[Pushed]) -> Mapping[int, int]:

@@ -52,7 +52,7 @@ class RecombinedRound:
         return self.digest == self.recorded
 
     def row(self) -> dict[str, Any]:
-        """The scores by name, with those of the recorded state under names that end in ``_before``."""
+        """All scores by name; the names of the recorded state's scores end in ``_before``."""
         new, old = _numbers(self.score), _numbers(self.original)
         row: dict[str, Any] = {"round": self.round}
         for name in {**old, **new}:
