@@ -8,7 +8,7 @@ need nothing but the store, and run all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -129,38 +129,18 @@ class GraphExecutor:
     def _serve(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
         """Run asynchronous rounds on a parameter server, which goes on from what was in flight.
 
-        If work is lost, it yields the commits that are still made, and then raises `LostWork`.
+        It is kept for the next window only if this one ends without a loss.
         """
-        server = self._server_at(job, rounds[0] - 1)
-        try:
-            for commit in self._until_lost(server, rounds[-1]):
-                for partition in commit.updates:
-                    del self.pool.deaths[partition]
-                if commit.stop or commit.round >= job.attempt.rounds:
-                    self._server = None  # what is in flight is dropped
-                yield commit
-        except LostWork:
-            self._server = None
-            raise
-        if self.pool.look(job):  # a short window may end before the first look at the workers
-            self._server = None
-
-    def _until_lost(self, server: DaskServer, last: int) -> Iterator[Commit]:
-        try:
-            yield from server.rounds(last)
-        except LostWork:
-            with suppress(LostWork):  # what is being committed must end before other work begins
-                server.settle()
-            log, done = server.job.attempt.open().log, server.committed
-            yield from (log.read(round) for round in range(done + 1, last + 1) if log.has(round))
-            raise
-
-    def _server_at(self, job: Job, round: int) -> DaskServer:
-        """The server of a run that has committed this round: the one that is running, or else a new one."""
-        server = self._server
-        if server is None or server.job.attempt.token != job.attempt.token or server.committed != round:
-            server = self._server = DaskServer(self.pool, job, round)
-        return server
+        server, self._server, goes_on = self._server, None, True
+        if server is None or not server.goes_on(job, rounds[0] - 1):
+            server = DaskServer(self.pool, job, rounds[0] - 1)
+        for commit in server.rounds(rounds[-1]):
+            for partition in commit.updates:
+                del self.pool.deaths[partition]
+            goes_on = not commit.stop and commit.round < job.attempt.rounds
+            yield commit
+        # A short window may end before the first look at the workers.
+        self._server = None if self.pool.look(job) or not goes_on else server
 
     def end(self) -> None:
         """Drop the parameter server with what is in flight, if there is one."""

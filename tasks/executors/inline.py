@@ -12,10 +12,11 @@ from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.parameter_server.server import OrderedServer
 from roundweave.tasks.numerics.memory import trim_memory
-from roundweave.tasks.rounds.engine import BlockData, Committer, Computed, Engine
+from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
 from roundweave.tasks.rounds.evidence.replaying import replay_block, replay_round
 from roundweave.tasks.rounds.evidence.results import RoundResult
 from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import load_block, map_and_persist, read_outcome
 from roundweave.tasks.rounds.persistence.pushes import pushes_at
 from roundweave.tasks.rounds.steps import Outcome

@@ -11,7 +11,7 @@ from roundweave.storage.errors import RoundweaveError, show_whole
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.clusters.watching import report_timing
 from roundweave.tasks.rounds.job import Attempt, Job
-from roundweave.tasks.rounds.persistence.committing import commit_round
+from roundweave.tasks.rounds.persistence.committing import Computed, commit_round
 from roundweave.tasks.rounds.persistence.mapping import read_outcome
 from roundweave.tasks.rounds.steps import Outcome
 
@@ -49,7 +49,7 @@ def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
 
 def commit_and_hold(job: Job, after: Outcome, scored: Any, previous: Commit | None, closing: bool) -> Commit:
     """Commit a round as `commit_round` does; the outcome of a `closing` round is held for the window after it."""
-    commit = commit_round(job, after, scored, previous, closing)
+    commit = commit_round(job, Computed(after, scored), previous, closing)
     _committed.clear()
     if closing and commit.round == after.state.round < job.attempt.rounds and not commit.stop:
         _committed[job.attempt.token, commit.round] = after

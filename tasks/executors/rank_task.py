@@ -17,9 +17,10 @@ from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.process_group.collectives import Broken
 from roundweave.tasks.process_group.connections import Connections
 from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
-from roundweave.tasks.rounds.engine import BlockData, Committer, Computed, Engine, Report
+from roundweave.tasks.rounds.engine import BlockData, Committer, Engine, Report
 from roundweave.tasks.rounds.failures import MapRaised
 from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import map_and_persist, read_outcome
 from roundweave.tasks.rounds.steps import Mapped
 

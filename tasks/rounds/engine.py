@@ -11,14 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
-from roundweave.storage.values.state import Update
 from roundweave.tasks.compute.communicator import Alone, Communicator
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.committing import commit_round, reduce_round, score_outcome
+from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, reduce_round, score_outcome
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist
 from roundweave.tasks.rounds.reduce_scatter import block_share, in_shares, reduce_in_shares
-from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import BlockResult, Outcome
 
 MapBlock = Callable[[Outcome, BlockExamples, int], BlockResult]
@@ -35,20 +33,6 @@ class Report:
     halted: bool
     sent: Mapping[str, int]
     memory: int
-
-
-@dataclass(frozen=True)
-class Computed:
-    """A round that is computed and not committed yet: its outcome, and the tallies of each block's scores.
-
-    The other fields are as in `commit_round`.
-    """
-
-    outcome: Outcome
-    tallies: Sequence[Sequence[Tally]]
-    updates: Mapping[int, Update] = field(default_factory=dict)
-    process_group: ProcessGroupRecord | None = None
-    digests: Mapping[str, str] | None = None
 
 
 class BlockData:
@@ -172,15 +156,7 @@ class Committer:
                 yield self._pending.result()
 
     def _commit(self, computed: Computed, previous: Commit | None) -> Commit:
-        commit = commit_round(
-            self.job,
-            computed.outcome,
-            computed.tallies,
-            previous,
-            closing=computed.outcome.state.round == self.closing,
-            updates=computed.updates,
-            process_group=computed.process_group,
-            digests=computed.digests,
-        )
+        closing = computed.outcome.state.round == self.closing
+        commit = commit_round(self.job, computed, previous, closing)
         self.notify(commit.round)
         return commit

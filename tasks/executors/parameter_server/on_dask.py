@@ -11,6 +11,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -69,8 +70,25 @@ class DaskServer:
         self._idleness = Idleness(pool.client)
         self._looked = time.monotonic()
 
+    def goes_on(self, job: Job, round: int) -> bool:
+        """Whether this server runs this job, and has yielded its commits up to `round`."""
+        return self.job.attempt.token == job.attempt.token and self.committed == round
+
     def rounds(self, last: int) -> Iterator[Commit]:
-        """Compute the rounds up to `last`, and yield each commit as it is made. Raises `LostWork`."""
+        """Compute the rounds up to `last`, and yield each commit as it is made.
+
+        If work is lost, it yields the commits that are still made, and then raises `LostWork`.
+        """
+        try:
+            yield from self._rounds(last)
+        except LostWork:
+            with suppress(LostWork):  # what is being committed must end before other work begins
+                self._settle()
+            log = self.job.attempt.open().log
+            yield from (log.read(round) for round in range(self.committed + 1, last + 1) if log.has(round))
+            raise
+
+    def _rounds(self, last: int) -> Iterator[Commit]:
         self._submitter.home = self._fastest()
         self._server.data = self.pool.data(self.job, self._server.round + 1, load_and_persist)
         self._server.read_committed(self._ledger.landed)
@@ -88,7 +106,7 @@ class DaskServer:
                 if commit.stop:
                     return
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Drop the pushes in flight, and wait for the commits under way. Raises `LostWork` if these are lost."""
         for task, _ in self._server.maps.values():
             task.future.release()  # its callback holds it, too, until it is done

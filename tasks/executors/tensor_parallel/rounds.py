@@ -8,8 +8,9 @@ from dataclasses import replace
 from roundweave.tasks.executors.tensor_parallel.streaming import NetworkShare
 from roundweave.tasks.numerics.memory import most_memory
 from roundweave.tasks.process_group.group import Group
-from roundweave.tasks.rounds.engine import BlockData, Computed, Engine, Report
+from roundweave.tasks.rounds.engine import BlockData, Engine, Report
 from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.committing import Computed
 
 
 def shared_rounds(

@@ -6,8 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roundweave.storage.places.base import beside
@@ -28,6 +27,21 @@ from roundweave.tasks.rounds.steps import (
     reduce_apply,
     score_block,
 )
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A round that is computed and not committed yet: its outcome, and the tallies of each block's scores.
+
+    `updates`, by partition, are those that were not stored when they were mapped. `process_group` says what its
+    ranks sent and held. `digests` are those of the state's tensors, if the state is stored already.
+    """
+
+    outcome: Outcome
+    tallies: Sequence[Sequence[Tally]] = ()
+    updates: Mapping[int, Update] = field(default_factory=dict)
+    process_group: ProcessGroupRecord | None = None
+    digests: Mapping[str, str] | None = None
 
 
 def fold_round(job: Job, round: int, blocks: Sequence[BlockResult]) -> BlockResult:
@@ -65,36 +79,26 @@ def _score_initial(work: Work, initial: State, scorers: Sequence[int], place: in
     return score_block(work, initial, {scorers[place]: Partition(held_out, held_out)})
 
 
-def commit_round(
-    job: Job,
-    after: Outcome,
-    tallies: Sequence[Sequence[Tally]],
-    previous: Commit | None,
-    closing: bool,
-    updates: Mapping[int, Update] = MappingProxyType({}),
-    process_group: ProcessGroupRecord | None = None,
-    digests: Mapping[str, str] | None = None,
-) -> Commit:
+def commit_round(job: Job, computed: Computed, previous: Commit | None, closing: bool) -> Commit:
     """Write a round's state and its commit, after which the round exists.
 
     Does nothing if the attempt has stopped at the `previous` commit, and returns that one. `closing` is true for
-    the last round of a window: its state is always stored, since the next window begins from it. `updates`, by
-    partition, are those that were not stored when they were mapped. `process_group` says what its ranks sent and
-    held. `digests` are those of the state's tensors, if the state is stored already.
+    the last round of a window: its state is always stored, since the next window begins from it.
     """
-    store, state, attempt = job.attempt.open(), after.state, job.attempt
+    after, store, attempt = computed.outcome, job.attempt.open(), job.attempt
+    state = after.state
     previous = previous or store.log.read(state.round - 1)
     if previous.stop and previous.token == attempt.token:
         return previous
     stored = closing or attempt.stores_state(state.round)
     with beside(store.place, store.schema.state_bytes) as persist:
-        kept = {p: update for p, update in updates.items() if _stores_update(attempt, after, p)}
+        kept = {p: update for p, update in computed.updates.items() if _stores_update(attempt, after, p)}
         persist(store.tensors.write_updates, state.round, kept)
-        if digests is None:
+        if computed.digests is None:
             persist(_persist_state, attempt, store, after, stored)
         before = store.log.link_before(state.round)
-        described = store.describe(state, attempt.token, attempt.epoch, digests)
-    scored, own = judge_round(job.work, state.round, [tally for block in tallies for tally in block])
+        described = store.describe(state, attempt.token, attempt.epoch, computed.digests)
+    scored, own = judge_round(job.work, state.round, [tally for block in computed.tallies for tally in block])
     records = {p: replace(r, metrics={**r.metrics, **own.get(p, {})}) for p, r in after.records.items()}
     now = time.time()
     commit = replace(
@@ -107,7 +111,7 @@ def commit_round(
         updates_stored=attempt.keep.writes_updates(state.round),
         stored=stored,
         executor=attempt.executor,
-        process_group=process_group,
+        process_group=computed.process_group,
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )

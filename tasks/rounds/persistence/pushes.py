@@ -12,7 +12,7 @@ from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.asynchronous.steps import Pushed, carried, map_version, serve
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.committing import commit_round, score_outcome
+from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
 from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, read_carry, read_outcome, record_of
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Mapped, Outcome
@@ -114,7 +114,7 @@ def commit_server_rounds(
             previous, closing = commits[-1] if commits else None, outcome.state.round == last
             updates = {push.partition: push.update for push in pushes_at(refs)}
             scores = tallies if outcome is outcomes[-1] else ()
-            commits.append(commit_round(job, outcome, scores, previous, closing, updates))
+            commits.append(commit_round(job, Computed(outcome, scores, updates), previous, closing))
             if commits[-1].stop:
                 return commits
     return commits

@@ -22,8 +22,8 @@ def outcome(round: int) -> Outcome:
 def job(monkeypatch):
     """A job of three rounds whose store gives another outcome of round 1 or 2 than was committed."""
 
-    def commit(job, after, scored, previous, closing):
-        return Commit(after.state.round, job.attempt.token, 0, "", {}, stop=scored)
+    def commit(job, computed, previous, closing):
+        return Commit(computed.outcome.state.round, job.attempt.token, 0, "", {}, stop=computed.tallies)
 
     monkeypatch.setattr(on_worker, "commit_round", commit)
     monkeypatch.setattr(on_worker, "read_outcome", lambda job, round: "read")
