@@ -121,6 +121,7 @@ class RanksExecutor(GraphExecutor):
 
     def end(self) -> None:
         """Halt the ranks after the round that they are computing, and wait until they have ended."""
+        super().end()
         if self._running is not None:
             self._running.halt()
             self._let_go()
