@@ -23,7 +23,7 @@ from roundweave.storage.parsing import MOST_ROUNDS
 from roundweave.storage.places.addresses import address_of
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import SUFFIX, default_root
-from roundweave.storage.upkeep.keep import Keep, spelled
+from roundweave.storage.upkeep.keep import Keep, policies_spelled
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.executors.base import EXECUTORS
 
@@ -182,7 +182,7 @@ class Execution(Placement):
     patience: int | None = Field(default=None, ge=1, description="stop after so many scores without a better loss")
     keep: Annotated[str, AfterValidator(_known_keep)] | None = Field(
         default=None,
-        description=f"what stays: {spelled()}; default: all, of a server updates:10",
+        description=f"what stays: {policies_spelled()}; default: all, of a server updates:10",
     )
     loader_workers: int = Field(default=0, ge=0, description="processes of each worker that read examples ahead")
     data_memory: ByteSize | None = Field(

@@ -34,7 +34,7 @@ from roundweave.tasks.rounds.evidence.recombining import (
     Recombination,
     Recombining,
     recombine_stored,
-    reduced,
+    recombined_outcome,
 )
 
 
@@ -180,7 +180,7 @@ def _saved(
     parts = (config.recombined or Recombined()).model_copy(update={"before": work.before})
     config = config.model_copy(update={"recombined": parts, "rounds": max(1, run.rounds - number)})
     address = full_address(run_address(config.root, plan.config.name or ""))
-    (after,) = executor.gather(partial(reduced, subject), range(1))
+    (after,) = executor.gather(partial(recombined_outcome, subject), range(1))
     taken = {p: update for p, update in run.carried(number).items() if after.carry_from.get(p) == number}
     given = (config, work, description, after.state, run.carried(number - 1) | taken)
     parent = {"run": run.name, "round": number, "chain": run.round(number).chain, "changed": _changed(plan)}

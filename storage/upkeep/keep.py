@@ -48,7 +48,7 @@ class Keep(ABC):
         name, *numbers = text.strip().split(":")
         if (kind := POLICIES.get(name)) is None:
             close = near(name, POLICIES)
-            hint = f"did you mean {close[0]}?" if close else f"there are {spelled()}"
+            hint = f"did you mean {close[0]}?" if close else f"there are {policies_spelled()}"
             raise UsageError(f"keep {text!r}: nothing is kept so; {hint}")
         if len(numbers) != len(fields(kind)) or not all(re.fullmatch("0*[1-9][0-9]{0,8}", n) for n in numbers):
             how = f"{kind.spelling()} with a number of rounds, 1 or more" if fields(kind) else f"{name} alone"
@@ -174,7 +174,7 @@ POLICIES: Mapping[str, type[Keep]] = {kind.__name__.lower(): kind for kind in Ke
 """All policies of this file, by name."""
 
 
-def spelled() -> str:
+def policies_spelled() -> str:
     """How the policies are written, as one text."""
     return ", ".join(kind.spelling() for kind in POLICIES.values())
 

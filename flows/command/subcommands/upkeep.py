@@ -22,7 +22,7 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.names import SUFFIX, find_run, run_address, run_name
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.upkeep.copying import copy_run
-from roundweave.storage.upkeep.keep import Keep, spelled
+from roundweave.storage.upkeep.keep import Keep, policies_spelled
 from roundweave.storage.upkeep.pruning import prune_run, remove_run
 from roundweave.storage.upkeep.verifying.verify import Verification, verify
 
@@ -68,7 +68,7 @@ def _print_verification(name: str, result: Verification) -> None:
 
 def prune_command(
     run: RunName,
-    keep: Annotated[str, typer.Option(help=f"what stays: {spelled()}")],
+    keep: Annotated[str, typer.Option(help=f"what stays: {policies_spelled()}")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would go, and let nothing go")] = False,
     root: Root = None,
     as_json: Json = False,

@@ -86,13 +86,13 @@ def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
     """Reduce the round at index `number` of the subject's rounds again, and score it. Nothing is written."""
     store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
     commit = store.log.read(round)
-    after = reduced(subject, number)
+    after = recombined_outcome(subject, number)
     original = commit.score or _score(work, store, recomputed(subject.recorded, store, round))
     digest = state_digest(tensor_digests(after.state.named(work.objective.layout)), round)
     return RecombinedRound(round, digest, commit.state, _score(work, store, after), original)
 
 
-def reduced(subject: Recombining, number: int) -> Outcome:
+def recombined_outcome(subject: Recombining, number: int) -> Outcome:
     """Reduce and apply the round at index `number` again. Updates that were refused stay refused."""
     store, round = RoundStore(subject.store), subject.rounds[number]
     before = recomputed(subject.recorded, store, round - 1)
