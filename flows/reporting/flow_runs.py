@@ -11,6 +11,7 @@ from copy import copy
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
+from httpx import HTTPStatusError
 from prefect import Flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext
@@ -18,14 +19,8 @@ from prefect.exceptions import PrefectSignal, TerminationSignal
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from roundweave.flows.reporting.listening import notice
-from roundweave.flows.reporting.reporter import (
-    ANSWER_SECONDS,
-    INTERRUPTED_SECONDS,
-    Reporter,
-    patience_after,
-    reporting,
-)
-from roundweave.flows.reporting.unofficial import client_context, screen_handlers, wait_less
+from roundweave.flows.reporting.reporter import Reporter, reporting
+from roundweave.flows.reporting.unofficial import client_context, screen_handlers
 from roundweave.storage.errors import RoundweaveError, one_line
 
 P = ParamSpec("P")
@@ -72,44 +67,39 @@ def run_flow(flow: Flow[[Any], T], config: Any) -> T:
                 if isinstance(outcome.exception(), TerminationSignal):
                     raise KeyboardInterrupt from outcome.exception()
                 return outcome.result()
-        reason = one_line(unreached.__cause__ or unreached)
-        notice(
-            f"Prefect at {api} cannot be reached ({reason}), so nothing is reported; "
-            "start it, or set PREFECT_API_URL to another"
-        )
+        reason = one_line(cause := unreached.__cause__ or unreached)
+        answered = isinstance(cause, HTTPStatusError)
+        advice = "" if answered else "; start it, or set PREFECT_API_URL to another"
+        what = "does not take the run" if answered else "cannot be reached"
+        notice(f"Prefect at {api} {what} ({reason}), so nothing is reported{advice}")
         return flow.fn(config)
 
 
 def _run_in_engine(flow: Flow[[Any], T], config: Any, outcome: Future[T], reporter: Reporter) -> None:
-    """Run a flow in Prefect's engine, with a client that soon gives up on a silent server.
+    """Run a flow in Prefect's engine, whose client asks a silent server no more.
 
     `outcome` gets what the flow's function returns or raises. The engine itself may fail for reasons that say
     nothing about the function, such as a lost server.
     """
 
-    def hurry_if_silent(seconds: float) -> None:
-        """Shorten the engine's own wait at the flow's end if the server took no report for so many seconds."""
-        if not reporter.flush(seconds):
-            wait_less(context.client, INTERRUPTED_SECONDS)
-
     @wraps(flow.fn)
     def function(config: Any) -> T:
         beginning.close()
         try:
-            value = flow.fn(config)
+            outcome.set_result(flow.fn(config))
         except BaseException as error:
             outcome.set_exception(error)
-            hurry_if_silent(patience_after(error))
             raise
-        outcome.set_result(value)
-        hurry_if_silent(ANSWER_SECONDS)
-        return value
+        finally:
+            reporter.flush()
+        return outcome.result()
 
     observed = copy(flow)
     observed.fn = function
     once_more = temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1})
-    with once_more, client_context(reporter.httpx_settings) as context, ExitStack() as beginning:
-        beginning.enter_context(reporter.in_turn())
+    hooks = {"event_hooks": {"request": [reporter.check_answering]}}
+    with once_more, client_context(reporter.httpx_settings | hooks), ExitStack() as beginning:
+        beginning.enter_context(reporter.writing_alone())
         observed(config)
 
 

@@ -6,7 +6,6 @@ Prefect's own events and log lines are sent by this thread too, through hooks ma
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,12 +16,11 @@ from typing import Any
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.reporting.unofficial import give_back, take_over
-from roundweave.storage.errors import DiskFull, one_line
+from roundweave.storage.errors import one_line
 from roundweave.tasks.executors.shared import shared
 
 LIMIT = 10_000
@@ -31,20 +29,11 @@ LIMIT = 10_000
 BATCH = 100
 """The most reports of one kind that are sent in one request."""
 
-ANSWER_SECONDS = 10.0
-"""How long to wait for the server's answer to a request, and, at the end, for it to take one more report."""
-
-LONGEST_SECONDS = 60.0
-"""How long to wait at the end for a server that takes reports, but slowly."""
-
-INTERRUPTED_SECONDS = 1.0
-"""How long to wait for the server instead of `ANSWER_SECONDS` after an interrupt or on a full disk."""
+SECONDS = 10.0
+"""How long to wait for a silent server: for its answer to a request, and at the end for all reports that wait."""
 
 PAUSE_SECONDS = 1.0
 """How long to wait before sending a report again that the server did not take."""
-
-REFUSED = (400, 404, 405, 409, 413, 422)
-"""HTTP statuses after which a report is dropped, as sending it again would give the same answer."""
 
 Send = Callable[[SyncPrefectClient, list[Any]], object]
 """A function that sends several reports of one kind in one request."""
@@ -58,13 +47,13 @@ class Reporter:
 
     def __init__(self) -> None:
         local = httpx.URL(PREFECT_API_URL.value() or "").host in ("127.0.0.1", "localhost", "::1")
-        self.httpx_settings = {"timeout": httpx.Timeout(ANSWER_SECONDS), "trust_env": not local}
+        self.httpx_settings: dict[str, Any] = {"timeout": SECONDS, "trust_env": not local}
         self.error: BaseException | None = None
+        self._silent = False
         self._lost = 0
-        self._patience = ANSWER_SECONDS
         self._waiting: deque[tuple[Send, Any]] = deque()
         self._changed = threading.Condition()
-        self._turn = threading.Lock()
+        self._writing = threading.Lock()
         self._closed = False
         threading.Thread(target=copy_context().run, args=(self._work,), daemon=True).start()
 
@@ -77,37 +66,36 @@ class Reporter:
             else:
                 self._lost += 1
 
-    def lose(self, error: BaseException) -> None:
-        """Count a report as lost that could not even be made, and remember the error."""
-        self._lost, self.error = self._lost + 1, error
+    def lose(self, error: BaseException, reports: int = 1) -> None:
+        """Count reports as lost that the server refused or that could not even be made."""
+        self._lost, self.error = self._lost + reports, error
 
-    def flush(self, seconds: float) -> bool:
-        """Wait until all reports are sent; False if the server took none of them for so many seconds.
+    def flush(self) -> None:
+        """Wait until all reports are sent, for `SECONDS` at most.
 
-        It is False, too, if a slow server has not taken all after `LONGEST_SECONDS`. Later calls then wait for
-        `INTERRUPTED_SECONDS` at most.
+        A server that has not taken them by then is not waited for again until it has.
         """
-        last = time.monotonic() + LONGEST_SECONDS
         with self._changed:
-            while self._waiting:
-                wait = min(seconds, self._patience, last - time.monotonic())
-                if not self._changed.wait(max(0.0, wait)):
-                    self._patience = INTERRUPTED_SECONDS
-                    return False
-        return True
+            wait = 0.0 if self._silent else SECONDS
+            self._silent = not self._changed.wait_for(lambda: not self._waiting, wait)
+
+    def check_answering(self, request: httpx.Request) -> None:
+        """Raise an error in place of a request to a server that `flush` has waited for in vain."""
+        if self._silent:
+            raise httpx.RequestError(f"it took no report in {SECONDS:g} s", request=request)
 
     @contextmanager
-    def in_turn(self) -> Iterator[None]:
+    def writing_alone(self) -> Iterator[None]:
         """Wait, but not long, until no other thread of this process is in this context.
 
         Prefect's server refuses what writes at once, as transactions keep its database from each other.
         """
-        mine = self._turn.acquire(timeout=ANSWER_SECONDS)
+        alone = self._writing.acquire(timeout=SECONDS)
         try:
             yield
         finally:
-            if mine:
-                self._turn.release()
+            if alone:
+                self._writing.release()
 
     def close(self) -> int:
         """End the thread; returns how many reports the server did not take."""
@@ -138,16 +126,16 @@ class Reporter:
 
     def _send(self, client: SyncPrefectClient, batch: list[tuple[Send, Any]]) -> None:
         try:
-            with self.in_turn():
+            with self.writing_alone():
                 batch[0][0](client, [content for _, content in batch])
         except Exception as error:  # noqa: BLE001 - whatever Prefect's client raises, further reports are sent
-            self.error = error
-            refused = isinstance(error, PrefectHTTPStatusError) and error.response.status_code in REFUSED
-            if isinstance(error, httpx.HTTPError | OSError) and not refused:
+            refused = isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error
+            if isinstance(error, httpx.HTTPError) and not refused:
+                self.error = error
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, PAUSE_SECONDS)
                 return
-            self._lost += len(batch)
+            self.lose(error, len(batch))
         with self._changed:
             for _ in batch:
                 self._waiting.popleft()
@@ -163,29 +151,16 @@ def reporting() -> Iterator[Reporter]:
     not take.
     """
     reporter = Reporter()
-    patience = ANSWER_SECONDS
     take_over(partial(reporter.put, send_events), partial(reporter.put, send_logs))
     try:
         yield reporter
-    except BaseException as error:
-        patience = patience_after(error)
-        raise
     finally:
-        give_back(patience)
-        reporter.flush(patience)
+        give_back(SECONDS)
+        reporter.flush()
         if missing := reporter.close():
             reason = one_line(reporter.error) if reporter.error else "too many at once"
             api = PREFECT_API_URL.value() or "its temporary server"
             notice(f"Prefect at {api} did not take {missing} reports ({reason}); the run itself is not affected")
-
-
-def patience_after(error: BaseException) -> float:
-    """How many seconds to wait for the server after an error.
-
-    The wait is short after an interrupt, and on a full disk, as the server's own files may be on that disk.
-    """
-    waits = isinstance(error, Exception) and not isinstance(error, DiskFull)
-    return ANSWER_SECONDS if waits else INTERRUPTED_SECONDS
 
 
 def send_events(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:

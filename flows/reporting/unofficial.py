@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from prefect.client.orchestration import SyncPrefectClient
 from prefect.context import SyncClientContext
 from prefect.events import Event
 from prefect.events import worker as events
@@ -18,11 +17,6 @@ from prefect.logging import handlers as logs
 
 Put = Callable[[dict[str, Any]], None]
 """A function that takes one event or log line as Prefect's JSON."""
-
-
-def wait_less(client: SyncPrefectClient, seconds: float) -> None:
-    """Set how many seconds a Prefect client waits for an answer from now on."""
-    client._client.timeout = seconds
 
 
 def client_context(httpx_settings: dict[str, Any]) -> SyncClientContext:

@@ -5,21 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.logging.handlers import emit_api_log
 
-from roundweave.flows.reporting.unofficial import give_back, take_over, wait_less
+from roundweave.flows.reporting.unofficial import give_back, take_over
 
 pytestmark = pytest.mark.prefect
 
 GONE = "prefect has changed: mend flows/reporting/unofficial.py"
-
-
-def test_a_client_can_wait_less() -> None:
-    with get_client(sync_client=True) as client:
-        wait_less(client, 1.5)
-        assert client._client.timeout.read == 1.5, GONE
 
 
 def test_events_and_logs_are_handed_over() -> None:
