@@ -5,7 +5,6 @@ The server's process may be started before its root is known; until then it only
 
 from __future__ import annotations
 
-import atexit
 import os
 import secrets
 import subprocess
@@ -21,8 +20,8 @@ from roundweave.storage.errors import ClusterError
 from roundweave.storage.places.addresses import Where
 from roundweave.tasks.executors.shared import shared
 
-START_SECONDS, STOP_SECONDS = 60, 3
-"""The longest time until a server answers, which usually takes 5 s, and until it ends when it is told to."""
+START_SECONDS = 60
+"""The longest time until a server answers, which usually takes 5 s."""
 
 SETTINGS = {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
@@ -44,12 +43,11 @@ REPORTS_ALONE = {
 class Server:
     """A Prefect server in a process of its own. It starts in the background; `url` waits until it answers.
 
-    With `once`, it ends after one use of its API. With `schedules`, it begins scheduled runs and has Prefect's web
-    page, otherwise it only takes reports. It listens on this machine only and asks for a random password.
+    With `schedules`, it begins scheduled runs and has Prefect's web page, otherwise it only takes reports. It
+    listens on this machine only and asks for a random password. It ends with this process at the latest.
     """
 
-    def __init__(self, once: bool = False, schedules: bool = False) -> None:
-        self.once = once
+    def __init__(self, schedules: bool = False) -> None:
         self.home: Path | None = None
         self.password = f"roundweave:{secrets.token_urlsafe()}"
         self._url: str | None = None
@@ -69,12 +67,11 @@ class Server:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._input, self._output = self.process.stdin, self.process.stdout
-        atexit.register(self.stop)
 
     @property
     def running(self) -> bool:
-        """Whether the process is running and was not told to end."""
-        return self.process.poll() is None and not self._input.closed
+        """Whether the process is running."""
+        return self.process.poll() is None
 
     def settle(self, home: Path) -> Server:
         """Give the server the folder for its files, which makes it begin to serve; returns the server itself."""
@@ -102,19 +99,10 @@ class Server:
             self._url = url
         return self._url
 
-    def end(self) -> None:
-        """Tell the server to end, without waiting for it; the end of this process tells it so, too."""
-        self._input.close()
-
     def stop(self) -> None:
-        """End the server and wait until its process is gone."""
-        atexit.unregister(self.stop)
-        self.end()
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        """End the server, which takes it up to 5 s, and wait until its process is gone."""
+        self._input.close()
+        self.process.wait()
         self._output.close()
 
 
@@ -125,7 +113,7 @@ _servers: list[Server] = []
 def warm_up() -> None:
     """Start a server for the next flow of this process in the background, unless there is one or a user's API."""
     if not _servers and not user_api():
-        _servers.append(Server(once=True))
+        _servers.append(Server())
 
 
 def start_server(root: Where, schedules: bool = False) -> Server | None:
@@ -139,7 +127,7 @@ def start_server(root: Where, schedules: bool = False) -> Server | None:
     if _servers and not (_servers[0].running and _servers[0].home in (None, home)):
         _servers.pop().stop()
     if not _servers:
-        _servers.append(Server(once=schedules, schedules=schedules))
+        _servers.append(Server(schedules))
     return _servers[0].settle(home)
 
 
@@ -165,7 +153,7 @@ def _home(root: Where) -> Path:
 def prefect_server(root: Where, schedules: bool = False) -> Iterator[Server | None]:
     """Start the root's server in the background; None if there is a Prefect API of the user's or of their flow.
 
-    Runs that go on at once in one process share the first one's. With `schedules`, it ends with the context.
+    Runs that go on at once in one process share the first one's, which serves further runs until the process ends.
     """
     if _in_flow():
         yield None
@@ -177,13 +165,8 @@ def prefect_server(root: Where, schedules: bool = False) -> Iterator[Server | No
 @shared
 @contextmanager
 def _one_server(root: Where, schedules: bool) -> Iterator[Server | None]:
-    server = start_server(root, schedules)
     place_prefect_home(root)
-    try:
-        yield server
-    finally:
-        if server is not None and server.once:
-            server.end()
+    yield start_server(root, schedules)
 
 
 def _in_flow() -> bool:
@@ -196,8 +179,8 @@ def _in_flow() -> bool:
 def prefect_api(root: Where, schedules: bool = False) -> Iterator[Server | None]:
     """While the context is open, Prefect reports to the root's own server, or to the user's API if there is one.
 
-    Yields the server, or None for the user's API. With `schedules`, a server of its own begins scheduled runs and
-    ends with the context. Raises `ClusterError` if the server does not start.
+    Yields the server, or None for the user's API. With `schedules`, a server of its own begins scheduled runs.
+    Raises `ClusterError` if the server does not start.
     """
     with prefect_server(root, schedules) as server:
         if server is None:
