@@ -125,6 +125,12 @@ class NotARun(StoreError, ValueError):
     """The path holds no run."""
 
 
+class ForeignPlace(NotARun):
+    """What lies at the path is not of Roundweave."""
+
+    status = "no run"
+
+
 class OtherVersion(NotARun):
     """The store of a run has the form of another version of Roundweave; nothing of it is damaged."""
 

@@ -125,7 +125,8 @@ def past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run
         if config.on_complete != "new":
             raise
         following = _following(config, f"{as_scheduled(config).name}")
-        notice(f"{error}; {following} begins instead, as on_complete says")
+        what, _, _ = str(error).rpartition("; ")  # its advice is followed already
+        notice(f"{what}; {following} begins instead, as on_complete says")
         return past_others(train, config.model_copy(update={"name": following}))
 
 

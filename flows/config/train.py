@@ -77,7 +77,8 @@ def _known_timezone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (LookupError, ValueError, OSError) as error:
-        hint = nearest(name, available_timezones(), "give one such as Europe/Berlin")
+        regions = (zone for zone in available_timezones() if "/" in zone)
+        hint = nearest(name, regions, "give one such as Europe/Berlin")
         raise ValueError(f"{name!r} is no time zone; {hint}") from error
     return name
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from roundweave.storage.errors import ExperimentDiffers, NotARun, OtherVersion, PlaceTaken, UsageError
+from roundweave.storage.errors import ExperimentDiffers, ForeignPlace, NotARun, OtherVersion, PlaceTaken, UsageError
 from roundweave.storage.hierarchy.documents import NAME, described_rows, read_document, root_document
 from roundweave.storage.hierarchy.schema import VERSION, Schema
 from roundweave.storage.hierarchy.soundness import checked_schema
@@ -142,7 +142,7 @@ class RoundStore:
 def _not_a_run(place: Place) -> NotARun:
     """The error for a place without readable attributes. It says more where there are commit records."""
     if not numbered(place.names("commits")):
-        return NotARun(f"{place} is not a run of Roundweave; `roundweave runs` lists them")
+        return ForeignPlace(f"{place} is not a run of Roundweave; `roundweave runs` lists them")
     what = "damaged" if place.has(NAME) else "missing"
     return NotARun(f"{place}/{NAME}: it is {what}, and tells what the run is; restore the file from a copy")
 

@@ -300,7 +300,8 @@ def _shown_rounds(run: StoredRun, history: pd.DataFrame) -> list[dict[str, Any]]
         history = history.dropna(subset=["loss"])
     if cut := len(history) > SHOWN_ROUNDS:
         history = history.iloc[[*range(3), *range(3 - SHOWN_ROUNDS, 0)]]
-    names = ("loss", *run.scores, "train_loss")
+    own = [name for name in history if str(name).startswith("own_") and name != "own_examples"]
+    names = ("loss", *run.scores, "train_loss", *own)
     rows: list[dict[str, Any]] = []
     for number, row in history.to_dict("index").items():
         numbers = {name: row.get(name, math.nan) for name in names}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
+import roundweave as rw
 from roundweave.flows.command.common import console
 from roundweave.flows.command.subcommands.looking import print_result, summary_or_damage
 from roundweave.flows.stored import Run, open_run
@@ -112,6 +113,14 @@ def test_examples_that_score_partitions_are_not_said_to_be_trained_on(train, cap
     shown = run(capsys, "show", "f")[1]
     assert examples < 1618
     assert "1618 examples to train on or to score partitions by, 179 held out" in shown
+    assert f"{rw.open_run('f').history()['own_loss'][1]:.4f}" in shown.split()
+
+
+def test_what_is_not_of_roundweave_is_not_called_damaged(capsys, tmp_path: Path) -> None:
+    (tmp_path / "runs/theirs.zarr").mkdir(parents=True)
+    code, out, _ = run(capsys, "runs", "--root", str(tmp_path / "runs"))
+    assert code == 0
+    assert out.startswith(f"theirs is no run: {tmp_path}/runs/theirs.zarr is not a run of Roundweave")
 
 
 def test_texts_between_colons_are_no_emoji(capsys) -> None:

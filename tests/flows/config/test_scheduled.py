@@ -117,7 +117,7 @@ def test_a_night_that_failed_before_its_data_changed_lets_the_next_begin(tmp_pat
     assert night(3, rw.train) == f"night-{today}-2"
     said = capfd.readouterr().err
     assert f"night-{today} is another experiment (data: other examples" in said
-    assert said.endswith(f"; night-{today}-2 begins instead, as on_complete says\n")
+    assert said.endswith(f"); night-{today}-2 begins instead, as on_complete says\n")
     assert night(4, train_flow.fn) == f"night-{today}-3"
     whole = {name: run.status for name, run in looked_through(tmp_path).items()}
     assert whole.pop(f"night-{today}") == "failed"

@@ -241,6 +241,7 @@ ANYWHERE = ["deploy", "often.toml", "--work-pool", "any"]
         ([*ANYWHERE, "--timezone", "Europe"], "'Europe' is no time zone"),
         ([*ANYWHERE, "--timezone", "../../etc/passwd"], "is no time zone"),
         (["train", "often.toml", "--timezone", ""], "'' is no time zone"),
+        (["train", "often.toml", "--timezone", "CEST"], "'CEST' is no time zone; give one such as Europe/Berlin"),
     ],
 )
 def test_what_could_never_be_trained_is_refused_at_once(tmp_path, monkeypatch, capsys, line, said) -> None:
