@@ -5,6 +5,7 @@ The server's process may be started before its root is known; until then it only
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import subprocess
@@ -67,6 +68,7 @@ class Server:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._input, self._output = self.process.stdin, self.process.stdout
+        atexit.register(self.stop)
 
     @property
     def running(self) -> bool:
@@ -101,6 +103,7 @@ class Server:
 
     def stop(self) -> None:
         """End the server, which takes it up to 5 s, and wait until its process is gone."""
+        atexit.unregister(self.stop)
         self._input.close()
         self.process.wait()
         self._output.close()

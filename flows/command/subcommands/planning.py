@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,9 +16,10 @@ from roundweave.flows.command.options import with_options
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.files import read_toml, write_toml
 from roundweave.flows.config.train import Execution, TrainConfig
-from roundweave.flows.planning.plan import Plan, plan
-from roundweave.flows.planning.strategies import FIXED
 from roundweave.storage.places.addresses import file_path
+
+if TYPE_CHECKING:
+    from roundweave.flows.planning.plan import Plan
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
 """Training options that `roundweave plan` does not take, since a plan decides them or cannot use them."""
@@ -35,6 +36,8 @@ def plan_command(
 
     The options of an algorithm: `roundweave plan --algorithm NAME --help`. `roundweave list` has the names.
     """
+    from roundweave.flows.planning.plan import plan
+
     if save:
         file_path(save, "a configuration", (".toml",))
     with Console(stderr=True).status("strategies race"):
@@ -78,6 +81,8 @@ def _print_plan(plan: Plan, saved: Path | None) -> None:
 
 def _flags(plan: Plan) -> str:
     """The options of `roundweave train` for the planned run: those asked for, and what the plan decides."""
+    from roundweave.flows.planning.strategies import FIXED
+
     asked = plan.config.model_dump(mode="json", exclude_unset=True, exclude={*FIXED})
     changes = plan.chosen.changes(plan.config, plan.work)
     own = {name: asked.get(name) and changes.get(name, asked[name]) for name in ("name", "quorum")}

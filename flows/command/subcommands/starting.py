@@ -16,16 +16,13 @@ from roundweave.flows.command.common import Json, TextTable, console, output, sa
 from roundweave.flows.command.options import with_options
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.experiment import Dealing, Experiment
-from roundweave.flows.config.resolving import deal
 from roundweave.flows.config.train import Execution
-from roundweave.flows.reporting.plots import check_plot
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.applies.schedules import SCHEDULES
 from roundweave.tasks.algorithms.preset import APPLIES, MAPS
 from roundweave.tasks.algorithms.reduces.table import REDUCES
 from roundweave.tasks.algorithms.table import ABOUT
 from roundweave.tasks.algorithms.topology import TOPOLOGIES
-from roundweave.tasks.data.distribution import draw_counts, label_counts
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
 from roundweave.tasks.networks.reference import MODELS
@@ -147,6 +144,10 @@ def split_command(
     **options: Any,
 ) -> None:
     """Show how many examples of each label a split gives to each partition."""
+    from roundweave.flows.config.resolving import deal
+    from roundweave.flows.reporting.plots import check_plot
+    from roundweave.tasks.data.distribution import draw_counts, label_counts
+
     if plot:
         check_plot(plot)
     config = Dealing(**options)

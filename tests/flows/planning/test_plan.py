@@ -191,7 +191,7 @@ def test_algorithms_whose_maps_use_the_servers_memory_are_planned(tmp_path: Path
 
 
 def test_the_command_prints_and_shows(planned, monkeypatch, capsys, tmp_path: Path) -> None:
-    monkeypatch.setattr("roundweave.flows.command.subcommands.planning.plan", lambda config: planned)
+    monkeypatch.setattr("roundweave.flows.planning.plan.plan", lambda config: planned)
     file, root = str(tmp_path / "chosen.toml"), str(tmp_path)
     code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--save", file)
     assert code == 0
@@ -218,7 +218,7 @@ def test_the_command_prints_and_shows(planned, monkeypatch, capsys, tmp_path: Pa
 def test_the_printed_command_trains_what_was_planned(planned, monkeypatch, capsys, tmp_path: Path) -> None:
     given = {"model": "mlp", "model_options": {"hidden": 9}, "seed": 3, "held_out": 0.25, "scores": ("top5",)}
     made = replace(planned, config=rw.TrainConfig(**planned.config.model_dump(exclude_unset=True) | given))
-    monkeypatch.setattr("roundweave.flows.command.subcommands.planning.plan", lambda config: made)
+    monkeypatch.setattr("roundweave.flows.planning.plan.plan", lambda config: made)
     _, out, _ = run(capsys, "plan")
     [line] = re.findall(r"`roundweave (train [^`]*)` does it so", out.replace("\n", ""))
     code, _, err = run(capsys, *shlex.split(line), "--name", "asked", "--root", str(tmp_path))
