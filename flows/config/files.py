@@ -49,7 +49,7 @@ def from_anywhere(config: TrainConfig) -> dict[str, Any]:
 
 
 def _seen(folder: Path, key: str, value: Any) -> Any:
-    """A value of a file in this folder; paths in it are joined to the folder's path."""
+    """The value that a configuration file of this folder gives a key, its paths joined to the folder's path."""
     match key, value:
         case "algorithm", {"name": name}:
             parts = {option: _seen(folder, option, given) for option, given in value.items() if option in PARTS}

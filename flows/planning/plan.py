@@ -27,7 +27,7 @@ SHARE = 0.02
 """The share of the run's seconds in one process that a heat takes, if that is longer."""
 
 FITTING = 3
-"""The fewest rounds that must fit into a strategy's first turn; otherwise it is tried in shorter rounds."""
+"""The fewest rounds of a strategy that must fit into its first heat; else it is tried in shorter rounds."""
 
 GAIN = 1.1
 """A strategy of one process, or of fewer threads, is chosen if it takes at most this many times as long."""
@@ -140,14 +140,14 @@ def plan(config: TrainConfig) -> Plan:
     return Plan(config, work, bench.workers, candidates, raced, refused | dict(ended.refused), length)
 
 
-def tried_steps(strategy: Strategy, steps: Mapping[str, float], turn: float) -> int:
+def tried_steps(strategy: Strategy, steps: Mapping[str, float], heat: float) -> int:
     """The local steps of a round in which a strategy is tried: its own number, or fewer in one process.
 
     One process learns the same in shorter rounds. `steps` has the seconds of a step by the name of each strategy
-    of one process, `turn` is the seconds of the first turn.
+    of one process, `heat` is the seconds that each strategy trains in the first heat.
     """
     seconds = steps.get(strategy.name, 0.0)
-    return min(strategy.steps, max(1, int(turn / FITTING / seconds))) if seconds else strategy.steps
+    return min(strategy.steps, max(1, int(heat / FITTING / seconds))) if seconds else strategy.steps
 
 
 def run_seconds(lanes: Mapping[str, Lane]) -> float:

@@ -53,18 +53,13 @@ class Strategy:
         """The number of rounds in an epoch."""
         if "local_epochs" in self.options:
             return 1.0
-        updates = self.partitions if self.waits else 1
+        updates = 1 if self.algorithm == "async_sgd" else self.partitions  # a server's round is one push
         return rounds_of_epoch(work.examples, self.batch, self.partitions, self.steps, updates)
 
     @property
     def distributed(self) -> bool:
         """Whether it needs a cluster."""
         return EXECUTORS[self.executor].distributed
-
-    @property
-    def waits(self) -> bool:
-        """Whether a round waits for all partitions; if not, it is one push to a parameter server."""
-        return self.algorithm != "async_sgd"
 
     def shortened(self, steps: int) -> Strategy:
         """This strategy in rounds of so many local steps."""

@@ -19,7 +19,7 @@ from roundweave.flows.preparing.job import prepared
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places.addresses import join_address
 from roundweave.storage.places.schemes import place_of
-from roundweave.storage.rounds.commits import Commit, Score
+from roundweave.storage.rounds.commits import Score
 from roundweave.storage.values.state import State
 from roundweave.tasks.data.loading import AnyExamples, Partition
 from roundweave.tasks.executors.base import Executor
@@ -28,7 +28,7 @@ from roundweave.tasks.rounds.persistence.mapping import read_outcome
 from roundweave.tasks.rounds.steps import judge_round, map_partition, score_block
 
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}
-"""Fields of a trial's configuration: more rounds than there is time for, scored only between turns.
+"""Fields of a trial's configuration: more rounds than there is time for, scored only between heats.
 
 A trial ends before it has stored so many, so its disk need not hold them.
 """
@@ -37,7 +37,7 @@ SCORED = 1000
 """The most held-out examples that strategies are compared on."""
 
 WARM_UP = 0.05
-"""Seconds after a turn's first round that are not measured, as examples are loaded and ranks connect."""
+"""Seconds after a heat's first round that are not measured, as examples are loaded and ranks connect."""
 
 FEW, TIMES, ENOUGH = 3, 2, 0.05
 """For timing steps: the local steps of the first maps, the maps of each length, and their least seconds."""
@@ -60,7 +60,7 @@ class TrialTiming:
     _last: float = 0.0
 
     def begin(self) -> None:
-        """Begin a turn, whose first rounds count as warm-up."""
+        """Begin a heat, whose first rounds count as warm-up."""
         self._first = None
 
     def tick(self, now: float, mapped: float) -> None:
@@ -73,14 +73,10 @@ class TrialTiming:
             self.mapped += mapped
         self._last = now
 
-    @property
-    def besides(self) -> float:
-        """The mean seconds of a round without its maps."""
-        return max(0.0, self.seconds - self.mapped) / self.rounds
-
     def drawn_out(self, times: float) -> float:
         """The mean seconds of a round with `times` as many local steps, which only make its maps longer."""
-        return self.besides + times * (self.seconds / self.rounds - self.besides)
+        maps = min(self.seconds, self.mapped)
+        return (self.seconds - maps + times * maps) / self.rounds
 
 
 @dataclass(frozen=True)
@@ -137,11 +133,6 @@ class Bench:
             steps = ceil(1.5 * steps * ENOUGH / seconds)
 
 
-def mapped(commit: Commit) -> float:
-    """The seconds of a round's slowest map."""
-    return max((record.seconds for record in commit.updates.values()), default=0.0)
-
-
 @dataclass
 class Lane:
     """A strategy in the race. It is tried in rounds of `steps` local steps: its own number, or fewer."""
@@ -172,14 +163,15 @@ class Lane:
                 left = ceil(until / self.worth) - self.rounds if self.timing.rounds else 1
                 last = self.rounds + max(1, min(left, run.window(seconds)))
                 for commit in executor.run(run.job, self.rounds + 1, last):
-                    self.timing.tick(time.perf_counter(), mapped(commit))
+                    slowest = max((record.seconds for record in commit.updates.values()), default=0.0)
+                    self.timing.tick(time.perf_counter(), slowest)
                     self.rounds, seconds = commit.round, commit.seconds
             executor.end()
-            # The last window may have gone beyond the turn's end; the score is that of the round at its end.
+            # The last window may have gone beyond the end of the heat, at which the state is scored.
             self._score(run.job, {min(self.rounds, self.whole, max(1, round(until / self.worth)))})
 
     def refine(self) -> None:
-        """Score some earlier rounds, too, more densely towards the beginning."""
+        """Score about `FINE` earlier rounds of the strategy, more of them near the start than near the end."""
         last = max(self.scores)
         with prepared(self.resolved, self.bench.executors[self.strategy.executor], must_fit=False) as run:
             self._score(run.job, {round(last ** (place / FINE)) for place in range(FINE)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,9 +31,6 @@ COLUMNS = (
     TimeRemainingColumn(),
 )
 
-RECENT = 100
-"""The number of latest rounds over which the bar averages updates per second."""
-
 NOTEBOOK_SECONDS = 0.2
 """The shortest time between two redraws of a notebook's cell, in seconds."""
 
@@ -54,7 +50,6 @@ class Bar(Listener):
         )
         self.task = self.progress.add_task("starting", total=total, score="")
         self._score = ""
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
         self._cell: Any = None
         if shown and console.is_jupyter:
             from IPython.display import display
@@ -63,11 +58,9 @@ class Bar(Listener):
         self._drawn = time.monotonic()
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """Show the round and the latest score; with a parameter server also staleness and updates per second."""
+        """Show the round and the latest score; with a parameter server also the staleness."""
         self._score = shown_score(commit.score) or self._score
-        speed = self._speed(commit) if commit.server else ""
-        line = "  ".join(filter(None, [self._score, shown_staleness(commit), speed]))
-        self._update(commit.round, rounds, line)
+        self._update(commit.round, rounds, "  ".join(filter(None, [self._score, shown_staleness(commit)])))
 
     def progressed(self, done: int, total: int, text: str) -> None:
         """Show how many of `total` parts of the work are done, and the text about the last one."""
@@ -90,13 +83,6 @@ class Bar(Listener):
             print(text)
         else:
             self.console.print(text, markup=False, soft_wrap=True)
-
-    def _speed(self, commit: Commit) -> str:
-        """The updates per second of a parameter server over the recent rounds; empty for the first."""
-        self._recent.append((commit.time, len(commit.updates)))
-        (began, first), (ended, _) = self._recent[0], self._recent[-1]
-        updates = sum(count for _, count in self._recent) - first
-        return f"{updates / (ended - began):.0f} updates/s" if ended > began else ""
 
 
 @contextmanager

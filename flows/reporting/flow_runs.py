@@ -122,7 +122,7 @@ def without_dask(record: logging.LogRecord) -> bool:
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Have the log of a run that failed with an error of Roundweave's tell its line in place of a traceback."""
+    """Replace the traceback of an error of Roundweave's by its line; the record is logged in any case."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, RoundweaveError):
         record.msg, record.args, record.exc_info = str(error), (), None

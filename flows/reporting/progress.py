@@ -48,27 +48,28 @@ class FlowPage:
         self.name = printable(name)
         # Prefect allows only these characters.
         self.key = "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower()).strip("-")
-        reporter.put(self._rename)
+        reporter.put(lambda client, _: client.set_flow_run_name(self.flow_run, self.name))
 
     def leave_table(self, rows: Iterable[Mapping[Any, Any]], kind: str) -> None:
         """Add a table of rows to the page, as an artifact of this kind."""
         shown = [{str(name): shown_cell(name, value) for name, value in row.items()} for row in rows]
-        self.reporter.put(_create_artifacts, self.artifact("table", kind, json.dumps(shown)))
+        self._leave("table", kind, json.dumps(shown))
 
     def leave_plot(self, figure: Figure, kind: str) -> None:
         """Add a figure to the page, as an artifact of this kind: Markdown that holds the picture as PNG."""
         image = io.BytesIO()
         figure.savefig(image, format="png", dpi=80)
         picture = f"![{self.name}](data:image/png;base64,{base64.b64encode(image.getvalue()).decode()})"
-        self.reporter.put(_create_artifacts, self.artifact("markdown", kind, picture))
+        self._leave("markdown", kind, picture)
 
     def artifact(self, type: str, kind: str, data: Any) -> ArtifactCreate:
         """An artifact of this flow run; its key is made of the run's name and the kind."""
         key, description = f"{self.key}-{kind}", f"{kind} of {self.name}"
         return ArtifactCreate(type=type, key=key, description=description, data=data, flow_run_id=self.flow_run)
 
-    def _rename(self, client: SyncPrefectClient, _: list[None]) -> None:
-        client.set_flow_run_name(self.flow_run, self.name)
+    def _leave(self, type: str, kind: str, data: str) -> None:
+        artifact = self.artifact(type, kind, data)
+        self.reporter.put(lambda client, _: client.create_artifact(artifact))
 
 
 @contextmanager
@@ -186,11 +187,6 @@ def _figure(draw: Callable[[Axes], object], panels: int = 1) -> Figure:
     figure = Figure(figsize=(7.2, 2.0 + 1.6 * panels), layout="constrained")
     draw(figure.subplots())
     return figure
-
-
-def _create_artifacts(client: SyncPrefectClient, artifacts: list[ArtifactCreate]) -> None:
-    for artifact in artifacts:
-        client.create_artifact(artifact)
 
 
 def _row(commit: Commit) -> dict[str, Any]:

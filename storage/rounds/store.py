@@ -10,7 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from roundweave.storage.errors import ExperimentDiffers, ForeignPlace, NotARun, OtherVersion, PlaceTaken, UsageError
+from roundweave.storage.errors import (
+    ExperimentDiffers,
+    ForeignPlace,
+    NotARun,
+    OtherVersion,
+    PlaceTaken,
+    UsageError,
+)
 from roundweave.storage.hierarchy.documents import NAME, described_rows, read_document, root_document
 from roundweave.storage.hierarchy.schema import VERSION, Schema
 from roundweave.storage.hierarchy.soundness import checked_schema

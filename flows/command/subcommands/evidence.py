@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -18,7 +17,6 @@ from roundweave.flows.evidence.replaying import Replay, ReplayConfig
 from roundweave.storage.errors import UsageError, listed
 from roundweave.storage.runs.names import which_round
 from roundweave.tasks.rounds.evidence.recombining import Recombination
-from roundweave.tasks.rounds.evidence.results import RoundResult
 
 SHOWN_ROUNDS = 20
 """The most differing rounds that are printed; `--json` prints them all."""
@@ -60,7 +58,10 @@ def _print_replay(replay: Replay) -> None:
         out.print("bit-identical", style="green")
     else:
         out.print(f"{len(differing)} of {count} differ", style="red")
-        _print_differing(differing)
+    for result in differing[:SHOWN_ROUNDS]:
+        say(str(result))
+    if len(differing) > SHOWN_ROUNDS:
+        say(f"and {len(differing) - SHOWN_ROUNDS} more")
     if replay.lacking:
         rounds = listed(result.round for result in replay.lacking)
         say(f"not replayed: round {rounds}; {replay.lacking[0].lacking}", "yellow")
@@ -68,21 +69,6 @@ def _print_replay(replay: Replay) -> None:
         say(replay.not_mapped, "yellow")
     for name, what in replay.key.items():
         say(f"not as recorded: {name}: {what}", "yellow")
-
-
-def _print_differing(differing: Sequence[RoundResult]) -> None:
-    """Print a table with the first differing tensor of each round."""
-    rows = []
-    for result in differing[:SHOWN_ROUNDS]:
-        difference = result.difference
-        assert difference is not None
-        largest = None if difference.largest is None else f"{difference.largest:.6g}"
-        row = {"round": result.round, "first that differs": difference.path, "partition": difference.partition}
-        rows.append(row | {"by up to": largest, "": difference.said})
-    if rows:
-        console().print(TextTable(rows))
-    if more := len(differing) - len(rows):
-        say(f"and {more} more")
 
 
 @with_options(RecombineConfig, without=("run", "round", "name", "trust"))

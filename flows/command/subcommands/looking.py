@@ -63,8 +63,8 @@ def runs_command(
     if folder and root:
         raise UsageError(f"one root at a time: {folder}, or --root {root}")
     stored = looked_through(folder or root)
-    summaries = {name: summary_or_damage(name, run) for name, run in stored.items()}
-    output(as_json, [*summaries.values()], _print_runs, stored, summaries)
+    summaries = [summary_or_damage(name, run) for name, run in stored.items()]
+    output(as_json, summaries, _print_runs, summaries)
 
 
 def run_summary(run: StoredRun) -> dict[str, Any]:
@@ -80,6 +80,8 @@ def run_summary(run: StoredRun) -> dict[str, Any]:
         "status": run.status,
         "rounds": run.done,
         "of_rounds": run.rounds,
+        "algorithm": run.algorithm,
+        "data": _reference(run.config["data"]),
         "digest": run.digest,
         "parent": run.parent,
         "data_digest": run.attributes["data"]["digest"],
@@ -109,28 +111,26 @@ def summary_or_damage(name: str, run: StoredRun | StoreError) -> dict[str, Any]:
         return {"run": name, "status": error.status, "failure": str(error)}
 
 
-def _print_runs(runs: Mapping[str, StoredRun | StoreError], summaries: Mapping[str, dict[str, Any]]) -> None:
-    """Print a table of the runs, then a line for each damaged run that says why."""
+def _print_runs(summaries: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of the runs, then a line for each that cannot be opened, which says why."""
+    opened = [summary for summary in summaries if "rounds" in summary]
     rows = [
-        {
-            "run": run.name,
-            "status": run.status,
-            "rounds": f"{run.done}/{run.rounds}",
-            "algorithm": run.algorithm,
-            "data": short_name(_reference(run.config["data"])),
-            "loss": shown("loss", summary["loss"]),
-            "scores": ", ".join(f"{score} {shown(score, value)}" for score, value in summary["scores"].items()),
-        }
-        for run, summary in zip(runs.values(), summaries.values(), strict=True)
-        if isinstance(run, StoredRun) and "rounds" in summary
+        {name: run[name] for name in ("run", "status")}
+        | {"rounds": f"{run['rounds']}/{run['of_rounds']}", "algorithm": run["algorithm"]}
+        | {"data": short_name(run["data"]), "loss": run["loss"], "scores": _scores(run["scores"])}
+        for run in opened
     ]
-    if not runs:
+    if not summaries:
         say("no runs here; `roundweave train` makes one")
     if rows:
         console().print(TextTable(rows))
-    for name, summary in summaries.items():
-        if "rounds" not in summary:
-            say(f"{name} is {summary['status']}: {summary['failure']}", "yellow")
+    for summary in summaries:
+        if summary not in opened:
+            say(f"{summary['run']} is {summary['status']}: {summary['failure']}", "yellow")
+
+
+def _scores(scores: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{name} {shown(name, value)}" for name, value in scores.items())
 
 
 def print_result(run: StoredRun, seconds: Mapping[str, Any]) -> None:
@@ -139,8 +139,7 @@ def print_result(run: StoredRun, seconds: Mapping[str, Any]) -> None:
     `seconds` has the keys "seconds", the whole time, and "first_round_seconds", the time until the first commit.
     """
     summary = run_summary(run)
-    scores = {"loss": summary["loss"], **summary["scores"]}
-    scored = ", ".join(f"{name} {shown(name, value)}" for name, value in scores.items() if value is not None)
+    scored = _scores({n: v for n, v in {"loss": summary["loss"], **summary["scores"]}.items() if v is not None})
     console().print(run.name, style="bold", end="")
     say(f": {summary['status']}, {run.done} rounds, {scored or 'not scored'}")
     if seconds["first_round_seconds"] is not None and summary["seconds_per_round"] is not None:
@@ -300,7 +299,7 @@ def _shown_rounds(run: StoredRun, history: pd.DataFrame) -> list[dict[str, Any]]
         history = history.dropna(subset=["loss"])
     if cut := len(history) > SHOWN_ROUNDS:
         history = history.iloc[[*range(3), *range(3 - SHOWN_ROUNDS, 0)]]
-    own = [name for name in history if str(name).startswith("own_") and name != "own_examples"]
+    own = [name for name in map(str, history) if name.startswith("own_") and name != "own_examples"]
     names = ("loss", *run.scores, "train_loss", *own)
     rows: list[dict[str, Any]] = []
     for number, row in history.to_dict("index").items():

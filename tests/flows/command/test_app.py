@@ -82,3 +82,23 @@ def test_an_output_that_nobody_reads_on_ends_the_command_without_a_word(more: tu
 
 def test_what_is_listed_for_another_program_has_lines_of_a_terminal(capsys) -> None:
     assert max(map(len, run(capsys, "list")[1].splitlines())) <= 80
+
+
+IMPORTED = """
+import sys
+import roundweave
+try:
+    roundweave.main()
+finally:
+    print(*sys.modules)
+"""
+HEAVY = {"pandas", "matplotlib", "prefect", "distributed", "roundweave.flows.planning.plan"}
+
+
+@pytest.mark.parametrize("words", ["list", "plan --help"])
+def test_what_names_things_does_not_import_what_runs_them(words: str) -> None:
+    line = [sys.executable, "-c", IMPORTED, *words.split()]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert "roundweave.flows.command.options" in imported
+    assert not imported & HEAVY

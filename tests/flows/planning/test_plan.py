@@ -161,9 +161,9 @@ def test_of_one_process_and_another_number_of_threads_one_races() -> None:
 
 def test_who_has_long_rounds_is_tried_in_shorter_ones() -> None:
     single = Strategy("single", "inline", 1, "fed_avg", 51, 32)
-    assert tried_steps(single, {"single": 0.0095}, turn=0.3) == 10  # three such rounds take 0.285 s
-    assert tried_steps(single, {"single": 1e-6}, turn=0.3) == 51
-    assert tried_steps(single, {}, turn=0.3) == 51  # of several workers, who would not learn the same
+    assert tried_steps(single, {"single": 0.0095}, heat=0.3) == 10  # three such rounds take 0.285 s
+    assert tried_steps(single, {"single": 1e-6}, heat=0.3) == 51
+    assert tried_steps(single, {}, heat=0.3) == 51  # of several workers, who would not learn the same
 
 
 def test_workers_whose_rounds_are_longer_than_a_heat_do_not_race() -> None:

@@ -43,7 +43,7 @@ def test_short_rounds_are_not_measured_before_all_is_warm() -> None:
 def test_long_rounds_are_drawn_out_linearly() -> None:
     # A round takes 0.3 s, of which 0.2 are the slowest map of 10 steps: of 100 steps it takes 0.1 + 10 * 0.2.
     made = timing([1.3, 1.6, 1.9], mapped=0.2)
-    assert made.besides == pytest.approx(0.1)
+    assert made.drawn_out(0) == pytest.approx(0.1)
     assert made.drawn_out(1) == pytest.approx(0.3)
     assert made.drawn_out(10) == pytest.approx(2.1)
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import secrets
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from prefect import flow
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from roundweave.flows.reporting.flow_runs import run_flow
 from roundweave.flows.reporting.reporter import Reporter
 from roundweave.flows.stored import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
@@ -140,6 +145,30 @@ def test_a_server_that_never_was_is_said_in_one_line(tmp_path) -> None:
     (line,) = said
     assert "http://127.0.0.1:1/api" in line
     assert "PREFECT_API_URL" in line
+
+
+class Busy(BaseHTTPRequestHandler):
+    """Answers each request as a server does whose database is busy."""
+
+    def _refuse(self) -> None:
+        self.send_error(503)
+
+    do_GET = do_POST = _refuse  # noqa: N815
+
+    def log_message(self, *line: object) -> None:
+        """Print nothing."""
+
+
+def test_a_server_that_answers_with_an_error_is_not_said_to_be_unreachable(capsys) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}):
+            assert run_flow(flow(name="busy")(lambda config: config + 1), 1) == 2
+        server.shutdown()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "does not take the run (" in line
+    assert "503" in line
+    assert line.endswith("so nothing is reported")
 
 
 @pytest.mark.slow
