@@ -208,20 +208,8 @@ def test_what_a_run_began_with_is_named_wherever_a_run_is_summed_up(tmp_path, ca
     first = train(**small, rounds=2, name="first")
     digest = first.attributes["data"]["digest"]
     train(**small, rounds=1, name="warm", start_from="first@-1")
-    line = [
-        "train",
-        "--from",
-        "warm@0",
-        "--executor",
-        "inline",
-        "--rounds",
-        "1",
-        "--name",
-        "forked",
-        "--json",
-        "-q",
-    ]
-    forked = json.loads(run(capsys, *line)[1])
+    line = ["--executor", "inline", "--rounds", "1", "--name", "forked", "--json", "-q"]
+    forked = json.loads(run(capsys, "train", "--from", "warm@0", *line)[1])
     parents = {"first": None, "warm": "first@2", "forked": "warm@0"}
     assert (forked["parent"], forked["data_digest"], forked["skipped"]) == ("warm@0", digest, None)
     listed = json.loads(run(capsys, "runs", "--json")[1])
