@@ -13,8 +13,6 @@ from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.state import State, Update
 from roundweave.tasks.algorithms.applies.memory import kept_memory
-from roundweave.tasks.algorithms.reduces.matched import Matched
-from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.numerics.fingerprints import versions
 from roundweave.tasks.rounds.job import Work
@@ -69,9 +67,9 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
         memory=tuple(memory),
         carry=algorithm.map.carry,
         extras=algorithm.map.extras,
-        matches=algorithm.reduce.matches if isinstance(algorithm.reduce, Matched) else (),
+        matches=algorithm.reduce.matches,
     )
-    alone = isinstance(algorithm.when, Asynchronous) or work.compute.ranks > 1
+    alone = algorithm.when.asynchronous or work.compute.ranks > 1
     return schema if alone else schema.sharded(processes)
 
 

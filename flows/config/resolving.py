@@ -22,7 +22,6 @@ from roundweave.storage.runs.names import is_run, run_address
 from roundweave.storage.runs.run import open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm, Reduce
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.algorithms.reduces.robust import Robust
 from roundweave.tasks.algorithms.topology import OWN, find_topology
 from roundweave.tasks.algorithms.when import Asynchronous, Order
 from roundweave.tasks.compute.compute import Fitting
@@ -73,7 +72,7 @@ def resolve(config: TrainConfig, by_worker: bool = False) -> Resolved:
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
     topology = find_topology(config.topology, config.partitions)
-    if topology and (OWN not in algorithm.map.carry or isinstance(algorithm.when, Asynchronous)):
+    if topology and (OWN not in algorithm.map.carry or algorithm.when.asynchronous):
         raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
     if topology and algorithm.apply != Sgd():
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
@@ -204,7 +203,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
 
     Raises `UsageError` for fields that do not fit the algorithm.
     """
-    if not isinstance(algorithm.when, Asynchronous):
+    if not algorithm.when.asynchronous:
         if config.order or config.speeds:
             raise UsageError("order and speeds are of updates that arrive one by one; choose such an algorithm")
         return _filled(config, evaluate_every=1, keep="all")
@@ -236,7 +235,7 @@ def _check_buffer(when: Asynchronous, reduce: Reduce, in_flight: int, more: str)
             f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
             f"smaller buffer or {more}"
         )
-    if isinstance(reduce, Robust) and reduce.needs > when.buffer:
+    if reduce.needs > when.buffer:
         raise UsageError(
             f"{reduce} needs {reduce.needs} updates, and a buffer has {when.buffer}; give a larger buffer"
         )
@@ -262,7 +261,7 @@ def order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
     None if the workers' speed decides, or the algorithm has no parameter server. Raises `UsageError` if the order
     is that of a recorded run of another experiment.
     """
-    if EXECUTORS[config.executor].distributed or not isinstance(algorithm.when, Asynchronous):
+    if EXECUTORS[config.executor].distributed or not algorithm.when.asynchronous:
         return None
     if config.order is None or not config.order.startswith(RECORDED):
         return Seeded(config.seed, config.speeds or ())

@@ -11,7 +11,6 @@ from roundweave.flows.config.resolving import Resolved, deal, resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
-from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.data.partitions import forget_examples
 
 AUTO = "auto"
@@ -111,8 +110,7 @@ def rounds_of_epoch(examples: int, batch: int, partitions: int, steps: int = 1, 
 def _configured_rounds(config: TrainConfig, examples: int, batch: int) -> float:
     """The rounds of an epoch if the configuration is trained as it is."""
     options, when = config.algorithm.options, config.algorithm.recorded(config.rounds).build().when
-    updates = when.buffer if isinstance(when, Asynchronous) else config.partitions
     steps = options.get("local_steps", 1)
     if not steps:
         return 1 / (options["local_epochs"] or 1)
-    return rounds_of_epoch(examples, batch, config.partitions, steps, updates)
+    return rounds_of_epoch(examples, batch, config.partitions, steps, when.updates(config.partitions))

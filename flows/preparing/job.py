@@ -30,7 +30,6 @@ from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import specs_bytes
-from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.executors.base import EXECUTORS, Executor
@@ -71,7 +70,7 @@ class Prepared:
 
     def window(self, seconds: float | None) -> int:
         """The number of rounds to run at once if the last one took so many seconds; see `window_size`."""
-        if isinstance(self.job.work.algorithm.when, Asynchronous):
+        if self.job.work.algorithm.when.asynchronous:
             return window_size(self.wanted, seconds, long=True, largest=LARGEST_OF_SERVER)
         return window_size(self.wanted, seconds, long=self.store.tensors.slow)
 

@@ -19,7 +19,6 @@ from roundweave.storage.places.base import Place
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.upkeep.keep import Keep, Last
 from roundweave.storage.values.tensors import specs_bytes
-from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Work
 
@@ -52,8 +51,7 @@ class Needs:
         none = {spec.dtype: torch.empty(0, dtype=getattr(torch, spec.dtype)) for spec in layout.params}
         copies = min(COPIES, 2 + work.partitions.taking_part)
         held = copies * specs_bytes(layout.params) // work.compute.ranks + 2 * specs_bytes(layout.frozen)
-        when = work.algorithm.when
-        updates = when.buffer if isinstance(when, Asynchronous) else work.partitions.taking_part
+        updates = work.algorithm.when.updates(work.partitions.taking_part)
         return cls(schema_of(work, work.algorithm.apply.init(none)), held, updates)
 
     def stored(self, keep: Keep, rounds: int) -> int:

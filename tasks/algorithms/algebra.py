@@ -34,12 +34,12 @@ partitions' numbers:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors
+from roundweave.storage.values.tensors import TensorSpec, Vectors
 from roundweave.tasks.algorithms.when import SYNCHRONOUS, When
 
 Node = Any
@@ -49,9 +49,44 @@ Node = Any
 class Part(Protocol):
     """What map, reduce and apply have in common; one's own inherit one of these three."""
 
+    either: ClassVar[tuple[str, ...]] = ()
+    """Options of which only one may be given; a given one overrides the default of the other."""
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element of its vectors is computed, to the bit, from the same element of those given.
+
+        Numbers such as weights may matter, too. It is not inherited, see `says`.
+        """
+        return False
+
     def bound(self, objective: Any, partitions: Any) -> Self:
         """This part as it is bound to a run's networks and partitions before round 1; by default the same."""
         return self
+
+
+def says(part: Part, what: Literal["elementwise", "stackable"]) -> bool:
+    """Whether the class of a part itself says this of its formula, whatever the classes say that it inherits.
+
+    >>> from roundweave import Sgd
+    >>> class Clipped(Sgd):
+    ...     pass
+    >>> says(Sgd(), "elementwise"), says(Clipped(), "elementwise")
+    (True, False)
+    """
+    return what in vars(type(part)) and bool(getattr(part, what))
+
+
+def shown(part: Any) -> str:
+    """A part with the options that differ from its defaults.
+
+    >>> from roundweave import LocalSteps
+    >>> shown(LocalSteps(local_steps=5, clip_norm=1.0))
+    'LocalSteps(local_steps=5, clip_norm=1.0)'
+    """
+    options = [each for each in fields(part) if each.repr] if is_dataclass(part) else []
+    given = {each.name: value for each in options if (value := getattr(part, each.name)) != each.default}
+    return f"{type(part).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 class Map(Part, Protocol):
@@ -74,6 +109,36 @@ class Map(Part, Protocol):
     def extras(self) -> tuple[str, ...]:
         """The slots that its updates bring besides the direction, and that are reduced like it."""
         return ()
+
+    @property
+    def stackable(self) -> bool:
+        """Whether it is plain SGD that partitions can take as one batched network; not inherited, see `says`."""
+        return False
+
+    @property
+    def unit_slots(self) -> tuple[str, ...]:
+        """The slots of carry and extras that are vectors in the order of the units, as parameters are."""
+        return (*self.carry, *self.extras)
+
+    @property
+    def extras_of_all(self) -> bool:
+        """Whether the server keeps the mean of the extras over all partitions, or over those that took part."""
+        return True
+
+    @property
+    def fetch_ends_carry(self) -> bool:
+        """Whether a state that is fetched from a parameter server takes the place of what a partition carries."""
+        return False
+
+    @property
+    def begins_apart(self) -> bool:
+        """Whether partitions begin round 1 from networks of their own, and not from one state."""
+        return False
+
+    @property
+    def needs_rounds(self) -> str:
+        """The option by which all partitions must begin a round together; empty if they need not."""
+        return ""
 
     @property
     def pseudo_gradient(self) -> bool:
@@ -104,6 +169,21 @@ class Reduce(Part, Protocol):
         """Whether a node is as large as all updates in it, so that nothing is gained by joining on the way."""
         return False
 
+    @property
+    def needs(self) -> int:
+        """The fewest updates that can be reduced."""
+        return 1
+
+    @property
+    def reorders(self) -> bool:
+        """Whether it brings the units of networks into another order than their maps left them in."""
+        return False
+
+    @property
+    def matches(self) -> tuple[TensorSpec, ...]:
+        """The tensors of a match of units that are stored for each partition."""
+        return ()
+
     def join(self, left: Node, right: Node) -> Node:
         """Join two neighbours; either may be a lone `Update`."""
         ...
@@ -128,6 +208,11 @@ class Apply(Part, Protocol):
         """Its memory before the first round: slots shaped as the parameters, none unless it says so."""
         return {}
 
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """The extras that it keeps in its memory for the maps of the next round."""
+        return ()
+
     def __call__(self, state: State, update: Update) -> State:
         """The state of the next round; vectors (elements,) per dtype in, the same out."""
         ...
@@ -144,7 +229,7 @@ class Algorithm:
         when: Whether updates are applied in rounds of all partitions, or as each arrives.
 
     Raises:
-        UsageError: A part does not inherit its Protocol.
+        UsageError: A part does not inherit its Protocol, or does not go with another.
 
     Example:
         >>> import roundweave as rw
@@ -165,6 +250,14 @@ class Algorithm:
             # Inherited by name, not by shape: isinstance would ask a Protocol for its members only.
             if base not in type(part).__mro__:
                 raise UsageError(f"{name} {type(part).__name__} must inherit roundweave.{base.__name__}")
+        if self.when.asynchronous and (option := self.map.needs_rounds):
+            raise UsageError(f"{option} needs rounds in which all partitions begin together; leave it out")
+        if self.reduce.reorders and (slots := self.map.unit_slots):
+            raise UsageError(
+                f"map {type(self.map).__name__} goes by {', '.join(slots)} in the order of units, which reduce "
+                f"{type(self.reduce).__name__} changes; leave one out, or let a map of your own say in unit_slots "
+                "which of its slots have that order"
+            )
 
     def bound(self, objective: Any, partitions: Any) -> Algorithm:
         """The algorithm with each part bound to a run's networks and partitions."""

@@ -10,15 +10,12 @@ from pydantic import TypeAdapter
 
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Part, Reduce
-from roundweave.tasks.algorithms.applies.memory import KeepExtras, KeepSum
-from roundweave.tasks.algorithms.maps.corrected import Scaffold
-from roundweave.tasks.algorithms.maps.federated import FedDyn, MimeLite
-from roundweave.tasks.algorithms.maps.local_steps import LocalSgd, LocalSteps
+from roundweave.tasks.algorithms.applies.memory import KeepExtras
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
 from roundweave.tasks.algorithms.options import options_of, valid
 from roundweave.tasks.algorithms.reduces.matched import Matched
 from roundweave.tasks.algorithms.reduces.table import REDUCES
-from roundweave.tasks.algorithms.when import Asynchronous, Synchronous, When
+from roundweave.tasks.algorithms.when import Synchronous, When
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import Entry, Table, find, make, make_own
 
@@ -51,7 +48,7 @@ TABLES: Mapping[str, tuple[Table, type[Part]]] = {
 }
 """Where the parts of each kind are named, and what each of them inherits."""
 
-Chosen = type | Part | Code | str
+Chosen = type[Part] | Part | Code | str
 """A part by its class, whose options are open; one that is made; or the user's own, by value or reference."""
 
 
@@ -109,7 +106,7 @@ class Preset:
 
     def yielding(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The options that are given, and None, or 1 for `lr`, for defaults that yield to them."""
-        either = self.map.either if isinstance(self.map, type) and issubclass(self.map, LocalSgd) else ()
+        either = self.map.either if isinstance(self.map, type) else ()
         yielding = dict.fromkeys(either) if any(given.get(name) is not None for name in either) else {}
         own = {"lr": 1.0} if is_own_optimizer(given.get("optimizer", "")) else {}
         return {**yielding, **own, **given}
@@ -182,18 +179,8 @@ def with_needs(algorithm: Algorithm) -> Algorithm:
     Reduced extras are kept for the next round's maps. Networks that begin apart are matched to one another.
     """
     map, reduce, apply = algorithm.map, algorithm.reduce, algorithm.apply
-    apart = isinstance(map, LocalSteps) and map.init == "per-partition"
-    if apart and isinstance(algorithm.when, Asynchronous):
-        raise UsageError("init = per-partition needs rounds in which all partitions begin together; leave it out")
-    if isinstance(map, LocalSgd) and map.lr_schedule_by == "step" and isinstance(algorithm.when, Asynchronous):
-        raise UsageError("lr_schedule_by = step needs rounds in which all partitions begin together; leave it out")
-    if isinstance(map, LocalSteps) and map.optimizer_state == "carried" and isinstance(reduce, Matched):
-        raise UsageError("optimizer_state = carried keeps the order of units that matched changes; leave one out")
-    if isinstance(map, Scaffold | FedDyn | MimeLite) and isinstance(reduce, Matched):
-        who = type(map).__name__
-        raise UsageError(f"map {who} goes by vectors in the order of units that matched changes; leave one out")
-    if apart and isinstance(reduce, Matched) and reduce.match_to is None:
+    if map.begins_apart and isinstance(reduce, Matched) and reduce.match_to is None:
         reduce = replace(reduce, match_to="many" if reduce.soft is None else "first")
-    if map.extras and not isinstance(apply, KeepExtras):
-        apply = (KeepSum if isinstance(map, MimeLite) else KeepExtras)(apply, map.extras)
+    if lacking := tuple(slot for slot in map.extras if slot not in apply.keeps):
+        apply = KeepExtras(apply, lacking, of_all=map.extras_of_all)
     return replace(algorithm, reduce=reduce, apply=apply)

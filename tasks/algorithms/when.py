@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import ClassVar, Literal, Protocol, get_args
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight
@@ -23,6 +23,12 @@ class Synchronous:
         >>> algorithm = rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1), rw.Synchronous())
     """
 
+    asynchronous: ClassVar[Literal[False]] = False
+
+    def updates(self, taking_part: int) -> int:
+        """How many updates a round waits for, of so many partitions that take part."""
+        return taking_part
+
 
 @dataclass(frozen=True)
 class Asynchronous:
@@ -40,6 +46,7 @@ class Asynchronous:
     ([1.0, 1.0, 0.25], [True, False, True])
     """
 
+    asynchronous: ClassVar[Literal[True]] = True
     max_staleness: option.MaxStaleness = None
     fetch_every: int = 1
     push_every: int = 1
@@ -56,6 +63,10 @@ class Asynchronous:
                 f"fetch_every {self.fetch_every} is no multiple of push_every {self.push_every}: "
                 "a partition fetches only when it has pushed"
             )
+
+    def updates(self, taking_part: int) -> int:
+        """How many updates a server round waits for, of so many partitions that take part."""
+        return self.buffer
 
     def fetches(self, push: int) -> bool:
         """Whether a partition fetches the server's state before it maps this push; pushes count from 1."""

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from roundweave.storage.errors import ModelError, UsageError
 from roundweave.storage.values.layout import Layout
-from roundweave.tasks.algorithms.algebra import Algorithm, Map
-from roundweave.tasks.algorithms.applies.optimizers import Adaptive, Sgd
-from roundweave.tasks.algorithms.maps.gradient import LOCAL, Gradient
+from roundweave.tasks.algorithms.algebra import Algorithm, Map, says, shown
+from roundweave.tasks.algorithms.maps.gradient import LOCAL
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.compute.on_device import OnDevice
 from roundweave.tasks.compute.scaled import Scaled
@@ -27,16 +25,13 @@ from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.numerics.devices import AUTO, CPU
 from roundweave.tasks.numerics.pinning import pinned
-from roundweave.tasks.own_code.code import Code, WithCode, short_name
+from roundweave.tasks.own_code.code import Code, WithCode
 
 TRIED = 32
 """How many examples of a partition a map is tried on, at most."""
 
 WHOLE_PRECISION = "float32"
 """The precision in which everything is computed in the dtype of the parameters."""
-
-WHOLE = ("Adafactor", "Muon")
-"""Optimizers that do not update each element of a parameter independently."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +91,18 @@ class Compute:
     def _here(self, map: Map) -> Mapper:
         """The object that computes a map on the processor."""
         if self.stacked > 1:
-            if why := unstackable(map):
+            if not (isinstance(map, LocalSteps) and says(map, "stackable")):
                 raise UsageError(
-                    f"stacked = {self.stacked} is for plain SGD from a shared start, not for {why}; "
+                    f"stacked = {self.stacked} is for plain SGD from a shared start, not for map {shown(map)}; "
                     "leave one of them out"
                 )
-            assert isinstance(map, LocalSteps)
             return StackedMapper(map, self.stacked)
         if self.ranks > 1:
-            if why := unsplittable(map):
-                raise UsageError(f"{why}; leave it out, or ranks")
+            if not says(map, "elementwise"):
+                raise UsageError(
+                    f"ranks = {self.ranks} is for maps that step each element by its own gradient alone, not for "
+                    f"map {shown(map)}; leave one of them out"
+                )
             return TensorParallel(map, ranks=self.ranks, shares=self.shares)
         return Mapper(map)
 
@@ -124,37 +121,10 @@ class Compute:
         return replace(self, shares=find_shares(objective, inputs, self.ranks, self.units, self.hybrid))
 
 
-def unstackable(map: Map) -> str | None:
-    """The part of a map that prevents stacking, None if there is none."""
-    if type(map) is not LocalSteps:
-        return f"map {type(map).__name__}"
-    others = {
-        f"optimizer {short_name(map.optimizer)}": map.optimizer != "SGD",
-        f"options {map.all_options}": bool(map.all_options),
-        f"clip_norm {map.clip_norm}": map.clip_norm is not None,
-        f"init {map.init}": map.init != "shared",
-        f"accumulate {map.accumulate}": map.accumulate > 1,
-        f"lr_schedule_by {map.lr_schedule_by}": map.lr_schedule_by != "round",
-    }
-    return next((name for name, given in others.items() if given), None)
-
-
-def unsplittable(map: Map) -> str | None:
-    """Why ranks cannot share the networks of a map; None if they can."""
-    if type(map) not in (Gradient, LocalSteps):
-        return f"map {type(map).__name__} is not for networks that ranks share"
-    own = isinstance(map, LocalSteps) and isinstance(map.optimizer, Code)
-    if isinstance(map, LocalSteps) and (map.clip_norm or own or map.optimizer in WHOLE):
-        what = "clip_norm" if map.clip_norm else f"optimizer = {short_name(map.optimizer)}"
-        return f"{what} needs all of a network's gradients in one place"
-    return None
-
-
 def whole_part(algorithm: Algorithm) -> str | None:
     """The reduce or apply that needs a whole network in one process; None if ranks can compute their shares."""
-    if type(algorithm.reduce) is not Mean:
-        return f"{algorithm.reduce}"
-    return None if isinstance(algorithm.apply, Sgd | Adaptive) else f"{algorithm.apply}"
+    parts = (algorithm.reduce, algorithm.apply)
+    return next((f"{part}" for part in parts if not says(part, "elementwise")), None)
 
 
 @dataclass(frozen=True)

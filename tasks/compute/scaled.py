@@ -102,6 +102,15 @@ class Scaled(Map):
     def extras(self) -> tuple[str, ...]:
         return self.map.extras
 
+    @property
+    def unit_slots(self) -> tuple[str, ...]:
+        """Those of the map: the scaler's two numbers have no such order."""
+        return self.map.unit_slots
+
+    @property
+    def fetch_ends_carry(self) -> bool:
+        return self.map.fetch_ends_carry
+
     def __call__(
         self, objective: Objective, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int
     ) -> Update:

@@ -18,7 +18,6 @@ from distributed import Client, Future
 from roundweave.storage.errors import ClusterError, StoreError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.log import CommitLog
-from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
@@ -112,7 +111,7 @@ class GraphExecutor:
 
         Ends early after a commit that says to stop. Raises `ClusterError` if work is lost too often.
         """
-        rounds, asynchronous = range(first, last + 1), isinstance(job.work.algorithm.when, Asynchronous)
+        rounds, asynchronous = range(first, last + 1), job.work.algorithm.when.asynchronous
         compute = partial(self._compute, job)
         for commit in self._despite_losses(job, rounds, compute, _resume_advice, by_deaths=asynchronous):
             yield commit
@@ -122,7 +121,7 @@ class GraphExecutor:
     def _compute(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
         """Yield the commits of rounds, which may end before the last one; see `_despite_losses`."""
         job = job.run_by("graph")
-        if isinstance(job.work.algorithm.when, Asynchronous):
+        if job.work.algorithm.when.asynchronous:
             return self._serve(job, rounds)
         return self._submit("commit", self.tasks.of_window, job, rounds, losses, job.attempt.open().log)
 

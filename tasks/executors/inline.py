@@ -8,7 +8,6 @@ from functools import partial
 from typing import Self, TypeVar
 
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.parameter_server.server import OrderedServer
 from roundweave.tasks.numerics.memory import trim_memory
@@ -59,7 +58,7 @@ class InlineExecutor:
         """
         job = job.run_by("inline")
         self._begin(job)
-        asynchronous = isinstance(job.work.algorithm.when, Asynchronous)
+        asynchronous = job.work.algorithm.when.asynchronous
         # If the store is slow, the next round's maps do not wait until a round is stored.
         committer = Committer(job, ahead=job.attempt.open().tensors.slow, closing=last)
         with watched(self.patience, self.notice):

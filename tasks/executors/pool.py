@@ -12,7 +12,6 @@ from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
 from roundweave.storage.errors import ClusterError, StoreError, listed
-from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.executors.clusters.watching import Lost, Watch
 from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, usable_workers
 from roundweave.tasks.executors.on_worker import reach, run_step
@@ -200,7 +199,7 @@ class WorkerPool:
             self.deaths.update(at or ([] if lost.partition is None else [lost.partition]))
             self.out_of_memory += bool(lost.memory)
             again = _parts(job, (*lost.working, *lost.finished), ("map", *PUSHES))
-            of = "push" if job and isinstance(job.work.algorithm.when, Asynchronous) else "round"
+            of = "push" if job and job.work.algorithm.when.asynchronous else "round"
             self.notice(_lost_line(lost, [number for number, _ in again], [part for _, part in again], of))
             if self.out_of_memory == STARVED:
                 what = f"{self.suspects()}{STARVED} workers ran out of memory in a row ({lost.memory})"

@@ -21,7 +21,6 @@ from distributed.client import FuturesCancelledError
 
 from roundweave.storage.errors import ClusterError
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.compute.compute import whole_part
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.workers import (
@@ -153,7 +152,7 @@ class RanksExecutor(GraphExecutor):
     def _can(self, job: Job) -> bool:
         """Whether ranks can do the job: there are enough workers, each a process of its own with an address."""
         workers = {each: at for each, at in processes(self.client).items() if each not in self.pool.blind}
-        if isinstance(job.work.algorithm.when, Asynchronous) or self._notifies_why_not(job, len(workers)):
+        if job.work.algorithm.when.asynchronous or self._notifies_why_not(job, len(workers)):
             return False
         if self._would_send_plain(workers):
             return False

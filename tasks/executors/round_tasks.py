@@ -8,7 +8,6 @@ from typing import Any
 
 from distributed import Future
 
-from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.executors.on_worker import (
     commit_and_hold,
     elsewhere,
@@ -92,7 +91,7 @@ class RoundTasks:
         `mapped` are the keys of the maps. Tasks that call `fold` are added to the graph if there are many.
         """
         rules, round, number = job.work.algorithm, Task(*mapped[0]).round, 0
-        if rules.reduce.gathers or isinstance(rules.when, Asynchronous):
+        if rules.reduce.gathers or rules.when.asynchronous:
             return mapped
         for groups in job.plan.folds(self.fan_in):
             results, mapped = mapped, []

@@ -11,7 +11,7 @@ from roundweave.storage.upkeep.keep import All, Keep
 from roundweave.storage.values.state import State
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.topology import Topology
-from roundweave.tasks.algorithms.when import Asynchronous, Order
+from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.partitions import Partitions
@@ -68,7 +68,7 @@ class Work(WithCode):
     @property
     def rotating(self) -> bool:
         """Whether a parameter server has a cohort, whose partitions give way to others."""
-        return self.partitions.cohort is not None and isinstance(self.algorithm.when, Asynchronous)
+        return self.partitions.cohort is not None and self.algorithm.when.asynchronous
 
     def cohort(self, round: int) -> tuple[int, ...] | None:
         """The partitions that take part in a round, ascending; None: all. Of a server it is the first cohort."""

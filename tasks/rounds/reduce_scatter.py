@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.algebra import says
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.shares import joined_update, nodes_share, state_share
@@ -19,8 +19,8 @@ LEAST_BYTES = 4 << 20
 
 
 def in_shares(job: Job, ranks: int) -> bool:
-    """Whether ranks reduce a job in shares: the reduce is a mean, and the state is large enough."""
-    return type(job.work.algorithm.reduce) is Mean and pays(job.attempt.open().schema.state_bytes, ranks)
+    """Whether ranks reduce a job in shares: the reduce goes by element, and the state is large enough."""
+    return says(job.work.algorithm.reduce, "elementwise") and pays(job.attempt.open().schema.state_bytes, ranks)
 
 
 def pays(size: int, ranks: int) -> bool:

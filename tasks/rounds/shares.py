@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from typing import Any
 
 import torch
 
+from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors
-from roundweave.tasks.algorithms.algebra import Algorithm, Node
-from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Sgd, Yogi
-from roundweave.tasks.algorithms.reduces.mean import Mean, WeightedSum
+from roundweave.tasks.algorithms.algebra import Algorithm, Node, says
 from roundweave.tasks.numerics.devices import moved
 
 SHARE_BYTES = 32 << 20
@@ -23,13 +23,13 @@ Nodes = Mapping[tuple[int, int], Node | None]
 
 def shares_of(algorithm: Algorithm, state: State) -> int:
     """In how many shares a state's round is to be computed: 1 if it is small, or if elements depend on others."""
-    if type(algorithm.reduce) is not Mean or type(algorithm.apply) not in (Sgd, Adam, Yogi, Adagrad):
+    if not (says(algorithm.reduce, "elementwise") and says(algorithm.apply, "elementwise")):
         return 1
     return max((vector.nbytes // SHARE_BYTES for vector in state.params.values()), default=1) or 1
 
 
 def nodes_share(nodes: Nodes, share: int, shares: int) -> Nodes:
-    """One share of the elements of nodes of a mean; `share` is its number, from 0."""
+    """One share of the elements of nodes of a reduce that goes by element; `share` is its number, from 0."""
     return {node: _node_share(value, share, shares) for node, value in nodes.items()}
 
 
@@ -78,15 +78,29 @@ def _place(whole: Vectors, values: Vectors, share: int, shares: int) -> None:
         place.copy_(values[name])
 
 
-def _node_share(node: Update | WeightedSum | None, share: int, shares: int) -> Update | WeightedSum | None:
-    """One share of a node, vectors (element,). Share 0 has all buffers; no share has what partitions carry."""
-    if node is None:
-        return None
-    return replace(
-        replace(node, carry={}) if isinstance(node, Update) else node,
-        direction=_span(node.direction, share, shares),
-        buffers=node.buffers if share == 0 else {},
-        extras={slot: _span(vectors, share, shares) for slot, vectors in node.extras.items()},
+def _node_share(node: Any, share: int, shares: int) -> Any:
+    """One share of a node: of an update, or of what holds vectors (element,) under the names that an update does.
+
+    Share 0 has all buffers; no share has what partitions carry. Raises `UsageError` for vectors of other names.
+    """
+    cuts: dict[str, Callable[[Any], Any]] = {
+        "direction": lambda vectors: _span(vectors, share, shares),
+        "buffers": lambda vectors: vectors if share == 0 else {},
+        "extras": lambda slots: {slot: _span(vectors, share, shares) for slot, vectors in slots.items()},
+        "carry": lambda slots: {},
+    }
+    if isinstance(node, tuple):
+        return tuple(_node_share(each, share, shares) for each in node)
+    if is_dataclass(node) and not isinstance(node, type):
+        given = vars(node).items()
+        return replace(node, **{n: cuts[n](v) if n in cuts else _node_share(v, share, shares) for n, v in given})
+    return moved(node, _refused)
+
+
+def _refused(tensor: torch.Tensor) -> torch.Tensor:
+    raise UsageError(
+        "the reduce says that it is elementwise, and its nodes have tensors that are no direction, buffers or "
+        "extras of an update or a dataclass; name them so, or let it not say so"
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors
-from roundweave.tasks.algorithms.algebra import Apply
+from roundweave.tasks.algorithms.algebra import Apply, says
 from roundweave.tasks.numerics.dtypes import accumulator
 
 
@@ -20,8 +20,9 @@ class KeepExtras(Apply):
     """Wraps another apply, and keeps in its memory the mean over all partitions of what their extras add up to.
 
     Extras are changes: the mean of a round's is added in the proportion of the `partitions` whose updates were
-    accepted, |S| / N in Karimireddy et al. 2020, Algorithm 1, line 17. Before round 1 they are zeros. The maps of
-    the next round can use them, such as SCAFFOLD's control variate.
+    accepted, |S| / N in Karimireddy et al. 2020, Algorithm 1, line 17. If not `of_all`, it is added as it is, so
+    that the mean is that over those of a round, whoever took part. Before round 1 they are zeros. The maps of the
+    next round can use them, such as SCAFFOLD's control variate.
 
     >>> from roundweave.tasks.algorithms.applies.optimizers import Sgd
     >>> KeepExtras(Sgd(), ("control",)).init({"float32": torch.ones(2)})
@@ -31,11 +32,22 @@ class KeepExtras(Apply):
     apply: Apply
     slots: tuple[str, ...]
     partitions: int | None = None
+    of_all: bool = True
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether the inner apply is: extras are added up by element."""
+        return says(self.apply, "elementwise")
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """The extras in its slots, and those that the inner apply keeps."""
+        return (*self.apply.keeps, *self.slots)
 
     def bound(self, objective: Any, partitions: Any) -> Self:
         """A copy that knows the number of partitions, and whose inner apply is bound, too."""
         inner = self.apply.bound(objective, partitions)
-        return replace(self, apply=inner, partitions=partitions.split.partitions)
+        return replace(self, apply=inner, partitions=partitions.split.partitions if self.of_all else None)
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """The memory of the inner apply, and zeros (elements,) per dtype for each of the extras."""
@@ -62,18 +74,6 @@ class KeepExtras(Apply):
 
 
 @dataclass(frozen=True)
-class KeepSum(KeepExtras):
-    """As `KeepExtras`, but the mean change of a round is added as it is, whoever took part.
-
-    The server's momentum of MimeLite is the mean over those of a round (Karimireddy et al. 2021, Algorithm 1).
-    """
-
-    def bound(self, objective: Any, partitions: Any) -> Self:
-        """A copy whose inner apply is bound."""
-        return replace(self, apply=self.apply.bound(objective, partitions))
-
-
-@dataclass(frozen=True)
 class Drift(Apply):
     """The mean of the networks, minus what partitions have drifted so far (FedDyn, Acar et al. 2021, Algorithm 1).
 
@@ -82,6 +82,7 @@ class Drift(Apply):
     """
 
     partitions: int | None = None
+    elementwise = True
 
     def bound(self, objective: Any, partitions: Any) -> Drift:
         """A copy that knows the number of partitions."""

@@ -31,6 +31,7 @@ class Sgd(Scheduled, Apply):
     lr: option.OuterLearningRate = 1.0
     momentum: option.OuterMomentum = 0.0
     nesterov: option.Nesterov = False
+    elementwise = True
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """A velocity of zeros if there is momentum, else nothing."""
@@ -111,6 +112,7 @@ class Adam(Adaptive):
     """
 
     beta2: option.SecondDecay = 0.99
+    elementwise = True
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
         """(elements,) and (elements,) -> (elements,)."""
@@ -126,6 +128,7 @@ class Yogi(Adaptive):
     """
 
     beta2: option.SecondDecay = 0.99
+    elementwise = True
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
         """(elements,) and (elements,) -> (elements,)."""
@@ -141,6 +144,7 @@ class Adagrad(Adaptive):
     """
 
     beta1: option.FirstDecay = 0.0
+    elementwise = True
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
         """(elements,) and (elements,) -> (elements,)."""

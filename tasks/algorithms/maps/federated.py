@@ -118,6 +118,11 @@ class Agnostic(LocalSteps):
         """The weight, and what the optimizer keeps, each one vector (elements,) per dtype."""
         return ("weight", *super().carry)
 
+    @property
+    def unit_slots(self) -> tuple[str, ...]:
+        """All but the weight, which is one number."""
+        return tuple(slot for slot in super().unit_slots if slot != "weight")
+
     def __call__(
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
@@ -142,6 +147,7 @@ class MimeLite(LocalSgd):
 
     beta: Decay = 0.9
     extras = ("momentum",)
+    extras_of_all = False
 
     def __call__(
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int

@@ -38,6 +38,7 @@ class Gradient(Map):
     """
 
     batch_size: option.BatchSize = None
+    elementwise = True
 
     def __post_init__(self) -> None:
         option.check_options(self)
@@ -77,6 +78,7 @@ class Downpour(Scheduled, Map):
     batch_size: option.BatchSize = 32
     push_every: option.PushEvery = 1
     fetch_every: option.FetchEvery = 1
+    fetch_ends_carry = True
 
     @property
     def carry(self) -> tuple[str, ...]:

@@ -42,6 +42,9 @@ Optimizer = Annotated[
     BeforeValidator(kept_optimizer, json_schema_input_type=str | Code),
 ]
 
+WHOLE = ("Adafactor", "Muon")
+"""Optimizers of torch that do not update each element of a parameter by its own gradient alone."""
+
 Term = Callable[[str, torch.Tensor], torch.Tensor]
 """What is added to a parameter's gradient, given its name and value; all three have the parameter's shape."""
 
@@ -61,9 +64,7 @@ class LocalSgd(Scheduled, Map):
     (8, 0.05)
     """
 
-    either: ClassVar[tuple[str, str]] = ("local_steps", "local_epochs")
-    """Options of which only one may be given; a given one overrides the default of the other."""
-
+    either: ClassVar[tuple[str, ...]] = ("local_steps", "local_epochs")
     pseudo_gradient: ClassVar[bool] = True
 
     local_steps: option.LocalSteps = None
@@ -78,6 +79,10 @@ class LocalSgd(Scheduled, Map):
         super().__post_init__()
         if self.accumulate > 1 and self.batch_size is None:
             raise UsageError(f"accumulate = {self.accumulate} needs batches of a size; give batch_size")
+
+    @property
+    def needs_rounds(self) -> str:
+        return "" if self.lr_schedule_by == "round" else f"lr_schedule_by = {self.lr_schedule_by}"
 
     @property
     def step_size(self) -> int | None:
@@ -221,6 +226,25 @@ class LocalSteps(LocalSgd):
         object.__setattr__(self, "lr", 1.0)
 
     @property
+    def begins_apart(self) -> bool:
+        return self.init == "per-partition"
+
+    @property
+    def needs_rounds(self) -> str:
+        return f"init = {self.init}" if self.begins_apart else super().needs_rounds
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether a step of each parameter's element needs its own gradient alone."""
+        return not (self.clip_norm or isinstance(self.optimizer, Code) or self.optimizer in WHOLE)
+
+    @property
+    def stackable(self) -> bool:
+        """Whether it is plain SGD from the round's state, which partitions can take as one batched network."""
+        plain = self.is_plain and not self.clip_norm and self.accumulate == 1
+        return plain and not self.begins_apart and self.lr_schedule_by == "round"
+
+    @property
     def all_options(self) -> dict[str, Any]:
         """All options of the optimizer except its learning rate."""
         given = {"momentum": self.momentum, "nesterov": self.nesterov}
@@ -265,8 +289,7 @@ class LocalSteps(LocalSgd):
 
     def start(self, objective: Objective, state: State, seed: int) -> State:
         """The round's state, or in round 1 the partition's own initial weights if `init` says so."""
-        own = self.init == "per-partition" and state.round == 0
-        if not own:
+        if not (self.begins_apart and state.round == 0):
             return state
         device = next(iter(state.params.values())).device
         return moved(objective.seeded(seed).initial(), lambda tensor: tensor.to(device))

@@ -14,7 +14,7 @@ from pydantic import Field
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values import state as values
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import TensorSpec, Vectors, pack, views
+from roundweave.storage.values.tensors import TensorSpec, Vectors, pack
 from roundweave.tasks.algorithms.algebra import Reduce
 from roundweave.tasks.algorithms.reduces.table import find_reduce
 from roundweave.tasks.algorithms.reduces.tree import Gather, reduce_all
@@ -82,6 +82,7 @@ class Matched(Gather):
     temperature: float = 0.1
     examples: int = 500
     networks: Networks | None = field(default=None, repr=False, compare=False)
+    reorders = True
 
     def __post_init__(self) -> None:
         if self.soft is not None and self.to == "many":
@@ -186,13 +187,8 @@ def _aligned(
         return update
     layout = networks.objective.layout
     params = pack(layout.params, moved)
-    extras = {
-        name: pack(layout.params, networks.units.permute({**moved, **views(layout.params, vectors)}, permutation))
-        for name, vectors in update.extras.items()
-    }
     return replace(
         update,
         direction={dtype: start - params[dtype] for dtype, start in state.params.items()},
         buffers=pack(layout.buffers, moved),
-        extras=extras,
     )

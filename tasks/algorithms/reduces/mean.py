@@ -41,6 +41,7 @@ class Mean(Reduce):
     """
 
     weighted: bool = True
+    elementwise = True
 
     @torch.no_grad()
     def join(self, left: Node, right: Node) -> WeightedSum:

@@ -86,6 +86,8 @@ class Normalised(Reweighted):
     more.
     """
 
+    elementwise = True
+
     def share(self, update: Update) -> tuple[float, float, float]:
         """Weight over steps, and weight times steps."""
         steps, (_, weight, _) = update.metrics["walked"], self._weighed(update)
@@ -124,6 +126,8 @@ class Fair(Reweighted):
 @dataclass(frozen=True)
 class Worst(Reweighted):
     """The mean in which updates have the weights that the map `Agnostic` tells (Mohri et al. 2019)."""
+
+    elementwise = True
 
     def share(self, update: Update) -> tuple[float, float, float]:
         """One to the logarithm of its weight."""

@@ -33,11 +33,6 @@ class Robust(Gather):
     [2.0, -1.0]
     """
 
-    @property
-    def needs(self) -> int:
-        """The fewest updates that can be reduced."""
-        return 1
-
     def bound(self, objective: Any, partitions: Any) -> Self:
         """This reduce; raises `UsageError` if fewer partitions take part than the updates that it needs."""
         if partitions.taking_part < self.needs:
@@ -117,6 +112,8 @@ class Median(Robust):
     >>> Median().center(torch.tensor([[1.0, 5.0], [2.0, 4.0], [1e6, -1e6]])).tolist()
     [2.0, 4.0]
     """
+
+    elementwise = True
 
     def breakdown(self, updates: int) -> int:
         return (updates - 1) // 2

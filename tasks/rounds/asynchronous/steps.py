@@ -10,7 +10,6 @@ from roundweave.storage.rounds.commits import Arrival, InFlight, ServerRecord, U
 from roundweave.storage.values.digests import match_digest
 from roundweave.storage.values.state import Match, State, Update
 from roundweave.storage.values.tensors import Vectors
-from roundweave.tasks.algorithms.maps.gradient import Downpour
 from roundweave.tasks.algorithms.reduces.tree import fold_updates
 from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
 from roundweave.tasks.data.loading import Partition
@@ -53,7 +52,7 @@ def recorded_push(work: Work, partition: int, record: UpdateRecord, update: Upda
 def rules(work: Work) -> Asynchronous:
     """The asynchronous settings of some work; only for work whose `when` is `Asynchronous`."""
     when = work.algorithm.when
-    assert isinstance(when, Asynchronous)
+    assert when.asynchronous
     return when
 
 
@@ -92,7 +91,7 @@ def carried(work: Work, in_flight: InFlight, carry: Mapping[str, Vectors]) -> Ma
 
 
 def _begins_anew(work: Work, in_flight: InFlight) -> bool:
-    return isinstance(work.algorithm.map, Downpour) and rules(work).fetches(in_flight.push)
+    return work.algorithm.map.fetch_ends_carry and rules(work).fetches(in_flight.push)
 
 
 def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[Pushed]) -> Outcome:

@@ -8,7 +8,6 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.tensors import Vectors, views
 from roundweave.tasks.algorithms.topology import OWN, own_slots
-from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.numerics.dtypes import accumulator
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.steps import Outcome
@@ -57,4 +56,4 @@ def own_params(work: Work, store: RoundStore, after: Outcome) -> Callable[[int],
                 views(specs, params)[name].copy_(views(specs, vectors)[name])
         return params
 
-    return read if slots and not isinstance(work.algorithm.when, Asynchronous) else None
+    return read if slots and not work.algorithm.when.asynchronous else None
