@@ -122,7 +122,7 @@ class Preset:
         return with_needs(Algorithm(**made, when=self.when(**arguments["when"])))
 
 
-def part_options(part: Chosen) -> Mapping[str, tuple[Any, Any]]:
+def part_options(part: Any) -> Mapping[str, tuple[Any, Any]]:
     """The (type, default) of the options of a part; one that is made already, or the user's own, has none."""
     return options_of(part) if isinstance(part, type) else {}
 

@@ -292,7 +292,7 @@ def test_a_topology_alone_takes_its_algorithm_and_the_algorithm_alone_a_ring() -
         ({"topology": "none.json"}, "topology none.json cannot be read"),
         ({"init": "per-partition"}, "begin from one network; leave init out"),
         ({"stacked": 2}, "not for map OwnNetwork"),
-        ({"ranks": 2}, "map OwnNetwork is not for networks that ranks share"),
+        ({"ranks": 2}, r"ranks = 2 is for maps .*, not for map OwnNetwork\(\)"),
         ({"outer_lr": 0.5}, "algorithm d_psgd takes no outer_lr"),
         ({"apply": "adam"}, "the state is the mean of all networks: leave apply out"),
         ({"apply": "sgd", "outer_lr": 0.5}, "the state is the mean of all networks: leave apply out"),

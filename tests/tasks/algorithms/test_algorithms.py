@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from roundweave.storage.errors import RoundweaveError, UsageError
 from roundweave.tasks.algorithms.algebra import Algorithm
-from roundweave.tasks.algorithms.applies.memory import KeepExtras, KeepSum
+from roundweave.tasks.algorithms.applies.memory import KeepExtras
 from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Sgd
 from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, Scaffold
 from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
@@ -97,8 +97,12 @@ def test_each_part_of_any_algorithm_can_be_replaced() -> None:
     assert build_algorithm("sync_sgd", {}, {"reduce": "krum:1"}).reduce == Krum(1)
     controlled = build_algorithm("fed_avg", {"outer_momentum": 0.9}, {"map": "scaffold"})
     assert controlled == Algorithm(Scaffold(), Mean(), KeepExtras(Sgd(1.0, 0.9), ("control",)))
-    assert build_algorithm("fed_avg", {}, {"map": "mime_lite"}).apply == KeepSum(Sgd(), ("momentum",))
-    assert build_algorithm("mime_lite", {}, {"apply": "adam"}).apply == KeepSum(Adam(), ("momentum",))
+    assert build_algorithm("fed_avg", {}, {"map": "mime_lite"}).apply == KeepExtras(
+        Sgd(), ("momentum",), of_all=False
+    )
+    assert build_algorithm("mime_lite", {}, {"apply": "adam"}).apply == KeepExtras(
+        Adam(), ("momentum",), of_all=False
+    )
     assert build_algorithm("mime_lite", {}, {"map": "scaffold"}).apply == KeepExtras(Sgd(), ("control",))
     assert build_algorithm("mime_lite", {}, {"map": "local_steps"}).apply == Sgd()
     matched = build_algorithm("fed_prox", {"match": "activations", "average": "median"}, {"reduce": "matched"})

@@ -184,11 +184,11 @@ def test_ranks_that_share_a_network_stay_however_long_their_rounds(train, client
 
 
 def test_a_reduce_that_needs_whole_networks_has_them(train, client, fields, caplog) -> None:
-    fields = fields | {"ranks": 2, "rounds": 3, "reduce": "median"}
+    fields = fields | {"ranks": 2, "rounds": 3, "reduce": "trimmed_mean:1"}
     reference = train(**fields, name="reference")
     run = train(RanksExecutor(client), 3, **fields, name="there")
     assert run.digest == reference.digest
-    assert lines(caplog) == ["Median() needs whole networks in one place: each has the whole network"]
+    assert lines(caplog) == ["TrimmedMean(f=1) needs whole networks in one place: each has the whole network"]
 
 
 WIDE = """

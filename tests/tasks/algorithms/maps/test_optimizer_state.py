@@ -19,6 +19,7 @@ from roundweave.tasks.algorithms.maps.backprop import batches
 from roundweave.tasks.algorithms.maps.corrected import Elastic
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizer_state import Slot, find_slots
+from roundweave.tasks.algorithms.reduces.matched import Matched
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.algorithms.table import build_algorithm
@@ -235,8 +236,26 @@ def test_a_map_that_is_not_bound_does_not_forget() -> None:
 
 
 def test_a_reduce_that_orders_units_anew_is_refused() -> None:
-    with pytest.raises(UsageError, match="carried keeps the order of units that matched changes"):
-        build_algorithm("matched", {"optimizer_state": "carried"})
-    for name in ("scaffold", "fed_dyn", "mime_lite"):
-        with pytest.raises(UsageError, match="goes by vectors in the order of units that matched changes"):
+    matched = build_algorithm("matched", {"optimizer": "Adam", "optimizer_state": "carried"})
+    says = "map LocalSteps goes by step, exp_avg, exp_avg_sq in the order of units, which reduce Matched changes"
+    with pytest.raises(UsageError, match=says):
+        replace(matched, map=matched.map.bound(objective(), None))
+    slots = {"scaffold": "control", "fed_dyn": "drift", "mime_lite": "momentum", "easgd": "own", "d_psgd": "own"}
+    for name, slot in slots.items():
+        with pytest.raises(UsageError, match=f"goes by {slot}.* in the order of units"):
             build_algorithm(name, {}, {"reduce": "matched"})
+    assert build_algorithm("afl", {}, {"reduce": "matched"}).map.carry == ("weight",)
+
+
+def test_a_map_of_ones_own_says_which_of_its_slots_have_the_order_of_units() -> None:
+    class Own(LocalSteps):
+        carry = ("seen", "moved")
+
+    class Counting(Own):
+        unit_slots = ()
+
+    with pytest.raises(
+        UsageError, match=r"Own goes by seen, moved .*; leave one out, or let .* say in unit_slots"
+    ):
+        Algorithm(Own(), Matched(), Sgd())
+    assert Algorithm(Counting(), Matched(), Sgd()).map.carry == ("seen", "moved")

@@ -210,10 +210,13 @@ def test_random_numbers_that_only_a_rest_of_a_batch_draws_are_found_out(own) -> 
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"optimizer": "Adam"}, "not for optimizer Adam; leave one of them out"),
-        ({"optimizer_options": {"momentum": 0.9}}, "not for options {'momentum': 0.9}"),
-        ({"clip_norm": 1.0}, "not for clip_norm 1.0"),
-        ({"init": "per-partition"}, "not for init per-partition"),
+        (
+            {"optimizer": "Adam"},
+            r"not for map LocalSteps\(local_steps=1, optimizer='Adam'\); leave one of them out",
+        ),
+        ({"optimizer_options": {"momentum": 0.9}}, "not for map LocalSteps.*optimizer_options={'momentum': 0.9}"),
+        ({"clip_norm": 1.0}, "not for map LocalSteps.*clip_norm=1.0"),
+        ({"init": "per-partition"}, "not for map LocalSteps.*init='per-partition'"),
     ],
 )
 def test_options_that_cannot_be_stacked_are_refused_by_name(fields, says) -> None:

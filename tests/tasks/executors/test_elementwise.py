@@ -1,0 +1,125 @@
+"""Law 3 for parts that take a norm of whole vectors, and for those that say that they go by element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from distributed import Client
+
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
+from tests.tasks.executors.deeds import lines
+
+SOURCE = """
+from dataclasses import dataclass, replace
+import torch
+import roundweave as rw
+
+def unit(vectors):
+    norm = torch.stack([vector.double().square().sum() for vector in vectors.values()]).sum().sqrt()
+    return {dtype: (vector / norm).to(vector.dtype) for dtype, vector in vectors.items()}
+
+class UnitSteps(rw.Sgd):
+    def __call__(self, state, update):
+        return super().__call__(state, replace(update, direction=unit(update.direction)))
+
+class UnitMean(rw.Mean):
+    def finish(self, state, node):
+        update = super().finish(state, node)
+        return replace(update, direction=unit(update.direction))
+
+@dataclass(frozen=True)
+class Signs(rw.Apply):
+    elementwise = True
+    def __call__(self, state, update):
+        params = {k: v - 0.01 * update.direction[k].sign() for k, v in state.params.items()}
+        return replace(state, params=params, buffers=update.buffers or state.buffers, round=state.round + 1)
+
+class Midrange(rw.Gather):
+    elementwise = True
+    def __call__(self, state, updates):
+        every = {k: torch.stack([update.direction[k] for update in updates]) for k in state.params}
+        middle = {k: (each.amin(0) + each.amax(0)) / 2 for k, each in every.items()}
+        return replace(rw.reduce_all(rw.Mean(), state, updates), direction=middle)
+
+class Listed(rw.Mean):
+    elementwise = True
+    def join(self, left, right):
+        return [left, right]
+
+MAP = rw.LocalSteps(local_steps=2)
+def norm_apply(): return rw.Algorithm(MAP, rw.Mean(), UnitSteps())
+def norm_reduce(): return rw.Algorithm(MAP, UnitMean(), rw.Sgd())
+def by_element(): return rw.Algorithm(MAP, Midrange(), Signs())
+def listed(): return rw.Algorithm(MAP, Listed(), rw.Sgd())
+"""
+SMALL = """
+from roundweave.tasks.rounds import reduce_scatter, shares
+shares.SHARE_BYTES, reduce_scatter.LEAST_BYTES = 512, 0
+"""
+"""Has vectors of a kilobyte reduced and applied in shares, also on workers, which load the file."""
+
+FIELDS = {"data": "digits", "model": "mlp", "model_options": {"hidden": 33}, "partitions": 3, "rounds": 3}
+ALGORITHMS = ("norm_apply", "norm_reduce", "by_element")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Client]:
+    """Three workers of their own, since what `SMALL` sets stays in them."""
+    with connect(None, 3) as client:
+        yield client
+
+
+@pytest.fixture
+def small(own, monkeypatch) -> str:
+    """The file of the parts, in whose runs large vectors are small."""
+    for name in ("shares.SHARE_BYTES", "reduce_scatter.LEAST_BYTES"):
+        monkeypatch.setattr(f"roundweave.tasks.rounds.{name}", 1 << 30)  # set back after the test
+    return own(SOURCE + SMALL, "small")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_part_has_the_same_bits_whole_and_in_shares_whoever_computes_it(
+    train, client, own, small, algorithm
+) -> None:
+    whole = train(**FIELDS, algorithm=f"{own(SOURCE)}:{algorithm}", name="whole")
+    for executor in (None, GraphExecutor(client), RanksExecutor(client)):
+        run = train(executor, 3, **FIELDS, algorithm=f"{small}:{algorithm}", name=type(executor).__name__)
+        assert run.digest == whole.digest
+    assert run.round(-1).commit.executor == "ranks"
+    assert run.replay("all").identical
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_ranks_that_share_a_network_share_only_what_goes_by_element(
+    train, client, small, caplog, algorithm
+) -> None:
+    fields = FIELDS | {"ranks": 2, "algorithm": f"{small}:{algorithm}"}
+    whole = train(**fields, name="whole")
+    run = train(RanksExecutor(client), 3, **fields, name="there")
+    assert run.digest == whole.digest
+    says = {"norm_apply": "UnitSteps(", "norm_reduce": "UnitMean("}.get(algorithm)
+    assert [line.startswith(says) for line in lines(caplog)] == ([True] if says else [])
+    assert run.round(-1).commit.executor == ("graph" if says else "ranks")
+
+
+def test_nodes_that_cannot_be_cut_are_refused_in_a_line(train, small) -> None:
+    with pytest.raises(UsageError, match="its nodes have tensors that are no direction, buffers or extras"):
+        train(**FIELDS, algorithm=f"{small}:listed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["norm_apply", "by_element"])
+def test_a_network_of_72_megabytes_has_the_same_bits_in_shares(train, client, own, monkeypatch, algorithm) -> None:
+    fields = FIELDS | {
+        "model_options": {"hidden": 240_000},
+        "rounds": 2,
+        "algorithm": f"{own(SOURCE)}:{algorithm}",
+    }
+    runs = [train(**fields, name="shares"), train(RanksExecutor(client), 2, **fields, name="ranks")]
+    monkeypatch.setattr("roundweave.tasks.rounds.shares.SHARE_BYTES", 1 << 30)
+    whole = train(**fields, name="whole")
+    assert [run.digest for run in runs] == [whole.digest] * 2
