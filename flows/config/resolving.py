@@ -20,7 +20,7 @@ from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.places.addresses import full_address
 from roundweave.storage.runs.names import is_run, run_address
 from roundweave.storage.runs.run import open_stored
-from roundweave.tasks.algorithms.algebra import Algorithm, Reduce
+from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, find_topology
 from roundweave.tasks.algorithms.when import Asynchronous, Order
@@ -209,7 +209,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
         return _filled(config, evaluate_every=1, keep="all")
     in_flight = config.drawn.size if config.drawn else config.partitions
     more = "a larger cohort" if config.drawn else "more partitions"
-    _check_buffer(algorithm.when, algorithm.reduce, in_flight, more)
+    _check_buffer(algorithm.when, in_flight, more)
     if config.resplit_every is not None:
         raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
     if config.drawn and algorithm.when.fetch_every > algorithm.when.push_every:
@@ -228,16 +228,12 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     return _filled(config, evaluate_every=every, keep=KEPT)
 
 
-def _check_buffer(when: Asynchronous, reduce: Reduce, in_flight: int, more: str) -> None:
-    """Raise `UsageError` if a server's buffer is never full, or has fewer updates than its reduce needs."""
+def _check_buffer(when: Asynchronous, in_flight: int, more: str) -> None:
+    """Raise `UsageError` if a server's buffer is never full."""
     if when.buffer > in_flight:
         raise UsageError(
             f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
             f"smaller buffer or {more}"
-        )
-    if reduce.needs > when.buffer:
-        raise UsageError(
-            f"{reduce} needs {reduce.needs} updates, and a buffer has {when.buffer}; give a larger buffer"
         )
 
 

@@ -21,6 +21,9 @@ from roundweave.storage.errors import ShapeMismatch
 Vectors = Mapping[str, torch.Tensor]
 """One contiguous vector, (element,), by the name of its logical dtype, such as ``{"float32": ...}``."""
 
+Slots = Mapping[str, Vectors]
+"""Vectors by the name of a slot: what a partition carries, what it sends as extras, or what an apply remembers."""
+
 
 FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 

@@ -33,13 +33,12 @@ partitions' numbers:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import TensorSpec, Vectors
+from roundweave.storage.values.tensors import Slots, TensorSpec, Vectors
 from roundweave.tasks.algorithms.when import SYNCHRONOUS, When
 
 Node = Any
@@ -120,10 +119,8 @@ class Map(Part, Protocol):
         """The slots of carry and extras that are vectors in the order of the units, as parameters are."""
         return (*self.carry, *self.extras)
 
-    @property
-    def extras_of_all(self) -> bool:
-        """Whether the server keeps the mean of the extras over all partitions, or over those that took part."""
-        return True
+    extras_of_all: ClassVar[bool] = True
+    """Whether the server keeps the mean of the extras over all partitions, or over those that took part."""
 
     @property
     def fetch_ends_carry(self) -> bool:
@@ -140,14 +137,10 @@ class Map(Part, Protocol):
         """The option by which all partitions must begin a round together; empty if they need not."""
         return ""
 
-    @property
-    def pseudo_gradient(self) -> bool:
-        """Whether the direction is the start minus the arrived parameters, with all that changed these."""
-        return False
+    pseudo_gradient: ClassVar[bool] = False
+    """Whether the direction is the start minus the arrived parameters, with all that changed these."""
 
-    def __call__(
-        self, objective: Any, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
         """The partition's update; `seed` is drawn from (run seed, round, partition).
 
         Direction, extras and carry have one vector (elements,) per dtype, as the state's parameters do.
@@ -164,20 +157,16 @@ class Reduce(Part, Protocol):
         (False, True)
     """
 
-    @property
-    def gathers(self) -> bool:
-        """Whether a node is as large as all updates in it, so that nothing is gained by joining on the way."""
-        return False
+    gathers: ClassVar[bool] = False
+    """Whether a node is as large as all updates in it, so that nothing is gained by joining on the way."""
 
     @property
     def needs(self) -> int:
         """The fewest updates that can be reduced."""
         return 1
 
-    @property
-    def reorders(self) -> bool:
-        """Whether it brings the units of networks into another order than their maps left them in."""
-        return False
+    reorders: ClassVar[bool] = False
+    """Whether it brings the units of networks into another order than their maps left them in."""
 
     @property
     def matches(self) -> tuple[TensorSpec, ...]:
@@ -204,7 +193,7 @@ class Apply(Part, Protocol):
         tensor([0.5000, 0.5000])
     """
 
-    def init(self, params: Vectors) -> Mapping[str, Vectors]:
+    def init(self, params: Vectors) -> Slots:
         """Its memory before the first round: slots shaped as the parameters, none unless it says so."""
         return {}
 
@@ -242,14 +231,12 @@ class Algorithm:
     when: When = SYNCHRONOUS
 
     def __post_init__(self) -> None:
-        for name, part, base in (
-            ("map", self.map, Map),
-            ("reduce", self.reduce, Reduce),
-            ("apply", self.apply, Apply),
-        ):
+        parts: dict[type, Part] = {Map: self.map, Reduce: self.reduce, Apply: self.apply}
+        for base, part in parts.items():
             # Inherited by name, not by shape: isinstance would ask a Protocol for its members only.
             if base not in type(part).__mro__:
-                raise UsageError(f"{name} {type(part).__name__} must inherit roundweave.{base.__name__}")
+                who = f"{base.__name__.lower()} {type(part).__name__}"
+                raise UsageError(f"{who} must inherit roundweave.{base.__name__}")
         if self.when.asynchronous and (option := self.map.needs_rounds):
             raise UsageError(f"{option} needs rounds in which all partitions begin together; leave it out")
         if self.reduce.reorders and (slots := self.map.unit_slots):
@@ -260,10 +247,15 @@ class Algorithm:
             )
 
     def bound(self, objective: Any, partitions: Any) -> Algorithm:
-        """The algorithm with each part bound to a run's networks and partitions."""
-        return replace(
-            self,
-            map=self.map.bound(objective, partitions),
-            reduce=self.reduce.bound(objective, partitions),
-            apply=self.apply.bound(objective, partitions),
-        )
+        """The algorithm with each part bound to a run's networks and partitions.
+
+        Raises `UsageError` for a reduce that needs more updates than a round has.
+        """
+        updates, needed = self.when.updates(partitions.taking_part), self.reduce.needs
+        if updates < needed:
+            raise UsageError(
+                f"{self.reduce} needs {needed} updates, and a round has {updates}; use more partitions, a larger "
+                "buffer, or another reduce"
+            )
+        to = (objective, partitions)
+        return replace(self, map=self.map.bound(*to), reduce=self.reduce.bound(*to), apply=self.apply.bound(*to))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors
+from roundweave.storage.values.tensors import Slots
 from roundweave.tasks.algorithms.algebra import Map
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Mapper:
         objective: Any,
         state: State,
         examples: Sequence[Any],
-        carries: Sequence[Mapping[str, Vectors]],
+        carries: Sequence[Slots],
         seeds: Sequence[int],
     ) -> list[Update]:
         """Map up to `at_once` partitions from the same state. Each update is as if it were mapped alone.
@@ -45,9 +45,7 @@ class Mapper:
         given = zip(examples, carries, seeds, strict=True)
         return [self.update(objective, state, *each) for each in given]
 
-    def update(
-        self, objective: Any, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def update(self, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
         """The update of one partition."""
         return self.map(objective, state, examples, carry, seed)
 

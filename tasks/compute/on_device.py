@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -11,7 +11,7 @@ import torch
 
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors
+from roundweave.storage.values.tensors import Slots
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.examples import Examples, Move
 from roundweave.tasks.networks.objective import Objective
@@ -43,7 +43,7 @@ class OnDevice(Mapper):
         objective: Objective,
         state: State,
         examples: Sequence[Examples],
-        carries: Sequence[Mapping[str, Vectors]],
+        carries: Sequence[Slots],
         seeds: Sequence[int],
     ) -> list[Update]:
         def mapped(to: Move) -> list[Update]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors
+from roundweave.storage.values.tensors import Slots
 from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
@@ -111,9 +111,7 @@ class Scaled(Map):
     def fetch_ends_carry(self) -> bool:
         return self.map.fetch_ends_carry
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Any, carry: Slots, seed: int) -> Update:
         """The map's update. Its metrics also tell the scale after the round and how many steps were skipped."""
         [(dtype, params)] = state.params.items()
         if len(params) < 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -10,7 +9,7 @@ import torch
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors
+from roundweave.storage.values.tensors import Slots, Vectors
 from roundweave.tasks.algorithms.algebra import Apply, says
 from roundweave.tasks.numerics.dtypes import accumulator
 
@@ -49,7 +48,7 @@ class KeepExtras(Apply):
         inner = self.apply.bound(objective, partitions)
         return replace(self, apply=inner, partitions=partitions.split.partitions if self.of_all else None)
 
-    def init(self, params: Vectors) -> Mapping[str, Vectors]:
+    def init(self, params: Vectors) -> Slots:
         """The memory of the inner apply, and zeros (elements,) per dtype for each of the extras."""
         zeros = {slot: {k: torch.zeros_like(p) for k, p in params.items()} for slot in self.slots}
         inner = self.apply.init(params)
@@ -88,7 +87,7 @@ class Drift(Apply):
         """A copy that knows the number of partitions."""
         return replace(self, partitions=partitions.split.partitions)
 
-    def init(self, params: Vectors) -> Mapping[str, Vectors]:
+    def init(self, params: Vectors) -> Slots:
         """No drift yet, zeros (elements,) per dtype."""
         return {"drift": {name: torch.zeros_like(vector) for name, vector in params.items()}}
 
@@ -105,7 +104,7 @@ class Drift(Apply):
         return replace(state, params=params, buffers=buffers, memory={"drift": drift}, round=state.round + 1)
 
 
-def kept_memory(apply: Apply, state: State) -> Mapping[str, Vectors]:
+def kept_memory(apply: Apply, state: State) -> Slots:
     """An apply's memory in a given state: the state's vectors of the same names, else new ones.
 
     Vectors are (element,) by dtype.

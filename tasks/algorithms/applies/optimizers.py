@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors
+from roundweave.storage.values.tensors import Slots, Vectors
 from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.algebra import Apply
 from roundweave.tasks.algorithms.applies.schedules import Scheduled
@@ -33,7 +32,7 @@ class Sgd(Scheduled, Apply):
     nesterov: option.Nesterov = False
     elementwise = True
 
-    def init(self, params: Vectors) -> Mapping[str, Vectors]:
+    def init(self, params: Vectors) -> Slots:
         """A velocity of zeros if there is momentum, else nothing."""
         return {"velocity": {k: torch.zeros_like(p) for k, p in params.items()}} if self.momentum else {}
 
@@ -82,7 +81,7 @@ class Adaptive(Scheduled, Apply):
         """The next second moment, made of the last one and the direction's square; all are (elements,)."""
         raise NotImplementedError
 
-    def init(self, params: Vectors) -> Mapping[str, Vectors]:
+    def init(self, params: Vectors) -> Slots:
         """The initial moments, each a vector (elements,) per dtype."""
         first = {name: torch.zeros_like(param) for name, param in params.items()}
         return {"first": first, "second": {k: torch.full_like(p, self.tau**2) for k, p in params.items()}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -11,7 +10,7 @@ import torch
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors, views
+from roundweave.storage.values.tensors import Slots, views
 from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.maps.local_steps import LocalSgd, LocalSteps
 from roundweave.tasks.algorithms.topology import OWN
@@ -38,9 +37,7 @@ class FedProx(LocalSteps):
 
     mu: option.Proximity = 0.1
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
         start = views(objective.layout.params, state.params)
 
@@ -66,9 +63,7 @@ class Scaffold(LocalSgd):
 
     carry = extras = ("control",)
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; direction and control variate are one vector (elements,) per dtype."""
         if "control" not in state.memory:
             raise UsageError("SCAFFOLD needs the server's control variate: wrap its apply in KeepExtras")
@@ -114,9 +109,7 @@ class OwnNetwork(LocalSteps):
         if self.init != "shared":
             raise UsageError("networks of partitions' own begin from one network; leave init out")
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
         own = carry.get(OWN, state.params)
         arrived, update = self.train(objective, replace(state, params=own), examples, seed, carry=carry)
@@ -145,9 +138,7 @@ class Elastic(OwnNetwork):
         bound = super().bound(objective, partitions)
         return replace(bound, elasticity=self.elasticity or FORCE / partitions.split.partitions)
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
         assert self.elasticity is not None
         own, moves = carry.get(OWN, state.params), dict[str, Any]()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Annotated, Any, Self
@@ -13,7 +12,7 @@ from pydantic import Field
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors, views
+from roundweave.storage.values.tensors import Slots, views
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSgd, LocalSteps
 from roundweave.tasks.data.examples import Examples
@@ -42,9 +41,7 @@ class FedDyn(LocalSteps):
         """g, and what the optimizer keeps, each one vector (elements,) per dtype."""
         return ("drift", *super().carry)
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; direction and g are one vector (elements,) per dtype."""
         own = carry.get("drift") or {name: torch.zeros_like(vector) for name, vector in state.params.items()}
         start, g = (views(objective.layout.params, vectors) for vectors in (state.params, own))
@@ -65,9 +62,7 @@ class FedNova(LocalSgd):
     are equal.
     """
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
         update = self.walk(objective, state, examples, seed)
         walked = math.fsum(self.rates(state, self.count(len(examples)))) / self.lr
@@ -81,9 +76,7 @@ class FairSteps(LocalSteps):
     The metrics are ``start_loss``, of all its examples, and ``rate``, the mean learning rate of the steps.
     """
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
         update = self.walk(objective, state, examples, seed, carry=carry)
         start, rates = start_loss(objective, state, examples), self.rates(state, self.count(len(examples)))
@@ -123,9 +116,7 @@ class Agnostic(LocalSteps):
         """All but the weight, which is one number."""
         return tuple(slot for slot in super().unit_slots if slot != "weight")
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
         update = self.walk(objective, state, examples, seed, carry=carry)
         own = carry.get("weight") or {name: torch.zeros_like(vector) for name, vector in state.params.items()}
@@ -149,9 +140,7 @@ class MimeLite(LocalSgd):
     extras = ("momentum",)
     extras_of_all = False
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; direction and momentum are one vector (elements,) per dtype."""
         server = state.memory["momentum"]
         terms = views(objective.layout.params, {name: self.beta * vector for name, vector in server.items()})

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors, pack
+from roundweave.storage.values.tensors import Slots, pack
 from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.applies.schedules import Scheduled
@@ -43,9 +42,7 @@ class Gradient(Map):
     def __post_init__(self) -> None:
         option.check_options(self)
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Do one forward and one backward pass; the direction is one vector (elements,) per dtype."""
         network = objective.network(state)
         batch = next(batches(examples, self.batch_size, 1, seed))
@@ -85,9 +82,7 @@ class Downpour(Scheduled, Map):
         """The replica's parameters, one vector (elements,) per dtype; nothing if it fetches after each push."""
         return ("replica",) if self.fetch_every > self.push_every else ()
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; the direction is the sum of gradients, one vector (elements,) per dtype."""
         start = replace(state, params=carry.get("replica", state.params))
         network = objective.network(start)

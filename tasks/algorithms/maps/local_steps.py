@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import BeforeValidator, Field
@@ -14,7 +14,7 @@ from torch import nn
 from roundweave.storage.errors import UsageError
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors, views
+from roundweave.storage.values.tensors import Slots, Vectors, views
 from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.applies.schedules import Schedule, Scheduled
@@ -64,8 +64,8 @@ class LocalSgd(Scheduled, Map):
     (8, 0.05)
     """
 
-    either: ClassVar[tuple[str, ...]] = ("local_steps", "local_epochs")
-    pseudo_gradient: ClassVar[bool] = True
+    either = ("local_steps", "local_epochs")
+    pseudo_gradient = True
 
     local_steps: option.LocalSteps = None
     local_epochs: option.LocalEpochs = None
@@ -104,9 +104,7 @@ class LocalSgd(Scheduled, Map):
         """The state from which local training begins; `seed` is that of the partition and round."""
         return state
 
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; the direction, old minus new parameters, is one vector (elements,) per dtype."""
         return self.walk(objective, state, examples, seed, carry=carry)
 
@@ -117,7 +115,7 @@ class LocalSgd(Scheduled, Map):
         examples: Examples,
         seed: int,
         term: Term | None = None,
-        carry: Mapping[str, Vectors] | None = None,
+        carry: Slots | None = None,
     ) -> Update:
         """Do one round of local training as `train` does; the direction is the start minus the new parameters."""
         arrived, update = self.train(objective, state, examples, seed, term, carry=carry)
@@ -131,7 +129,7 @@ class LocalSgd(Scheduled, Map):
         seed: int,
         term: Term | None = None,
         move: Vectors | None = None,
-        carry: Mapping[str, Vectors] | None = None,
+        carry: Slots | None = None,
     ) -> tuple[Vectors, Update]:
         """Do one round of local training; returns the new parameters, and the update without its direction.
 
@@ -165,7 +163,7 @@ class LocalSgd(Scheduled, Map):
         )
         return arrived_at(network, objective.layout.params, own.params), update
 
-    def stepper(self, objective: Objective, network: nn.Module, carry: Mapping[str, Vectors]) -> Stepper:
+    def stepper(self, objective: Objective, network: nn.Module, carry: Slots) -> Stepper:
         """What takes the steps of a network's trained parameters; `carry` has vectors (element,) by slot."""
         return Stepper(trained_of(network))
 
@@ -294,7 +292,7 @@ class LocalSteps(LocalSgd):
         device = next(iter(state.params.values())).device
         return moved(objective.seeded(seed).initial(), lambda tensor: tensor.to(device))
 
-    def stepper(self, objective: Objective, network: nn.Module, carry: Mapping[str, Vectors]) -> Stepper:
+    def stepper(self, objective: Objective, network: nn.Module, carry: Slots) -> Stepper:
         trained = trained_of(network)
         # Plain SGD needs no torch.optim, which takes 1.2 s to import and longer steps, for the same bits.
         if self.is_plain:

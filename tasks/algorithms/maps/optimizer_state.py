@@ -7,14 +7,13 @@ no gradient yet, has zeros in all slots, and one with zeros in all slots gets no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from roundweave.storage.errors import UsageError
-from roundweave.storage.values.tensors import Specs, Vectors, dtype_name, pack, views
+from roundweave.storage.values.tensors import Slots, Specs, Vectors, dtype_name, pack, views
 from roundweave.tasks.algorithms.maps.optimizers import Trained, check_steps
 
 EXACT = {"int": torch.float32, "float": torch.float64}
@@ -98,7 +97,7 @@ def set_state(
     slots: tuple[Slot, ...],
     trained: Trained,
     specs: Specs,
-    carry: Mapping[str, Vectors],
+    carry: Slots,
 ) -> None:
     """Give an optimizer the state that a partition carries, vectors (element,) by slot; none in round 1."""
     kept = {slot: views(specs, carry[slot.key]) for slot in slots if slot.key in carry}

@@ -93,6 +93,10 @@ class Matched(Gather):
         return self.match_to or "start"
 
     @property
+    def needs(self) -> int:
+        return self.averaging.needs
+
+    @property
     def averaging(self) -> Reduce:
         """The reduce of the networks whose units are in one order."""
         return self.inner or find_reduce(self.average)

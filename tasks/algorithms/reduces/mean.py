@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,7 +10,7 @@ import torch
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Record, Vectors
+from roundweave.storage.values.tensors import Record, Slots, Vectors
 from roundweave.tasks.algorithms.algebra import Node, Reduce
 from roundweave.tasks.numerics.dtypes import accumulator, is_float
 from roundweave.tasks.numerics.pieces import in_pieces
@@ -24,7 +23,7 @@ class WeightedSum(Record):
     direction: Vectors
     buffers: Vectors
     weight: int
-    extras: Mapping[str, Vectors] = field(default_factory=dict)
+    extras: Slots = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

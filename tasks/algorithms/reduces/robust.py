@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Self
 
 import torch
 
@@ -32,15 +31,6 @@ class Robust(Gather):
     >>> Largest()(State({}), updates).direction["float32"].tolist()
     [2.0, -1.0]
     """
-
-    def bound(self, objective: Any, partitions: Any) -> Self:
-        """This reduce; raises `UsageError` if fewer partitions take part than the updates that it needs."""
-        if partitions.taking_part < self.needs:
-            raise UsageError(
-                f"{self} needs {self.needs} updates, and {partitions.taking_part} partitions are in a round; "
-                "use more partitions, or another reduce"
-            )
-        return self
 
     def breakdown(self, updates: int) -> int:
         """How many of `updates` updates may be corrupted while the result stays among the honest ones."""
@@ -126,7 +116,21 @@ class Median(Robust):
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Robust):
+class Withstanding(Robust):
+    """Base class of reduces that withstand `f` corrupted updates, a number that they are told."""
+
+    f: int
+
+    def __post_init__(self) -> None:
+        if self.f < 0:
+            raise UsageError(f"{type(self).__name__} withstands f = 0 or more corrupted updates, not {self.f}")
+
+    def breakdown(self, updates: int) -> int:
+        return self.f
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Withstanding):
     """The mean of each coordinate without its `f` smallest and `f` largest (Yin et al. 2018, Definition 2).
 
     It withstands `f` corrupted updates of at least 2 f + 1: each coordinate stays in the range of the honest ones.
@@ -135,18 +139,9 @@ class TrimmedMean(Robust):
     [1.5]
     """
 
-    f: int
-
-    def __post_init__(self) -> None:
-        if self.f < 0:
-            raise UsageError(f"trimmed_mean leaves out f = 0 or more at each end, not {self.f}")
-
     @property
     def needs(self) -> int:
         return 2 * self.f + 1
-
-    def breakdown(self, updates: int) -> int:
-        return self.f
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """(updates, elements) -> (elements,)."""
@@ -155,7 +150,7 @@ class TrimmedMean(Robust):
 
 
 @dataclass(frozen=True)
-class Krum(Robust):
+class Krum(Withstanding):
     """The update with the smallest sum of squared distances to its n - f - 2 nearest of n.
 
     Blanchard et al. 2017, section 4. It withstands `f` corrupted updates of n if n is at least 2 f + 3. With
@@ -165,20 +160,17 @@ class Krum(Robust):
     [2.0]
     """
 
-    f: int
     keep: int = 1
 
     def __post_init__(self) -> None:
-        if self.f < 0 or self.keep < 1:
-            raise UsageError(f"krum takes f from 0 and keep from 1, not {self.f} and {self.keep}")
+        super().__post_init__()
+        if self.keep < 1:
+            raise UsageError(f"krum keeps 1 update or more, not {self.keep}")
 
     @property
     def needs(self) -> int:
         """The fewest updates: enough for Krum's bound, and for `keep` honest ones."""
         return max(2 * self.f + 3, self.f + self.keep)
-
-    def breakdown(self, updates: int) -> int:
-        return self.f
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """(updates, elements) -> (elements,); of equally good updates the first is chosen."""
@@ -200,7 +192,7 @@ def krum_scores(distances: torch.Tensor, f: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Bulyan(Robust):
+class Bulyan(Withstanding):
     """The mean of each coordinate's n - 4 f values nearest its median, of n - 2 f updates that Krum selects.
 
     El Mhamdi et al. 2018, section 4. Krum selects one after the other. It withstands `f` corrupted updates of n if
@@ -210,18 +202,9 @@ class Bulyan(Robust):
     [2.0]
     """
 
-    f: int
-
-    def __post_init__(self) -> None:
-        if self.f < 0:
-            raise UsageError(f"bulyan takes f from 0, not {self.f}")
-
     @property
     def needs(self) -> int:
         return 4 * self.f + 3
-
-    def breakdown(self, updates: int) -> int:
-        return self.f
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """(updates, elements) -> (elements,); of equally good updates the first is selected."""

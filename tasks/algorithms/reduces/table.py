@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from roundweave.tasks.algorithms.algebra import Reduce
-from roundweave.tasks.own_code.code import Code
-from roundweave.tasks.own_code.tables import Entry, make, make_own
+from roundweave.tasks.own_code.tables import Entry, make
 
 REDUCES: Mapping[str, Entry] = {
     "mean": Entry("the mean, weighted by examples", ".algorithms.reduces.mean:Mean"),
@@ -21,13 +20,11 @@ REDUCES: Mapping[str, Entry] = {
 }
 
 
-def find_reduce(named: str | Code) -> Reduce:
-    """The reduce of a text such as ``median`` or ``krum:1``, or of a user's code; raises `UsageError`.
+def find_reduce(named: str) -> Reduce:
+    """The reduce of a text such as ``median`` or ``krum:1``; raises `UsageError`.
 
     >>> find_reduce("krum:1")
     Krum(f=1, keep=1)
     """
-    reduce: Reduce = (
-        make_own("reduce", named, Reduce) if isinstance(named, Code) else make("reduce", named, REDUCES)
-    )
+    reduce: Reduce = make("reduce", named, REDUCES)
     return reduce

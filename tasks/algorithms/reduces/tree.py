@@ -89,9 +89,7 @@ class Gather(Reduce):
     3
     """
 
-    @property
-    def gathers(self) -> bool:
-        return True
+    gathers = True
 
     def join(self, left: Node, right: Node) -> Node:
         return (*_listed(left), *_listed(right))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors, pack
+from roundweave.storage.values.tensors import Slots, pack
 from roundweave.tasks.algorithms.maps.backprop import backprop, descend, minus
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.mapper import Mapper
@@ -48,7 +48,7 @@ class StackedMapper(Mapper):
         objective: Objective,
         state: State,
         examples: Sequence[Examples],
-        carries: Sequence[Mapping[str, Vectors]],
+        carries: Sequence[Slots],
         seeds: Sequence[int],
     ) -> list[Update]:
         """The update of each partition, whose direction is one vector (element,) for each dtype."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ import torch
 
 from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors
+from roundweave.storage.values.tensors import Slots
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.compute.tensor_parallel.finding import enough
 from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
@@ -37,9 +37,7 @@ class TensorParallel(Mapper):
     ranks: int = 2
     shares: Shares | None = field(default=None, repr=False, compare=False)
 
-    def update(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
+    def update(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """The update of the whole network, vectors (element,), put together from those of the ranks."""
         shares = self.known_shares
 

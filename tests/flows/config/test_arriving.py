@@ -27,7 +27,8 @@ SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
         ),
         (
             {"algorithm": "fed_buff", "buffer": 4, "reduce": "krum:1"},
-            "Krum(f=1, keep=1) needs 5 updates, and a buffer has 4; give a larger buffer",
+            "Krum(f=1, keep=1) needs 5 updates, and a round has 4; use more partitions, a larger buffer, or "
+            "another reduce",
         ),
         (
             {"executor": "graph", "order": "seeded"},

@@ -301,7 +301,7 @@ SGD = ["--round", "2", "--apply", "sgd", "--apply-options"]
         (["--round", "2", "--without", "0,1,2"], 2, "without 0 to 2 there are 0 of 3 accepted updates left"),
         (["--all", "--without", "0,1"], 2, "round 1: without 0 to 1 there are 1 of 3 accepted updates left"),
         (["--round", "2", "--without", "x"], 2, "without = 'x': Input should be a valid integer"),
-        (["--round", "2", "--reduce", "krum:3"], 2, "needs 9 updates, and 3 partitions are in a round"),
+        (["--round", "2", "--reduce", "krum:3"], 2, "needs 9 updates, and a round has 3"),
         (["--round", "0"], 2, "round 0 is the initial state"),
         (["--round", "7"], 1, "no committed round 7"),
         (["--round", "second"], 2, "'second' is no round; give its number"),

@@ -170,9 +170,9 @@ def test_every_reduce_of_the_table_is_named_above() -> None:
         ("medain", r"unknown reduce 'medain'; did you mean median\? There are mean, plain_mean"),
         ("trimmed_mean", "reduce trimmed_mean needs its F: trimmed_mean:F"),
         ("krum:one", r"must be written krum:F\[:KEEP\]"),
-        ("krum:-1", "krum takes f from 0 and keep from 1, not -1 and 1"),
-        ("krum:1:0", "krum takes f from 0 and keep from 1, not 1 and 0"),
-        ("trimmed_mean:-1", "leaves out f = 0 or more at each end, not -1"),
+        ("krum:-1", "Krum withstands f = 0 or more corrupted updates, not -1"),
+        ("krum:1:0", "krum keeps 1 update or more, not 0"),
+        ("trimmed_mean:-1", "TrimmedMean withstands f = 0 or more corrupted updates, not -1"),
         ("geometric_median:0", "geometric_median takes steps from 1"),
     ],
 )

@@ -158,7 +158,7 @@ def test_the_quorum_counts_those_that_take_part(train, own) -> None:
             {"cohort": 3, "algorithm": "downpour", "fetch_every": 4, "push_every": 2},
             "a partition of a cohort fetches each time that it is drawn, not every 4 steps; give fetch_every 2",
         ),
-        ({"cohort": 3, "recombined": {"reduce": "krum:1"}}, "needs 5 updates, and 3 partitions are in a round"),
+        ({"cohort": 3, "recombined": {"reduce": "krum:1"}}, "needs 5 updates, and a round has 3"),
     ],
 )
 def test_what_cannot_be_a_cohort_is_one_line(given: dict[str, object], says: str) -> None:
