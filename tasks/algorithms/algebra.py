@@ -251,8 +251,8 @@ class Algorithm:
 
         Raises `UsageError` for a reduce that needs more updates than a round has.
         """
-        updates, needed = self.when.updates(partitions.taking_part), self.reduce.needs
-        if updates < needed:
+        needed = self.reduce.needs
+        if needed > 1 and (updates := self.when.updates(partitions.taking_part)) < needed:
             raise UsageError(
                 f"{self.reduce} needs {needed} updates, and a round has {updates}; use more partitions, a larger "
                 "buffer, or another reduce"
