@@ -76,11 +76,11 @@ def says(part: Part, what: Literal["elementwise", "stackable"]) -> bool:
     return what in vars(type(part)) and bool(getattr(part, what))
 
 
-def shown(part: Any) -> str:
+def as_given(part: Any) -> str:
     """A part with the options that differ from its defaults.
 
     >>> from roundweave import LocalSteps
-    >>> shown(LocalSteps(local_steps=5, clip_norm=1.0))
+    >>> as_given(LocalSteps(local_steps=5, clip_norm=1.0))
     'LocalSteps(local_steps=5, clip_norm=1.0)'
     """
     options = [each for each in fields(part) if each.repr] if is_dataclass(part) else []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from roundweave.storage.errors import ModelError, UsageError
 from roundweave.storage.values.layout import Layout
-from roundweave.tasks.algorithms.algebra import Algorithm, Map, says, shown
+from roundweave.tasks.algorithms.algebra import Algorithm, Map, as_given, says
 from roundweave.tasks.algorithms.maps.gradient import LOCAL
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.mapper import Mapper
@@ -93,7 +93,7 @@ class Compute:
         if self.stacked > 1:
             if not (isinstance(map, LocalSteps) and says(map, "stackable")):
                 raise UsageError(
-                    f"stacked = {self.stacked} is for plain SGD from a shared start, not for map {shown(map)}; "
+                    f"stacked = {self.stacked} is for plain SGD from a shared start, not for map {as_given(map)}; "
                     "leave one of them out"
                 )
             return StackedMapper(map, self.stacked)
@@ -101,7 +101,7 @@ class Compute:
             if not says(map, "elementwise"):
                 raise UsageError(
                     f"ranks = {self.ranks} is for maps that step each element by its own gradient alone, not for "
-                    f"map {shown(map)}; leave one of them out"
+                    f"map {as_given(map)}; leave one of them out"
                 )
             return TensorParallel(map, ranks=self.ranks, shares=self.shares)
         return Mapper(map)
