@@ -20,7 +20,6 @@ from roundweave.storage.errors import PlaceError, RoundweaveError, listed, one_l
 from roundweave.storage.places.addresses import Where, file_path
 from roundweave.storage.runs.figures import PANEL
 from roundweave.storage.runs.listing import flat_config
-from roundweave.storage.runs.markup import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +33,9 @@ TEMPLATE = Environment(
     trim_blocks=True,
     finalize=lambda value: value if isinstance(value, Markup) else printable(value),
 ).get_template("report.html")
+
+COLOURS = {"complete": "#3a9d5d", "running": "#3b82c4", "failed": "#d0384a", "interrupted": "#c98a1b"}
+"""The colour of each status of a run, readable on white and on black."""
 
 PAGES = (".html", ".htm")
 

@@ -87,6 +87,11 @@ class Score:
         """The share of examples that were classified correctly; None where the outputs are not classes."""
         return self.values.get("accuracy")
 
+    def __str__(self) -> str:
+        return " · ".join(
+            [f"loss {self.loss:.4g}", *(f"{name} {value:.4f}" for name, value in self.values.items())]
+        )
+
     def row(self) -> dict[str, float]:
         """All numbers of the score by name, as a row of a table."""
         left_out = {"left_out": self.left_out} if self.left_out else {}

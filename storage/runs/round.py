@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +13,6 @@ import torch
 from roundweave.storage.errors import RoundMissing, ShapeMismatch, TensorMissing, printable
 from roundweave.storage.rounds.commits import Commit, Score
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.markup import round_card, score_parts
 from roundweave.storage.values.digests import match_tensors, update_tensors
 from roundweave.storage.values.layout import Layout
 from roundweave.storage.values.state import Match, State, Update
@@ -20,6 +20,9 @@ from roundweave.storage.values.tensors import load_named, views
 
 if TYPE_CHECKING:
     import xarray as xr
+
+SHOWN_PARTITIONS = 12
+"""A round is printed with at most so many partitions."""
 
 
 class StoredRound:
@@ -246,11 +249,28 @@ class StoredRound:
         return network
 
     def __repr__(self) -> str:
-        parts = (*score_parts(self.score), f"{len(self.commit.accepted)} updates", self.commit.state[:12])
-        return printable(f"<Round {' · '.join((str(self.number), *parts))}>")
+        parts = (self.number, self.score, f"{len(self.commit.accepted)} updates", self.commit.state[:12])
+        return printable(f"<Round {' · '.join(str(part) for part in parts if part is not None)}>")
 
-    def _repr_html_(self) -> str:
-        return round_card(self.commit)
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the text of `str` where IPython or a notebook shows this object."""
+        printer.text(str(self))
+
+    def __str__(self) -> str:
+        """The round in several lines: that of `repr`, and a table of the first partitions' updates."""
+        import pandas as pd
+
+        updates = dict(islice(self.commit.updates.items(), SHOWN_PARTITIONS))
+        rows = [
+            {"partition": partition, "weight": update.weight, "result": printable(update.refused or "accepted")}
+            | ({"push": update.arrival.push, "version": update.arrival.version} if update.arrival else {})
+            for partition, update in updates.items()
+        ]
+        metrics = pd.DataFrame([update.metrics for update in updates.values()])
+        table = pd.concat([pd.DataFrame(rows), metrics], axis=1)  # a metric may be called as a column is
+        shown = table.to_string(index=False, na_rep="", float_format="{:.4g}".format)
+        more = len(self.commit.updates) - len(updates)
+        return "\n".join([repr(self), *[shown] * bool(rows), *[f"and {more} more partitions"] * bool(more)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)

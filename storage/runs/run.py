@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.errors import printable
 from roundweave.storage.places.addresses import Where
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.runs.facts import RunFacts
-from roundweave.storage.runs.markup import run_card, run_line, score_parts
 from roundweave.storage.runs.names import WhichRound, find_run, recorded_name, which_round
 from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.runs.tables import (
@@ -279,12 +278,30 @@ class StoredRun(RunFacts):
     def __repr__(self) -> str:
         return printable(f"<Run {self.name} · {self.status} · {self._line()}>")
 
-    def _repr_html_(self) -> str:
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the text of `str` where IPython or a notebook shows this object."""
+        printer.text(str(self))
+
+    def __str__(self) -> str:
+        """The run in several lines: that of `repr`, its data, network, last score and place, and how it ended."""
         names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}
-        last = {f"round {self.done}": " · ".join(score_parts(self._commit(self.done).score)) or "not scored"}
+        last = {f"round {self.done}": self._commit(self.done).score or "not scored"}
         facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": self.address}
-        return run_card(self.name, self.status, self._line(), facts, self._store.schema.layout)
+        lines = (printable(f"{name:10} {fact}") for name, fact in facts.items() if fact)
+        return "\n".join([repr(self), *lines])
 
     def _line(self) -> str:
-        """The run in one line: rounds, algorithm, partitions and sizes."""
-        return run_line(self._store, self.rounds, self._commit(self.done), self.algorithm, self.pruned)
+        """The run in one line: rounds, algorithm, partitions and sizes.
+
+        The bytes are those of rounds that each have as many updates as the last one.
+        """
+        tensors, schema, pruned = self._store.tensors, self._store.schema, self.pruned
+        stored = tensors.kept_bytes(self.done, pruned, len(self._commit(self.done).updates))
+        parts = (
+            f"{self.done}/{self.rounds} rounds{' (1 uncommitted)' * tensors.has_row(self.done + 1)}",
+            self.algorithm,
+            f"{self.partitions} partitions",
+            f"{sum(spec.size for spec in schema.layout.params):,} params",
+            f"{stored / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
+        )
+        return " · ".join(parts)

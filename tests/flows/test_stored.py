@@ -162,7 +162,7 @@ import matplotlib
 matplotlib.use("Agg")
 import roundweave as rw
 run, other = rw.open_run("first"), rw.open_run("second")
-told = [repr(run), run._repr_html_(), run.round(1)._repr_html_(), run.history(), run["fc1.weight"].values]
+told = [repr(run), str(run), str(run.round(1)), run.history(), run["fc1.weight"].values]
 told += [run.ds.load(), run.tree.load(), run.best("accuracy"), run.diff(0, 1), run.changes(), run.divergence()]
 told += [run.examples(1), run.label_counts(), run.network(), rw.list_runs(), rw.compare([run, other]).config]
 plots = [run.plot.history(), run.plot.divergence(), run.plot.changes(), run.plot.refusals()]

@@ -35,12 +35,12 @@ def recorded(path: str) -> None:
 
 
 def cards(path: str) -> None:
-    """What a notebook shows."""
+    """What a notebook shows, and what is printed."""
     _ask(
         path,
-        lambda run: run._repr_html_(),
+        str,
         lambda run: repr(run.round(-1)),
-        lambda run: run.round(-1)._repr_html_(),
+        lambda run: str(run.round(-1)),
         lambda run: repr(run.round(-1).score)[:500],
         lambda run: repr(run.round(-1).refused)[:500],
     )

@@ -71,11 +71,11 @@ def main(rounds: int = 1000, partitions: int = 4) -> None:
         run = Run(path)
         looks: dict[str, Callable[[], object]] = {
             "repr(run)": lambda: repr(run),
-            "run._repr_html_()": run._repr_html_,
+            "str(run)": lambda: str(run),
             "repr(run.round(-1))": lambda: repr(run.round(-1)),
-            "run.round(-1)._repr_html_()": lambda: run.round(-1)._repr_html_(),
+            "str(run.round(-1))": lambda: str(run.round(-1)),
             "open and repr": lambda: repr(Run(path)),
-            "open and _repr_html_": lambda: Run(path)._repr_html_(),
+            "open and str": lambda: str(Run(path)),
             "open and history": lambda: Run(path).history(),
             "run.ds": lambda: run.ds,
             "run.tree": lambda: run.tree,

@@ -59,7 +59,7 @@ def assert_whole(tiny, run: StoredRun, seen: int) -> None:
     digests = tensor_digests(tiny.state(seen).named(tiny.schema.layout))
     assert run.digest == state_digest(digests, seen)
     assert tensor_digests(last.state.named(tiny.schema.layout)) == digests
-    repr(run), run._repr_html_()
+    repr(run), str(run)
 
 
 def test_a_refreshed_view_follows_a_running_writer(tiny, writer) -> None:

@@ -1,0 +1,83 @@
+"""How runs and rounds are printed: from what is recorded alone, printable, and short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.commits import Commit, UpdateRecord
+from roundweave.storage.runs.round import StoredRound
+from roundweave.storage.runs.run import StoredRun
+
+
+@pytest.fixture
+def run(tiny) -> StoredRun:
+    store = tiny.create()
+    store.commit(tiny.write(store, 1))
+    store.commit(tiny.write(store, 2, refused=(0,)))
+    return StoredRun(store.path)
+
+
+def cells(text: str) -> list[list[str]]:
+    """The words of each line after the first, which is the `repr`."""
+    return [line.split() for line in text.splitlines()[1:]]
+
+
+def test_a_run_shows_what_it_is_and_its_last_score(run) -> None:
+    line = "<Run tiny · interrupted · 2/3 rounds · fed_avg · 2 partitions · 11 params · 0.000805 MB>"
+    assert str(run).splitlines() == [line, "round 2    loss 0.5 · accuracy 0.5000", f"place      {run.path}"]
+    assert repr(run) == line
+
+
+def test_a_round_shows_what_became_of_each_update(run) -> None:
+    second = run.round(2)
+    assert repr(second) == f"<Round 2 · loss 0.5 · accuracy 0.5000 · 1 updates · {second.commit.state[:12]}>"
+    assert str(second).startswith(f"{second!r}\n")
+    assert cells(str(second)) == [
+        ["partition", "weight", "result", "train_loss"],
+        ["0", "10", "not", "sound", "2"],
+        ["1", "11", "accepted", "3"],
+    ]
+    assert str(run.round(0)) == repr(run.round(0))
+
+
+def test_of_many_partitions_the_first_are_shown(run) -> None:
+    updates = {partition: UpdateRecord("d", 1, metrics={"weight": 0.5}) for partition in range(100)}
+    of_many = StoredRound(run._store, Commit(1, "t", 1, "s", {}, updates))
+    lines = cells(str(of_many))
+    assert lines[0] == ["partition", "weight", "result", "weight"]  # the last is a metric of that name
+    assert lines[1] == ["0", "1", "accepted", "0.5"]
+    assert (len(lines), lines[-1]) == (14, ["and", "88", "more", "partitions"])
+
+
+def test_what_others_wrote_moves_no_cursor_and_begins_no_line(tiny) -> None:
+    store = tiny.create("a\x1b[2J")
+    commit = tiny.write(store, 1)
+    refused = replace(commit.updates[0], refused="not sound\n\x1b[2Jall is well")
+    store.commit(replace(commit, updates={0: refused}))
+    run = StoredRun(store.path)
+    for text in (str(run), str(run.round(1))):
+        assert text.replace("\n", "").isprintable()
+    assert "\\x1b[2J" in str(run)
+    assert len(str(run.round(1)).splitlines()) == 3
+
+
+def test_looking_at_a_run_reads_what_is_recorded_and_no_tensor(tiny, monkeypatch) -> None:
+    """A run of many rounds costs no more reads than one of few, beside a look at the names of its records."""
+    keys: list[str] = []
+    read = LocalPlace.read
+    monkeypatch.setattr(
+        LocalPlace, "read", lambda place, key, most=None: keys.append(key) or read(place, key, most)
+    )
+    counts = []
+    for rounds in (2, 40):
+        store = tiny.train(tiny.create(f"of{rounds}", rounds=rounds), rounds)
+        keys.clear()
+        run = StoredRun(store.path)
+        last = run.round(-1)
+        repr(run), str(run), repr(last), str(last)
+        assert not [key for key in keys if not key.startswith("commits/") and not key.endswith("zarr.json")]
+        counts.append(len(keys))
+    assert counts[0] == counts[1] <= 12
