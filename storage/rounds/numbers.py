@@ -39,24 +39,33 @@ class Copied:
     since: dict[str, Round]
 
 
-def read_copied(log: CommitLog) -> Copied | None:
-    """Up to which round the arrays are copies; raises `StoreDamaged` where the file is, or is of another history.
+NOTHING_COPIED = Copied(-1, "", {})
 
-    None where it is missing, or where the record that it names is damaged or lost.
-    """
+
+def read_statement(log: CommitLog) -> Copied:
+    """What the file says, whether the record that it names is there or not; raises `StoreDamaged`."""
     content = log.place.read(KEY, most=LARGEST)
     if content is None:
-        return None
+        return NOTHING_COPIED
     try:
         copied = unsealed(Copied, content)
     except ValueError as error:
         raise StoreDamaged(f"{log.place}/{KEY}: it is not what was written") from error
     if not all(path in NUMBERS or _is_reported(path) for path in copied.since):
         raise StoreDamaged(f"{log.place}/{KEY}: it names what is no array of numbers")
+    return copied
+
+
+def read_copied(log: CommitLog) -> Copied:
+    """Up to which round the arrays are copies; raises `StoreDamaged` where the file is, or is of another history.
+
+    `NOTHING_COPIED` where it is missing, or where the record that it names is damaged or lost.
+    """
+    copied = read_statement(log)
     link = log.whole(copied.round)
     if link is not None and link.chain != copied.chain:
         raise StoreDamaged(f"{log.place}/{KEY}: it is of another history")
-    return copied if link else None
+    return copied if link else NOTHING_COPIED
 
 
 def _is_reported(path: str) -> bool:
@@ -89,8 +98,8 @@ class History:
     def __init__(self, log: CommitLog, rounds: Sequence[int]) -> None:
         self.log = log
         self.schema = log.schema
-        copied = unless_damaged(read_copied, log)
-        self._copied = copied if copied and copied.round <= rounds[-1] else Copied(-1, "", {})
+        copied = unless_damaged(read_copied, log) or NOTHING_COPIED
+        self._copied = copied if copied.round <= rounds[-1] else NOTHING_COPIED
         self._rounds = rounds
         self._later = self._read(self._copied.round + 1, rounds[-1] + 1)
 

@@ -88,7 +88,7 @@ def cp_command(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Copy a run, and verify it while it is copied; the copy is there at once, or not at all."""
+    """Copy a run, then verify the copy, which is there at once, or not at all."""
     stored = open_stored(run, root)
     where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
     with _bar("copying") as step:

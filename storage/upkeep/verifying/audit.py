@@ -13,6 +13,7 @@ from roundweave.storage.hierarchy.shards import partitions_in
 from roundweave.storage.places.base import Place
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.log import Link
+from roundweave.storage.rounds.numbers import NOTHING_COPIED, Copied, read_statement
 from roundweave.storage.rounds.pruned import Pruned, read_pruned
 from roundweave.storage.rounds.store import RoundStore
 
@@ -33,8 +34,9 @@ class Audit:
     """A run as it is when verifying begins, and the results so far.
 
     `rounds` are those with a record, whole or not. `links` and `commits` are the whole records by round. `sizes`
-    are the bytes of all files by key. `pruned` is None where the record of it is damaged. `keys` are the files
-    that belong to the run, `findings` what is wrong, and `notes` what is merely unfinished.
+    are the bytes of all files by key. `copied` says up to which round numbers are copied; nothing where that is
+    damaged. `pruned` is None where the record of it is damaged. `keys` are the files that belong to the run,
+    `findings` what is wrong, and `notes` what is merely unfinished.
     """
 
     store: RoundStore
@@ -42,6 +44,7 @@ class Audit:
     rounds: list[int]
     links: Mapping[int, Link]
     commits: Mapping[int, Commit]
+    copied: Copied
     pruned: Pruned | None
     keys: set[str] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
@@ -50,10 +53,12 @@ class Audit:
     @classmethod
     def of(cls, store: RoundStore) -> Audit:
         """List the files and read the records of a run."""
-        # Numbers are written after their record. With files listed before records, every number has its record.
+        # Numbers are written after their record, and said to be copied then. Read in the opposite order, every
+        # number has its record.
+        copied = unless_damaged(read_statement, store.log) or NOTHING_COPIED
         sizes, rounds = store.place.sizes(), store.log.rounds()
         links, commits = _whole(store, rounds)
-        return cls(store, sizes, rounds, links, commits, unless_damaged(read_pruned, store.log))
+        return cls(store, sizes, rounds, links, commits, copied, unless_damaged(read_pruned, store.log))
 
     @property
     def place(self) -> Place:
@@ -98,7 +103,7 @@ class Audit:
         self.notes.append(Finding(key, what))
 
     def check(self, key: str, read: Callable[[], object]) -> bool:
-        """Whether `read` raises no error, which would be reported. The file belongs to the run."""
+        """Whether `read` raises no error; report the error as a finding. The file counts as one of the run."""
         self.keys.add(key)
         what = self.refusal(key, read)
         if what is not None:

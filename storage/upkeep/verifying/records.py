@@ -29,7 +29,7 @@ SPLIT = re.compile(rf"partitions/(?:([0-9]{{1,18}})/(?:{re.escape(NAME)}|c/0)|{r
 
 def records(audit: Audit) -> None:
     """Verify that no commit record is missing, and that each is whole and the one that the next one follows."""
-    for first, last in spans(set(range(audit.newest)) - set(audit.rounds) if audit.rounds else {0}):
+    for first, last in spans(set(range(max(audit.newest, audit.copied.round, 0) + 1)) - set(audit.rounds)):
         others = "" if first == last else f", as are those up to commits/{last}.json"
         lost = "the rounds are lost" if others else "the round is lost"
         audit.find(f"commits/{first}.json", f"it is missing{others}, and {lost}")
@@ -72,10 +72,10 @@ def _check_digest(audit: Audit, key: str, digest: str) -> None:
         raise StoreDamaged("it is not the record that was quarantined under this name")
 
 
-def descriptions(audit: Audit, copied: int) -> None:
+def descriptions(audit: Audit) -> None:
     """Verify all documents. Arrays have as many rows as `commits`, except while a writer extends the run.
 
-    The documents of metrics and scores that first appear after round `copied` may be unwritten.
+    The documents of metrics and scores that first appear after the copied rounds may be unwritten.
     """
     # A writer claims the run, extends its arrays, and writes the document of `commits` last. Read in the opposite
     # order, what a writer extends in the meantime is never newer than the claims.
@@ -88,8 +88,8 @@ def descriptions(audit: Audit, copied: int) -> None:
     extended = _being_extended(audit, described)
     forms = [documents(_arrays(audit, commits, rounds)) for rounds in (audit.store.rounds, *extended)]
     forms.append({NAME: root_document(audit.store.attributes)})
-    unwritten = _reported(commit for commit in commits if commit.round > copied)
-    unwritten -= _reported(commit for commit in commits if commit.round <= copied)
+    unwritten = _reported(commit for commit in commits if commit.round > audit.copied.round)
+    unwritten -= _reported(commit for commit in commits if commit.round <= audit.copied.round)
     unwritten = {f"{part}/{NAME}" for path in unwritten for part in (path, path.partition("/")[0])}
     for key, content in contents.items():
         if content is None and key in unwritten and key not in audit.sizes:

@@ -88,11 +88,8 @@ def verify(where: Where | Place, expect: str | None = None) -> Verification:
     except StoreError as error:
         return _unopened(place, error)
     audit = Audit.of(store)
-    for look in (records, claims, verify_quarantined, statements):
+    for look in (records, claims, verify_quarantined, statements, numbers, descriptions, _chunks, strangers):
         look(audit)
-    descriptions(audit, numbers(audit))
-    _chunks(audit)
-    strangers(audit)
     newest = audit.links.get(audit.newest)
     result = Verification(
         rounds=audit.newest,
