@@ -143,7 +143,7 @@ def _safetensors_tensor(name: str, path: Path) -> torch.Tensor:
 
 
 class _TorchFile:
-    """A torch file that stays mapped from one tensor to the next, as opening it takes long."""
+    """A torch file that stays mapped from one tensor to the next, since it takes long to open."""
 
     def __init__(self) -> None:
         self._mapped: dict[str, torch.Tensor] = {}
@@ -169,13 +169,16 @@ def _torch_tensors(path: Path, mapped: bool = False) -> dict[str, torch.Tensor]:
     """The state dict of a torch file; where `mapped`, tensors are read from the file when they are used."""
     _check_torch(path, _stamp(path))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch also raises an error for what it warns of
+        warnings.simplefilter("ignore")  # what torch warns of here is followed by an error
         return _state_dict(path, torch.load(path, map_location="cpu", weights_only=True, mmap=mapped))
 
 
 @functools.lru_cache(maxsize=64)
 def _check_torch(path: Path, stamp: Stamp) -> None:
-    """Raise for flipped bits, and for a file that would take more memory than its size. Cached by content."""
+    """Raise an error for flipped bits, a `bytearray`, and a file that would take more memory than its size.
+
+    The result is cached by the file's path and stamp.
+    """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if content.find(BYTEARRAY) >= 0:
             raise pickle.UnpicklingError("GLOBAL builtins.bytearray")

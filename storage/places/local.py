@@ -262,7 +262,9 @@ class LocalPlace:
     @contextmanager
     def _folder(self, parts: list[str], make: bool = False, durable: bool = False) -> Iterator[int]:
         """A context with the open folder at the path `parts` below this one; `make` creates missing folders."""
-        folder = self._top(make)
+        if make and not self.path.exists():
+            self.path.mkdir(parents=True, exist_ok=True)
+        folder = os.open(self.path, FOLDER)
         try:
             for depth in range(len(parts)):
                 above, folder = folder, self._descend(folder, parts[: depth + 1], make, durable)
@@ -270,15 +272,6 @@ class LocalPlace:
             yield folder
         finally:
             os.close(folder)
-
-    def _top(self, make: bool) -> int:
-        try:
-            return os.open(self.path, FOLDER)
-        except FileNotFoundError:
-            if not make:
-                raise
-        self.path.mkdir(parents=True, exist_ok=True)
-        return os.open(self.path, FOLDER)
 
     def _descend(self, folder: int, parts: list[str], make: bool, durable: bool) -> int:
         """Open the last folder of the path `parts` inside the open folder before it; `make` creates it."""

@@ -30,15 +30,10 @@ def place_of(where: Where | Place, fsync: bool = False) -> Place:
 
     Raises `UsageError` for an unknown scheme.
     """
-    place = _made(where) if isinstance(where, str | os.PathLike) else where
-    return replace(place, fsync=True) if fsync and isinstance(place, LocalPlace) else place
-
-
-def _made(where: Where) -> Place:
-    address, scheme = address_of(where), scheme_of(where)
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{name}://" for name in SCHEMES if name)
-        raise UsageError(
-            f"{address}: there are no places of scheme {scheme}://; give a folder{known and ' or ' + known}"
-        )
-    return SCHEMES[scheme](address)
+    if isinstance(where, str | os.PathLike):
+        address, scheme = address_of(where), scheme_of(where)
+        if scheme not in SCHEMES:
+            known = " or ".join(["a folder", ", ".join(f"{name}://" for name in SCHEMES if name)])
+            raise UsageError(f"{address}: there are no places of scheme {scheme}://; give {known}")
+        where = SCHEMES[scheme](address)
+    return replace(where, fsync=True) if fsync and isinstance(where, LocalPlace) else where
