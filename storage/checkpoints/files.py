@@ -267,7 +267,8 @@ def _weight_map(path: Path) -> dict[str, str]:
 
 
 def _beside(index: Path, shard: str) -> Path:
-    path = index.with_name(shard) if _is_plain(shard) else None
+    plain = shard not in ("", "..") and shard == Path(shard).name and "\\" not in shard and "\0" not in shard
+    path = index.with_name(shard) if plain else None
     if path is None or path.suffix.lower() not in SUFFIXES:
         raise CheckpointError(f"{index} names the shard {shard!r}, no checkpoint beside it; copy it again")
     if path.is_symlink():
@@ -275,7 +276,3 @@ def _beside(index: Path, shard: str) -> Path:
     if not path.is_file():
         raise CheckpointError(f"{index} names the shard {shard}, which is not beside it; copy all shards")
     return path
-
-
-def _is_plain(name: str) -> bool:
-    return name not in ("", "..") and name == Path(name).name and "\\" not in name and "\0" not in name

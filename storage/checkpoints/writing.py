@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -55,23 +54,16 @@ def write_checkpoint(
 
 
 def _write(path: Path, save: Callable[[Path], None]) -> None:
-    try:
-        with _beside(path) as partial:
-            save(partial)
-            # Synced before the rename: a power loss in between must not cost the file that is replaced.
-            sync_and_close(os.open(partial, os.O_RDONLY))
-            partial.replace(path)
-            sync_and_close(os.open(path.parent, FOLDER))
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
-
-
-@contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """The path of a temporary file beside `path`, which is deleted at the end unless it was renamed."""
+    """Have a temporary file beside `path` written, and rename it."""
     partial = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
     try:
-        yield partial
+        save(partial)
+        # Synced before the rename: a power loss in between must not cost the file that is replaced.
+        sync_and_close(os.open(partial, os.O_RDONLY))
+        partial.replace(path)
+        sync_and_close(os.open(path.parent, FOLDER))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -38,8 +38,8 @@ def address_of(where: Where) -> str:
 def join_address(where: Where, name: Where) -> str:
     """A name appended to an address. As when paths are joined, an absolute path or an address replaces it.
 
-    >>> joined("s3://bucket", "runs"), joined("s3://bucket", "/runs"), joined("runs", "s3://bucket")
-    ('s3://bucket/runs', '/runs', 's3://bucket')
+    >>> join_address("s3://bucket", "runs"), join_address("s3://bucket", "/runs"), join_address("runs", "s3://b")
+    ('s3://bucket/runs', '/runs', 's3://b')
     """
     if scheme_of(name) or not scheme_of(where) or Path(name).is_absolute():
         return address_of(name if scheme_of(name) else Path(where, name))

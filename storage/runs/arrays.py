@@ -22,6 +22,7 @@ from roundweave.storage.rounds.numbers import History
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import match_tensors, update_tensors
+from roundweave.storage.values.tensors import shown_array
 
 SHORT = ("params", "buffers", "frozen", "scores", "bookkeeping", "metrics")
 """The groups whose variables go by short names in `Run.ds`. Where two have the same name, the first has it."""
@@ -101,7 +102,7 @@ class Arrays:
         def read(row: int = -1) -> np.ndarray:
             commit = self.record(self.rounds[row])
             there = not axes or self.absent.has_state(commit.round)
-            return _as_numpy(self.store.tensors.read_tensor(commit, path) if there else NOTHING)
+            return shown_array(self.store.tensors.read_tensor(commit, path) if there else NOTHING)
 
         whole = not axes or all(map(self.absent.has_state, self.rounds))
         shape = (len(self.rounds), *spec.shape[1:]) if axes else spec.shape
@@ -152,7 +153,7 @@ class Arrays:
         """An array (round, partition, *shape) of what `read` gives under a path; NaN where it gives nothing."""
 
         def values(row: int, partition: int) -> np.ndarray:
-            return _as_numpy(read(self.record(self.rounds[row]), partition).get(path, NOTHING))
+            return shown_array(read(self.record(self.rounds[row]), partition).get(path, NOTHING))
 
         dims = ("round", "partition", *(f"{path}.{axis}" for axis in range(len(shape))))
         sizes = (len(self.rounds), self.schema.partitions, *shape)
@@ -205,11 +206,6 @@ def _with_nan(dtype: str) -> str:
 def _rank(path: str) -> int:
     group = path.partition("/")[0]
     return SHORT.index(group) if group in SHORT else len(SHORT)
-
-
-def _as_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor as an array of the same shape; bfloat16, which numpy lacks, as float32."""
-    return (tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _shown(path: str) -> str:

@@ -113,7 +113,7 @@ class Plots:
     def changes(self, ax: Axes | None = None) -> Axes:
         """Draw how much each round changed each parameter, as a colour map with a logarithmic scale.
 
-        A colour stands for the norm of the change split_axes by the norm before.
+        A colour stands for the norm of the change divided by the norm before.
 
         Args:
             ax: The axes to draw on; new ones where None.

@@ -16,7 +16,7 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import match_tensors, update_tensors
 from roundweave.storage.values.layout import Layout
 from roundweave.storage.values.state import Match, State, Update
-from roundweave.storage.values.tensors import load_named, views
+from roundweave.storage.values.tensors import load_named, shown_array, views
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -295,8 +295,7 @@ class PartitionArrays(Mapping[str, "xr.DataArray"]):
         tensors = self.read(name)
         if not tensors:
             raise RoundMissing(self.nothing)
-        stacked = torch.stack(list(tensors.values()))
-        values = (stacked.to(torch.float32) if stacked.dtype == torch.bfloat16 else stacked).numpy()
+        values = shown_array(torch.stack(list(tensors.values())))
         dims = ("partition", *(f"{name}.{axis}" for axis in range(values.ndim - 1)))
         return xr.DataArray(values, dims=dims, coords={"partition": list(tensors)}, name=name)
 

@@ -64,6 +64,11 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.view(getattr(torch, raw)) if raw else tensor).numpy()
 
 
+def shown_array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor as an array of the same shape; bfloat16, which numpy lacks, as float32."""
+    return (tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
 def little_bytes(array: np.ndarray) -> np.ndarray:
     """The elements of an array in C order as little-endian bytes, (byte,), without a copy where possible."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
