@@ -25,6 +25,10 @@ SHOWN_PARTITIONS = 12
 """A round is printed with at most so many partitions."""
 
 
+LONGEST_CELL = 100
+"""The most characters of a reason for a refusal that are printed with a round; `StoredRound.refused` has all."""
+
+
 class StoredRound:
     """A committed round of a stored run. Tensors are read from the store, and verified, on each access.
 
@@ -268,7 +272,7 @@ class StoredRound:
         ]
         metrics = pd.DataFrame([update.metrics for update in updates.values()])
         table = pd.concat([pd.DataFrame(rows), metrics], axis=1)  # a metric may be called as a column is
-        shown = table.to_string(index=False, na_rep="", float_format="{:.4g}".format)
+        shown = table.to_string(index=False, na_rep="", float_format="{:.4g}".format, max_colwidth=LONGEST_CELL)
         more = len(self.commit.updates) - len(updates)
         return "\n".join([repr(self), *[shown] * bool(rows), *[f"and {more} more partitions"] * bool(more)])
 

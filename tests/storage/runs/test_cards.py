@@ -55,13 +55,15 @@ def test_of_many_partitions_the_first_are_shown(run) -> None:
 def test_what_others_wrote_moves_no_cursor_and_begins_no_line(tiny) -> None:
     store = tiny.create("a\x1b[2J")
     commit = tiny.write(store, 1)
-    refused = replace(commit.updates[0], refused="not sound\n\x1b[2Jall is well")
+    refused = replace(commit.updates[0], refused="not sound\n\x1b[2Jall is well" + 1000 * "!")
     store.commit(replace(commit, updates={0: refused}))
     run = StoredRun(store.path)
     for text in (str(run), str(run.round(1))):
         assert text.replace("\n", "").isprintable()
     assert "\\x1b[2J" in str(run)
-    assert len(str(run.round(1)).splitlines()) == 3
+    lines = str(run.round(1)).splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) < 150
 
 
 def test_looking_at_a_run_reads_what_is_recorded_and_no_tensor(tiny, monkeypatch) -> None:
