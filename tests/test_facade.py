@@ -6,7 +6,6 @@ import doctest
 import functools
 import inspect
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -148,72 +147,17 @@ def test_types_are_known_to_mypy(tmp_path: Path) -> None:
     assert "error" not in done.stdout, done.stdout
 
 
-# Files of the user's that are called as our packages are.
-
-MINE = """
-import torch
-def data():
-    inputs = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
-    return inputs, (inputs[:, 0] > 0).long()
-def model():
-    return torch.nn.Linear(4, 2)
-"""
-SCRIPT = """
-import roundweave as rw
-from mine import data, model
-if __name__ == "__main__":
-    print(rw.train(rw.TrainConfig(data=data, model=model, partitions=2, rounds=2, workers=1)))
-"""
-FIELDS = {"data": "mine.py:data", "model": "mine.py:model", "partitions": 2, "rounds": 2, "workers": 1}
-COMMAND = ["command.py", "train", *(f"--{name}={value}" for name, value in FIELDS.items())]
-
-
-@pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the user's with a tasks.py, a storage.py and flows, and runs of its own."""
-    folder = tmp_path / "work"
-    (folder / "flows").mkdir(parents=True)
-    for name in ("tasks.py", "storage.py", "flows/__init__.py"):
-        (folder / name).write_text("theirs = 1")
-    (folder / "mine.py").write_text(MINE)
-    (folder / "script.py").write_text(SCRIPT)
-    for name in [name for name in os.environ if name.startswith("PREFECT")]:
+def test_importing_the_flows_makes_no_files(tmp_path: Path, monkeypatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("PREFECT", "ROUNDWEAVE"))]:
         monkeypatch.delenv(name)
-    return folder
-
-
-def run_in(folder: Path, *line: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *line], cwd=folder, capture_output=True, check=False, text=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("door", [["script.py"], COMMAND, ["-c", SCRIPT]], ids=lambda door: door[0])
-def test_files_called_as_our_packages_do_not_hide_them(beside: Path, door: list[str]) -> None:
-    (beside / "command.py").write_text("from roundweave import main\nif __name__ == '__main__': main()")
-    done = run_in(beside, *door)
-    assert done.returncode == 0, done.stderr
-    assert "complete" in done.stdout
-
-
-def test_nor_where_a_script_serves_the_flows_whose_import_makes_no_files(beside: Path, monkeypatch) -> None:
-    shutil.rmtree(beside / "flows")
-    monkeypatch.delenv("ROUNDWEAVE_ROOT")
-    monkeypatch.setenv("HOME", str(beside))
-    before = set(beside.rglob("*"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     script = "from roundweave.flows import train_flow, merge_flow\nprint(train_flow.name, merge_flow.name)"
-    done = run_in(beside, "-W", "error", "-c", script)
-    assert done.stdout == "roundweave-train roundweave-merge\n", done.stderr
-    assert set(beside.rglob("*")) == before
+    line = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, check=True, text=True)
+    assert done.stdout == "roundweave-train roundweave-merge\n"
+    assert not [*tmp_path.rglob("*")]
 
 
 def test_the_installed_command_begins_with_the_facade() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"roundweave": "roundweave:main"}
-
-
-@pytest.mark.slow
-def test_they_do_not_hide_them_on_a_cluster_of_ones_own_either(beside: Path, dask_processes) -> None:
-    (beside / "command.py").write_text("from roundweave import main\nif __name__ == '__main__': main()")
-    done = run_in(beside, *COMMAND, "--scheduler", dask_processes(beside))
-    assert done.returncode == 0, done.stderr
-    assert "complete" in done.stdout

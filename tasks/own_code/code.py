@@ -118,7 +118,7 @@ def find_code(given: str | Callable[..., Any] | Code) -> Code:
     if place.endswith(".py"):
         return _from_file(Path(place), name, given)
     here = file_of(Path.cwd(), place)
-    if here is not None and not is_library(here):
+    if here is not None and not is_library(here, place):
         return _from_file(here, name, given, place)
     try:
         spec = importlib.util.find_spec(place)
@@ -145,8 +145,8 @@ def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
         source = path.read_text(encoding="utf-8")
         path = path.resolve()
         module = called(path, source, place)
-        if is_library(path):
-            return _of_library(module, name, reference)
+        if is_library(path, place or module):
+            return _of_library(place or module, name, reference)
         folder = _folder(path, module)
         imports = Imports(folder, module, source)
         modules = {module_of(file): text for file, text in imports.texts.items()} | {imports.module: source}

@@ -19,11 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import roundweave
-
 PREFIX = "roundweave_code_"
-OURS = {Path(roundweave.__file__).parent / name for name in ("", "flows", "tasks", "storage")}
-OURS |= {place.resolve() for place in OURS}
 
 
 def file_of(folder: Path, module: str) -> Path | None:
@@ -51,14 +47,10 @@ def called(path: Path, source: str, name: str = "") -> str:
     return ".".join(parts[len(parts) - max(depth + (not package), 1) :])
 
 
-def is_library(path: Path) -> bool:
-    """Whether a file belongs to an installed package, the standard library or Roundweave."""
-    installed = {"site-packages", "dist-packages"} & set(path.parts)
-    return bool(installed) or path.is_relative_to(sysconfig.get_path("stdlib")) or _is_ours(path)
-
-
-def _is_ours(path: Path) -> bool:
-    return not OURS.isdisjoint(path.parents)
+def is_library(path: Path, module: str) -> bool:
+    """Whether a module's file belongs to an installed package, the standard library or Roundweave."""
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts) or module.startswith("roundweave.")
+    return installed or path.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 class Imports:
@@ -72,7 +64,7 @@ class Imports:
         self.folder = folder
         self.module = module
         self.texts: dict[str, str] = {}
-        self._places: dict[str, str] = {}
+        self._places = {"roundweave": ""}  # it may lie beside the user's files, in a checkout
         self._todo: list[tuple[Path, str]] = []
         file = file_of(folder, module)
         assert file is not None
@@ -104,7 +96,7 @@ class Imports:
         """Add a module, if it is one of the user's, and the packages around it."""
         for end in range(module.count(".") + 1):
             file = file_of(self.folder, module.rsplit(".", end)[0])
-            if file is not None and self._key(file) not in self.texts and not _is_ours(file):
+            if file is not None and self._key(file) not in self.texts:
                 self._add(file, file.read_text(encoding="utf-8"))
 
     def _add(self, file: Path, text: str) -> None:
@@ -130,7 +122,7 @@ class Imports:
         outermost, package = self.module.partition(".")[0], self.module.rpartition(".")[0]
         for name in dict.fromkeys((top, f"{package}.{top}".lstrip("."))):
             file, folder = file_of(self.folder, name), self.folder.joinpath(*name.split("."))
-            if (file and _is_ours(file)) or not (file or folder.is_dir()):
+            if not (file or folder.is_dir()):
                 continue
             first = top == outermost or (file is not None and not package)
             if first or not _elsewhere(top, file):

@@ -325,21 +325,6 @@ def test_in_a_package_a_file_beside_is_found_by_its_name_alone(tmp_path) -> None
     assert elsewhere(code) == "(8, '1', 'torch')"
 
 
-@pytest.mark.parametrize(
-    "own",
-    ["tasks.py", *(pytest.param(own, marks=pytest.mark.slow) for own in ("tasks/mod.py", "tasks/__init__.py"))],
-)
-def test_what_is_beside_a_file_may_be_called_as_packages_of_ours(tmp_path, own) -> None:
-    module = own.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    source = (
-        f"from {module} import model\nimport roundweave as rw\ndef f(): return model(), rw.TrainConfig.__name__"
-    )
-    folder = tree(tmp_path, {own: "def model(): return 'mine'", "mine.py": source})
-    code = find_code(f"{folder}/mine.py:f")
-    assert elsewhere(code) == "('mine', 'TrainConfig')"
-    assert code.load()() == ("mine", "TrainConfig")
-
-
 def test_objects_of_the_users_modules_pass_between_processes(tmp_path, monkeypatch) -> None:
     """Also those of a module that is imported only when the function is called."""
     files = {
