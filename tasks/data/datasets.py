@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,6 +130,16 @@ class Dataset(Record):
         in_memory = [part for part in self.parts if isinstance(part, Examples)]
         return sum(tensor.nbytes for part in in_memory for tensor in tensors_of(part))
 
+    @functools.cached_property
+    def digest(self) -> str:
+        """The digest of all examples in memory, of the evidence of those that are read, and of the columns.
+
+        It is computed when it is asked for: a loader's process need not read the bytes.
+        """
+        parts = [piece for part in self.parts for piece in part.evidence()]
+        columns = [json_digest([name, self.columns[name].tolist()]) for name in sorted(self.columns)]
+        return json_digest(parts + columns)
+
     @property
     def files(self) -> dict[str, str]:
         """What shows that each file which is read where it is used is the same, by its name."""
@@ -144,13 +155,6 @@ def pixel_scaling(inputs: Tensors) -> tuple[float, float, float] | None:
 
 PIXELS = (255.0, 0.0, 1.0)
 """The divisor, mean and deviation that scale bytes to the range 0 to 1."""
-
-
-def digest_of(dataset: Dataset) -> str:
-    """The digest of all examples in memory, of the evidence of those that are read, and of the columns."""
-    parts = [piece for part in dataset.parts for piece in part.evidence()]
-    columns = [json_digest([name, dataset.columns[name].tolist()]) for name in sorted(dataset.columns)]
-    return json_digest(parts + columns)
 
 
 def targets_of(part: Examples | Reader) -> torch.Tensor | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from roundweave.storage.errors import DataError
 from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.data.datasets import Dataset, Reader, targets_of
-from roundweave.tasks.data.examples import Examples, Tensors, are_labels
+from roundweave.tasks.data.examples import Examples, Tensors, are_labels, tensors_by_name
+from roundweave.tasks.data.stored_files import FileReader
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,6 @@ class Description:
         *,
         examples: int,
         held_out: int,
-        digest: str,
         shared: bool,
         files: Mapping[str, str],
     ) -> Description:
@@ -70,7 +72,7 @@ class Description:
             labels=labels,
             classes=max([target_classes, *map(_tokens, dataset.parts)]) if labels else 0,
             target_classes=target_classes,
-            digest=digest,
+            digest=dataset.digest,
             class_names=dataset.class_names,
             input_names=dataset.input_names,
             shared=json_digest(held.evidence()) if held is not None and shared else "",
@@ -78,6 +80,9 @@ class Description:
             distinct=len(torch.cat(every).unique()) if alone else 0,
         )
 
+
+SHOWN = 512
+"""Of so many examples in a file that is larger than memory it is looked whether float32 can hold them."""
 
 MOST_OUTPUTS = 10_000
 """How many classes there may be of which less than one in a hundred occurs."""
@@ -95,6 +100,37 @@ def check_numbered(classes: int, distinct: int) -> None:
             f"labels go up to {classes - 1}, and {distinct} different ones occur; number them from 0 upwards, use "
             "a network of your own, or the loss mse if they are quantities"
         )
+
+
+def check_distinct(dataset: Dataset, dtype: str, name: str) -> None:
+    """Raise `DataError` if a column's different numbers are one, or less than a quarter as many, in float32.
+
+    Such as times in seconds, which only float64 tells apart. Of a file that is larger than memory the first
+    `SHOWN` examples are looked at.
+    """
+    for part in dataset.parts if dtype == "float32" else []:
+        known = part if isinstance(part, Examples) else _shown(part)
+        for kind, tensor in tensors_by_name(known).items() if known else []:
+            if tensor.dtype != torch.float64:
+                continue
+            numbers = tensor.reshape(len(tensor), -1)
+            least, most = numbers.aminmax(dim=0)
+            spread, size = most - least, torch.maximum(least.abs(), most.abs())
+            # float32 has a few thousand steps for them at most; what is closer still is rounding of one number.
+            near = (spread < size * 2**-11) & (spread > size * 2**-32)
+            for place in near.nonzero().flatten().tolist():
+                distinct, left = (len(each.unique()) for each in (numbers[:, place], numbers[:, place].float()))
+                if left <= max(1, distinct // 4):
+                    column = dataset.input_names[place] if kind == "inputs" and dataset.input_names else place
+                    found = f"{distinct} different {kind} in column {column} are {left} in float32"
+                    raise DataError(f"{name}: {found}; give --dtype float64, or subtract what they share")
+
+
+def _shown(part: Reader) -> Examples | None:
+    """The first examples of files; None for other readers, of which each may take long to read."""
+    with suppress(DataError):  # what cannot be read refuses its partition in the round that needs it
+        return part.read(np.arange(min(len(part), SHOWN))) if isinstance(part, FileReader) else None
+    return None
 
 
 def _tokens(part: Examples | Reader) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,28 +156,6 @@ def check_values(examples: Examples, name: str, numbers: np.ndarray | None = Non
         label = f"label {int(labels[least])} of example {called(least)}"
         raise DataError(f"{name}: {label} is out of range; labels start at 0, and quantities are floats")
     return examples
-
-
-def check_distinct(examples: Examples, dtype: str, name: str, columns: Sequence[str] = ()) -> None:
-    """Raise `DataError` if a column's different numbers are one, or less than a quarter as many, in float32.
-
-    Such as times in seconds, which only float64 tells apart. `columns` are the names of those of the inputs; by
-    default they are counted from 0.
-    """
-    for kind, tensor in tensors_by_name(examples).items():
-        if dtype != "float32" or tensor.dtype != torch.float64:
-            continue
-        numbers = tensor.reshape(len(tensor), -1)
-        least, most = numbers.aminmax(dim=0)
-        spread, size = most - least, torch.maximum(least.abs(), most.abs())
-        # float32 has a few thousand steps for them at most; what is closer still is rounding of one number.
-        near = (spread < size * 2**-11) & (spread > size * 2**-32)
-        for place in near.nonzero().flatten().tolist():
-            distinct, left = (len(each.unique()) for each in (numbers[:, place], numbers[:, place].float()))
-            if left <= max(1, distinct // 4):
-                column = columns[place] if kind == "inputs" and columns else place
-                found = f"{distinct} different {kind} in column {column} are {left} in float32"
-                raise DataError(f"{name}: {found}; give --dtype float64, or subtract what they share")
 
 
 def are_scalar_labels(targets: torch.Tensor) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,13 +12,12 @@ import torch
 
 from roundweave.storage.errors import DataError, FileMissing, UsageError, nearest
 from roundweave.tasks.data.current import CurrentPartition, as_partition
-from roundweave.tasks.data.datasets import Reader, differing_files, digest_of, targets_of
-from roundweave.tasks.data.description import Description
-from roundweave.tasks.data.examples import Examples, are_scalar_labels, check_distinct, single
+from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
+from roundweave.tasks.data.description import Description, check_distinct
+from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
 from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
 from roundweave.tasks.data.reading import (
     Loading,
-    Opened,
     Reading,
     ReadingFailed,
     Unreadable,
@@ -31,11 +29,7 @@ from roundweave.tasks.data.sources.table import Each, Source
 from roundweave.tasks.data.splits.cohort import Cohort
 from roundweave.tasks.data.splits.deals import Pool, Rows
 from roundweave.tasks.data.splits.split import Split, held_out_rows, hold_out_of
-from roundweave.tasks.data.stored_files import FileReader
 from roundweave.tasks.numerics.pinning import derive_seed
-
-SHOWN = 512
-"""Of so many examples in a file that is larger than memory it is looked whether float32 can hold them."""
 
 
 @dataclass(frozen=True)
@@ -167,14 +161,14 @@ class Partitions:
         if number and not self.source.partitioned:  # what is held out in one split is trained on in none
             apart = np.isin(rows, _known_own(self))
             return rows[~apart], rows[apart]
-        targets = targets_of(self._dataset(partition).dataset.train)
+        targets = targets_of(self._dataset(partition).train)
         labels = None if targets is None else targets.numpy()
         return hold_out_of(rows, labels, self.own_held_out, derive_seed(self.split.seed, "own", partition))
 
     def _part(self, partition: int, rows: Rows, held_out: bool) -> AnyExamples:
         """The examples of a partition at some rows: in memory, or as what reads them."""
-        dataset = self._dataset(partition).dataset
-        if self.loading.is_plain and isinstance(dataset.part(held_out), Examples):
+        dataset = self._dataset(partition)
+        if not self.loading.given and isinstance(dataset.part(held_out), Examples):
             return dataset.take(rows, self.dtype, held_out)
         return LoadedExamples(self._reading(partition, held_out), rows)
 
@@ -207,7 +201,7 @@ class Partitions:
 
     def known_targets(self) -> torch.Tensor | None:
         """What `targets` gives, or None where it would raise since they are not known, or several tensors."""
-        return targets_of(self._dataset(0).dataset.train)
+        return targets_of(self._dataset(0).train)
 
     def sizes(self, number: int) -> list[int]:
         """How many examples each partition trains on under a split."""
@@ -225,12 +219,11 @@ class Partitions:
 
     def check_in_memory(self, what: str, partition: int) -> None:
         """Raise `DataError` unless a partition's examples are held in memory, one tensor each, as `what` needs."""
-        train = self._dataset(partition).dataset.train
-        if not (self.loading.is_plain and isinstance(train, Examples)):
-            raise DataError(
-                f"{what} needs examples that are held in memory as they are, and {self.source} is read or "
-                f"prepared where it is used; leave {what} out"
-            )
+        train = self._dataset(partition).train
+        if preparing := self.loading.given:
+            raise DataError(f"{what} needs examples as they are in memory; leave {preparing[0]} out, or {what}")
+        if not isinstance(train, Examples):
+            raise DataError(f"{what} needs examples in memory, and {self.source} is read where it is used")
         for tensors in (train.inputs, train.targets):
             single(tensors, what)
 
@@ -240,7 +233,7 @@ class Partitions:
         They are those of another partition if this one could not be read.
         """
         partition = self.readable(partition)
-        examples = len(self._dataset(partition).dataset.train)
+        examples = len(self._dataset(partition).train)
         count = min(most, examples)
         rows = np.linspace(0, (examples if spread else count) - 1, count).astype(np.int64)
         try:
@@ -251,7 +244,7 @@ class Partitions:
     def _brings_own(self, partition: int) -> bool:
         """Whether a partition brings held-out examples of its own."""
         apart = self.source.partitioned and not (self.shared and self.split.partitions > 1)
-        return apart and self._dataset(partition).dataset.held_out is not None
+        return apart and self._dataset(partition).held_out is not None
 
     def _rows(self, partition: int, number: int) -> tuple[list[Rows], Rows]:
         """The rows to train on of what the source loads for a partition, by partition, and the held-out rows."""
@@ -262,7 +255,7 @@ class Partitions:
         partition = self.readable(partition)
         with as_partition(self._reading(partition, held_out=False).partition):
             again = self.source.again(partition, self.split.partitions)
-        if again is not None and digest_of(again) != self._dataset(partition).digest:
+        if again is not None and again.digest != self._dataset(partition).digest:
             raise DataError(
                 f"{self.source} gives other examples when it is read again, so no round could be replayed; "
                 "seed what it draws, and augment by --transform, which is seeded"
@@ -293,52 +286,40 @@ class Partitions:
         if self.source.partitioned:
             forget_opened(self._reading(partition, held_out=False))
             _known_rows.cache_clear()
-        found = self._dataset(partition)
-        train, held_out = self._rows(partition, 0)
-        for part in found.dataset.parts:
-            known = part if isinstance(part, Examples) else _shown(part)
-            if known is not None:
-                check_distinct(known, self.dtype, str(self.source), found.dataset.input_names)
+        dataset, (train, held_out) = self._dataset(partition), self._rows(partition, 0)
+        check_distinct(dataset, self.dtype, str(self.source))
         return Description.of(
-            found.dataset,
+            dataset,
             self.sample(partition),
             examples=sum(map(len, train)),
             held_out=len(held_out),
-            digest=found.digest,
             shared=self.source.partitioned,
             files=self._files(partition),
         )
 
     def assignment(self, number: int) -> np.ndarray:
         """The partition of each example under a split, int32 (examples,); -1 for held-out and unused ones."""
-        owner = np.full(len(self._dataset(0).dataset.train), -1, np.int32)
+        owner = np.full(len(self._dataset(0).train), -1, np.int32)
         for partition, rows in enumerate(self._rows(0, number)[0]):
             owner[rows] = partition
         return owner
 
     def _files(self, partition: int) -> dict[str, str]:
         """What shows that the files of a partition are the same, by name, which may begin with the partition."""
-        files = self._dataset(partition).dataset.files
+        files = self._dataset(partition).files
         return {self._named(partition, name): shown for name, shown in files.items()}
 
     def _named(self, partition: int, name: str) -> str:
         return f"partition {partition}: {name}" if self.source.partitioned else name
 
-    def _dataset(self, partition: int) -> Opened:
-        return self._reading(partition, held_out=False).opened
-
-
-def _shown(part: Reader) -> Examples | None:
-    """The first examples of files; None for other readers, of which each may take long to read."""
-    with suppress(DataError):  # what cannot be read refuses its partition in the round that needs it
-        return part.read(np.arange(min(len(part), SHOWN))) if isinstance(part, FileReader) else None
-    return None
+    def _dataset(self, partition: int) -> Dataset:
+        return self._reading(partition, held_out=False).dataset
 
 
 @functools.lru_cache(maxsize=2)
 def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[list[Rows], Rows]:
     """What `Partitions._rows` returns, computed once for each split and not for each partition that is loaded."""
-    dataset, split, apart = partitions._dataset(partition).dataset, partitions.split, partitions.source.partitioned
+    dataset, split, apart = partitions._dataset(partition), partitions.split, partitions.source.partitioned
     targets = targets_of(dataset.train)
     labels = targets.numpy() if targets is not None and are_scalar_labels(targets) else None
     pool = Pool(np.arange(len(dataset.train)), labels, dataset.columns)
@@ -358,7 +339,7 @@ def _known_options(partitions: Partitions) -> tuple[Sequence[str], Mapping[int, 
     split, source = partitions.split, partitions.source
     names = source.names if isinstance(source, Each) else ()
     if split.deal.column:
-        dataset = opened(source, None, partitions.loading.bound).dataset
+        dataset = opened(source, None, partitions.loading.bound)
         rows = split.taking_part(Pool(np.arange(len(dataset.train)), columns=dataset.columns))
         names = tuple(map(str, np.unique(dataset.columns[split.deal.column][rows]).tolist()))
     numbers = {str(n): n for n in range(split.partitions)} | {name: n for n, name in enumerate(names)}

@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from roundweave.storage.errors import CODE_RAISES, RoundweaveError, located
+from roundweave.storage.errors import CODE_RAISES, DataError, RoundweaveError, failing_as, located
 from roundweave.tasks.data.collating import batch_of, check_pair, collated, needed
 from roundweave.tasks.data.current import CURRENT, CurrentPartition, as_partition
-from roundweave.tasks.data.datasets import Dataset, Reader, check_alike, digest_of
+from roundweave.tasks.data.datasets import Dataset, Reader, check_alike
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.sources.table import Source
 from roundweave.tasks.numerics.pinning import pinned
@@ -27,22 +27,10 @@ class ReadingFailed(Exception):
     """Examples could not be read or prepared; the text says why. To a round it is an error of the map."""
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A data set, whose digest is computed when it is asked for: a loader's process need not read the bytes."""
-
-    dataset: Dataset
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """The digest of the data set; see `digest_of`."""
-        return digest_of(self.dataset)
+_opened: OrderedDict[tuple[Source, CurrentPartition | None], Dataset] = OrderedDict()
 
 
-_opened: OrderedDict[tuple[Source, CurrentPartition | None], Opened] = OrderedDict()
-
-
-def opened(source: Source, partition: CurrentPartition | None, memory: float = 0) -> Opened:
+def opened(source: Source, partition: CurrentPartition | None, memory: float = 0) -> Dataset:
     """What a source gives for a partition, or if that is None for all; raises `DataError`.
 
     A process holds at most `memory` bytes of examples and the last data set. What was used longest ago goes first.
@@ -52,11 +40,11 @@ def opened(source: Source, partition: CurrentPartition | None, memory: float = 0
         with as_partition(partition):
             dataset = source.load(*((partition.number, partition.partitions) if partition else (0, 1)))
         check_alike(dataset, str(source))
-        _opened[key] = Opened(dataset)
-        size = sum(one.dataset.nbytes for one in _opened.values())
+        _opened[key] = dataset
+        size = sum(one.nbytes for one in _opened.values())
         while len(_opened) > 1 and size > memory:
             _, oldest = _opened.popitem(last=False)
-            size -= oldest.dataset.nbytes
+            size -= oldest.nbytes
     _opened.move_to_end(key)
     return _opened[key]
 
@@ -85,14 +73,14 @@ class Loading:
     memory: int | None = None
 
     @property
-    def is_plain(self) -> bool:
-        """Whether examples in memory are used as they are; there is nothing to read ahead of them."""
-        return replace(self, workers=0) == Loading()
+    def given(self) -> list[str]:
+        """The settings because of which examples in memory are not used as they are; `workers` alone is none."""
+        return [name for name, given in vars(self).items() if name != "workers" and given is not None]
 
     @property
     def bound(self) -> float:
         """How many bytes of data sets a process holds besides the one in use."""
-        return 0 if self.is_plain else inf if self.memory is None else self.memory
+        return 0 if not self.given else inf if self.memory is None else self.memory
 
 
 @dataclass(frozen=True)
@@ -112,14 +100,14 @@ class Reading:
     dtype: str
 
     @property
-    def opened(self) -> Opened:
+    def dataset(self) -> Dataset:
         """What the source gives, which each process opens once."""
         return opened(self.source, self.partition, self.loading.bound)
 
     @property
     def part(self) -> Examples | Reader:
         """The examples of the data set to train on, or those to score with."""
-        return self.opened.dataset.part(self.held_out)
+        return self.dataset.part(self.held_out)
 
     @property
     def _transform(self) -> Code | None:
@@ -129,7 +117,7 @@ class Reading:
         """The prepared batch of some rows, int64 (row,), drawn from the seed; raises `ReadingFailed`."""
         with self._drawing(seed):
             if self._transform is None and self.loading.collate is None:
-                return self.opened.dataset.finished(self.part.read(rows), self.dtype)
+                return self.dataset.finished(self.part.read(rows), self.dtype)
             return self._prepared(self.part.items(rows))
 
     def next(self, items: Iterator[Any], count: int, seed: int) -> Examples:
@@ -138,11 +126,16 @@ class Reading:
             return self._prepared(list(islice(items, count)), alone=True)
 
     def _prepared(self, items: Sequence[Any], alone: bool = False) -> Examples:
-        collate, name = self.loading.collate, str(self.source)
-        if self._transform is not None:
-            items = list(map(_per_example(self._transform, name), items))
-        batch = batch_of(_function(collate)(list(items)), name) if collate else collated(items, name, alone)
-        return self.opened.dataset.finished(batch, self.dtype)
+        transform, collate, name = self._transform, self.loading.collate, str(self.source)
+        if transform is not None:
+            with _named("transform", transform):
+                items = list(map(_per_example(transform, name), items))
+        if collate is None:
+            return self.dataset.finished(collated(items, name, alone), self.dtype)
+        with _named("collate", collate):
+            given = _function(collate)(list(items))
+        batch = batch_of(given, name)
+        return self.dataset.finished(batch, self.dtype)
 
     @contextmanager
     def _drawing(self, seed: int) -> Iterator[None]:
@@ -166,6 +159,11 @@ class Unreadable(Reading):
     def part(self) -> Examples | Reader:
         """Raises `ReadingFailed`."""
         raise ReadingFailed(self.reason)
+
+
+def _named(what: str, code: Code) -> AbstractContextManager[None]:
+    """A context in which an error of the user's function is told under the name of the function."""
+    return failing_as(lambda error: DataError(f"{what} {code.reference} failed with {located(error)}"))
 
 
 _function = functools.lru_cache(maxsize=4)(Code.load)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import torch
 
@@ -12,7 +14,7 @@ from roundweave.storage.values.tensors import Slots, pack
 from roundweave.tasks.algorithms.maps.backprop import backprop, descend, minus
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.mapper import Mapper
-from roundweave.tasks.compute.stacked.courses import Course, course, phases
+from roundweave.tasks.compute.stacked.batches import drawn_rows, together
 from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective
@@ -53,11 +55,13 @@ class StackedMapper(Mapper):
     ) -> list[Update]:
         """The update of each partition, whose direction is one vector (element,) for each dtype."""
         counts = [self.map.count(len(each)) for each in examples]
-        courses = [
-            course(each, self.map.batch_size, steps, seed)
+        rows = [
+            drawn_rows(each, self.map.batch_size, steps, seed)
             for each, steps, seed in zip(examples, counts, seeds, strict=True)
         ]
-        trained, losses = train_stacked(Stacked(objective, self.at_once), state, courses, self.map.rate(state))
+        steps = together(examples, rows, self.at_once)
+        stacked = Stacked(objective, self.at_once)
+        trained, losses = train_stacked(stacked, state, len(rows), steps, self.map.rate(state))
         updates = []
         for number, each in enumerate(examples):
             arrived = pack(objective.layout.params, {name: tensor[number] for name, tensor in trained.items()})
@@ -72,9 +76,9 @@ class StackedMapper(Mapper):
 
 
 def train_stacked(
-    stacked: Stacked, state: State, courses: Sequence[Course], lr: float
+    stacked: Stacked, state: State, replicas: int, steps: Iterable[tuple[list[int], Examples]], lr: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Train up to `count` replicas from a state with learning rate `lr`, each on the batches of its course.
+    """Train up to `count` replicas from a state with learning rate `lr`, by steps such as `together` yields.
 
     Returns their parameters by name, (replica, *shape), and the sums of their losses, (replica,).
 
@@ -84,16 +88,16 @@ def train_stacked(
     network = stacked.network(state)
     parameters = list(network.trained.values())
     trained = {name: parameter.detach() for name, parameter in network.trained.items()}
-    every = {name: p[:1].repeat(len(courses), *[1] * (p.ndim - 1)) for name, p in trained.items()}
+    every = {name: p[:1].repeat(replicas, *[1] * (p.ndim - 1)) for name, p in trained.items()}
     dtype, device = (first := next(iter(every.values()))).dtype, first.device
-    losses = torch.zeros(len(courses), dtype=torch.promote_types(dtype, torch.float32), device=device)
-    for phase in phases(courses, stacked.count):
-        members = torch.tensor(phase.members, device=device)
+    losses = torch.zeros(replicas, dtype=torch.promote_types(dtype, torch.float32), device=device)
+    for taking, batches in groupby(steps, itemgetter(0)):
+        members = torch.tensor(taking, device=device)
         places = torch.cat([members, members[:1].expand(stacked.count - len(members))])
         for name, parameter in trained.items():
             torch.index_select(every[name], 0, places, out=parameter)
         total = losses[places]
-        for batch in phase.batches:
+        for _, batch in batches:
             total += backprop(stacked, network, batch)
             descend(parameters, lr)
         for name, parameter in trained.items():

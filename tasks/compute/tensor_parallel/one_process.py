@@ -17,38 +17,38 @@ from roundweave.tasks.numerics.pinning import Generators, generators, lent, set_
 T = TypeVar("T")
 
 
-def in_turn(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
+def run_ranks(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
     """Call a function as each rank, in this process, and return the results in their order.
 
     The function gets the rank's communicator. One rank runs at a time, in order, from one exchange to the next.
     Each has the random generators that it would have in a process of its own, so that the bits are the same as
     those of ranks in separate processes. Raises the first error of a rank.
     """
-    turns, contexts = _Turns(ranks), [copy_context() for _ in range(ranks)]
+    schedule, contexts = _Schedule(ranks), [copy_context() for _ in range(ranks)]
     grad, threads = torch.is_grad_enabled(), torch.get_num_threads()
 
     def run(rank: int) -> Any:
         with lent(), torch.set_grad_enabled(grad):  # torch keeps these settings for each thread
             try:
-                turns.enter(rank)
+                schedule.enter(rank)
                 torch.set_num_threads(threads)
-                return function(_InTurn(turns, rank))
+                return function(_Scheduled(schedule, rank))
             except BaseException as error:  # noqa: BLE001 - raised again below, when all ranks have ended
-                turns.error = turns.error or error
+                schedule.error = schedule.error or error
             finally:
-                turns.end(rank)
+                schedule.end(rank)
 
     # The pool waits for its threads even after an interrupt, after which `Thread.join` may return too early.
     with ThreadPoolExecutor(ranks, "rank") as pool:
         try:
             results = list(pool.map(lambda context, rank: context.run(run, rank), contexts, range(ranks)))
         except BaseException as error:
-            turns.error = error
-            turns.end(0)
+            schedule.error = error
+            schedule.end(0)
             raise
-    if turns.error is not None:
-        raise turns.error
-    _set_globals(turns.globals[0])
+    if schedule.error is not None:
+        raise schedule.error
+    _set_globals(schedule.globals[0])
     return results
 
 
@@ -66,7 +66,7 @@ class _Ended(Exception):
     """Ends a rank's thread because another rank has failed."""
 
 
-class _Turns:
+class _Schedule:
     """Which rank may run, the values that ranks have sent, and the global state of each rank."""
 
     def __init__(self, ranks: int) -> None:
@@ -74,7 +74,7 @@ class _Turns:
         self.error: BaseException | None = None
         self.globals = [_globals()] * ranks
         self._condition = threading.Condition()
-        self._turn = 0
+        self._running = 0
         self._sent: list[dict[int, Any]] = [{} for _ in range(ranks)]
         self._ended: set[int] = set()
 
@@ -91,7 +91,7 @@ class _Turns:
     def enter(self, rank: int) -> None:
         """Wait until this rank may run, and set its global state."""
         with self._condition:
-            self._condition.wait_for(lambda: self._turn == rank or self.error is not None)
+            self._condition.wait_for(lambda: self._running == rank or self.error is not None)
         if self.error is not None:
             raise _Ended
         _set_globals(self.globals[rank])
@@ -101,7 +101,7 @@ class _Turns:
         self.globals[rank] = _globals()
         with self._condition:
             after = [(rank + step) % self.ranks for step in range(1, self.ranks + 1)]
-            self._turn = next((r for r in after if r not in self._ended), -1)
+            self._running = next((r for r in after if r not in self._ended), -1)
             self._condition.notify_all()
 
     def end(self, rank: int) -> None:
@@ -110,16 +110,16 @@ class _Turns:
         self._leave(rank)
 
 
-class _InTurn:
+class _Scheduled:
     """The communicator of a rank whose whole group runs in one process."""
 
-    def __init__(self, turns: _Turns, rank: int) -> None:
-        self.rank, self.ranks, self.sent = rank, turns.ranks, 0
-        self._turns, self._number = turns, 0
+    def __init__(self, schedule: _Schedule, rank: int) -> None:
+        self.rank, self.ranks, self.sent = rank, schedule.ranks, 0
+        self._schedule, self._number = schedule, 0
 
     def all_gather(self, value: Any) -> list[Any]:
         self._number += 1
-        return self._turns.exchange(self.rank, self._number, value)
+        return self._schedule.exchange(self.rank, self._number, value)
 
     def scatter(self, values: Sequence[Any]) -> list[Any]:
         return [values[self.rank] for values in self.all_gather(values)]

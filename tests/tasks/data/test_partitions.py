@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import DataError, UsageError
-from roundweave.tasks.data.datasets import Dataset, digest_of
+from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.description import Description, combine
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.partitions import Partitions
@@ -352,7 +352,7 @@ def test_a_process_that_holds_what_it_read_for_an_earlier_run_reads_it_again(tmp
     before = Partitions(source, Split(2, "contiguous"), held_out=0.0)
     assert before.load(0, 0).train.inputs[0].item() == 0
     _table(tmp_path / "night.csv", 100)
-    digest = digest_of(source.load(0, 1))
+    digest = source.load(0, 1).digest
     assert replace(before, digests=(digest,)).load(0, 0).train.inputs[0].item() == 100
     with pytest.raises(DataError, match="have changed since the run began"):
         replace(before, digests=("0" * 64,)).load(0, 0)

@@ -170,7 +170,7 @@ def test_a_score_that_needs_all_outputs_refuses_those_of_other_lengths(file: str
         (
             {"data": "plain", "model": "own", "stacked": 2, "collate": "ragged"},
             DataError,
-            "stacked needs examples that are held in memory as they are, and .*mine.py:plain is read or prepared",
+            "stacked needs examples as they are in memory; leave collate out, or stacked",
         ),
     ],
 )

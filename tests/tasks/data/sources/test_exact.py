@@ -11,7 +11,9 @@ import torch
 
 from roundweave.storage.errors import DataError
 from roundweave.tasks.data.collating import batch_of, examples_of
-from roundweave.tasks.data.examples import Examples, check_distinct
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.description import check_distinct
+from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.table import find_source
 from roundweave.tasks.data.splits.split import Split
@@ -78,12 +80,13 @@ def test_only_columns_that_float32_would_merge_are_refused(numbers: np.ndarray, 
     """Ten seconds apart in a day, 13 of 14 are gone; in a year none. What is rounding anyway is one number."""
     tensor = torch.from_numpy(numbers)
     for examples in (Examples(tensor[:, None], tensor.float()), Examples(tensor.float()[:, None], tensor)):
+        dataset = Dataset(examples)
         if fits:
-            check_distinct(examples, "float32", "mine")
+            check_distinct(dataset, "float32", "mine")
         else:
             with pytest.raises(DataError, match=r"in column 0 are \d+ in float32"):
-                check_distinct(examples, "float32", "mine")
-        check_distinct(examples, "float64", "mine")
+                check_distinct(dataset, "float32", "mine")
+        check_distinct(dataset, "float64", "mine")
 
 
 @pytest.mark.parametrize("pattern", ["t.parquet", "*.parquet"])
