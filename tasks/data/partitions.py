@@ -190,17 +190,8 @@ class Partitions:
         """The rows of the data that a split deals to a partition, int64 (row,), in the partition's own order."""
         return self._rows(partition, number)[0][0 if self.source.partitioned else partition]
 
-    def targets(self) -> torch.Tensor:
-        """The targets (examples, *) of all training examples that the source loads at once; raises `DataError`."""
-        targets = self.known_targets()
-        if targets is None:
-            raise DataError(
-                f"{self.source} shows its labels only as it is read; give the data set all of them as targets"
-            )
-        return targets
-
     def known_targets(self) -> torch.Tensor | None:
-        """What `targets` gives, or None where it would raise since they are not known, or several tensors."""
+        """All training targets (examples, *) of a source that loads them at once; None if unknown, or several."""
         return targets_of(self._dataset(0).train)
 
     def sizes(self, number: int) -> list[int]:
@@ -213,7 +204,11 @@ class Partitions:
         if self.source.partitioned:
             loaded = (self.load(number, partition).train for partition in range(self.split.partitions))
             return [single(part.first(len(part)).targets, "a table of labels") for part in loaded]
-        targets = self.targets()
+        targets = self.known_targets()
+        if targets is None:
+            raise DataError(
+                f"{self.source} shows its labels only as it is read; give the data set all of them as targets"
+            )
         dealt = (self._train_rows(partition, number)[0] for partition in range(self.split.partitions))
         return [targets[torch.from_numpy(rows)] for rows in dealt]
 

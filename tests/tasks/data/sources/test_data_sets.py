@@ -186,11 +186,10 @@ def test_other_data_sets_are_refused_in_one_line(own_of: Load, value: str, says:
     assert str(caught.value).startswith(source.code.reference)
 
 
-@pytest.mark.parametrize("ask", [lambda p: p.targets(), lambda p: p.train_targets(0)])
-def test_labels_that_only_reading_shows_are_named_as_unknown(own_of: Load, ask) -> None:
+def test_labels_that_only_reading_shows_are_named_as_unknown(own_of: Load) -> None:
     partitions = Partitions(own_of("Pairs([([1.0], 0), ([2.0], 1)])"), Split(1), held_out=0)
     with pytest.raises(DataError, match="shows its labels only as it is read; give the data set all of them as"):
-        ask(partitions)
+        partitions.train_targets(0)
 
 
 def test_where_labels_are_not_known_sizes_are_counted_all_the_same(own_of: Load) -> None:
