@@ -14,7 +14,7 @@ from roundweave.storage.values.tensors import Slots
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.compute.tensor_parallel.finding import enough
 from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
-from roundweave.tasks.compute.tensor_parallel.one_process import run_ranks
+from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.compute.tensor_parallel.trial import difference
 from roundweave.tasks.data.examples import Examples
@@ -74,4 +74,4 @@ class TensorParallel(Mapper):
     def _each(self, objective: Objective, function: Callable[[ShareObjective], T]) -> list[T]:
         objective.built  # noqa: B018 - built once, before the ranks ask for it
         shares = self.known_shares
-        return run_ranks(self.ranks, lambda group: function(ShareObjective.of(objective, shares, group)))
+        return as_ranks(self.ranks, lambda group: function(ShareObjective.of(objective, shares, group)))

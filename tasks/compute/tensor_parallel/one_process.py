@@ -17,7 +17,7 @@ from roundweave.tasks.numerics.pinning import Generators, generators, lent, set_
 T = TypeVar("T")
 
 
-def run_ranks(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
+def as_ranks(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
     """Call a function as each rank, in this process, and return the results in their order.
 
     The function gets the rank's communicator. One rank runs at a time, in order, from one exchange to the next.

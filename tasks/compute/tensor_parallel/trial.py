@@ -13,7 +13,7 @@ from roundweave.storage.errors import ModelError, failing_as, one_line
 from roundweave.storage.values.state import State
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
-from roundweave.tasks.compute.tensor_parallel.one_process import run_ranks
+from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.matching.check import TOLERANCE, randomise
 from roundweave.tasks.matching.unofficial import TorchDispatchMode, tensors_in
@@ -67,7 +67,7 @@ def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state
 
     with pinned(0, torch.get_num_threads()):
         try:
-            parts, generators = zip(*run_ranks(shares.ranks, of_rank), strict=True)
+            parts, generators = zip(*as_ranks(shares.ranks, of_rank), strict=True)
         except Exception as error:  # noqa: BLE001 - a network that counts its units may raise anything on a share
             return f"a step of a share fails with {one_line(error)}"
     if not all(torch.equal(generators[0], other) for other in generators):

@@ -19,7 +19,7 @@ from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.compute.tensor_parallel.finding import find_shares
 from roundweave.tasks.compute.tensor_parallel.mapper import TensorParallel
 from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
-from roundweave.tasks.compute.tensor_parallel.one_process import run_ranks
+from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import ModelSpec, Objective
@@ -291,7 +291,7 @@ def each_of(group: TensorParallel, objective: Objective, seed: int = 3) -> list[
         return group.map(share, shares.state(objective.initial(), rank.rank), examples, {}, seed)
 
     with pinned(seed, threads=1):
-        return run_ranks(shares.ranks, of_rank)
+        return as_ranks(shares.ranks, of_rank)
 
 
 def off(objective: Objective, inner: Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False) -> float:

@@ -11,7 +11,7 @@ from roundweave.storage.values.tensors import views
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
-from roundweave.tasks.compute.tensor_parallel.one_process import run_ranks
+from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from tests.tasks.compute.tensor_parallel.networks import (
     each_of,
     examples_of,
@@ -43,7 +43,7 @@ def seen(model: str, ranks: int, places: dict[str, str], **options: object) -> d
         network(examples_of(objective, 60).inputs)
 
     torch.manual_seed(2)
-    run_ranks(ranks, forward)
+    as_ranks(ranks, forward)
     return kept
 
 
@@ -98,7 +98,7 @@ def test_ranks_draw_for_the_examples_of_a_hybrid_apart() -> None:
         network.get_submodule("1").register_forward_hook(lambda _, given, out: kept.append(out == 0))
         network(examples_of(objective, 8).inputs)
 
-    run_ranks(2, forward)
+    as_ranks(2, forward)
     assert kept[0].shape == kept[1].shape and not torch.equal(kept[0], kept[1])
 
 

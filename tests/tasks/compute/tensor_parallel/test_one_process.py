@@ -17,7 +17,7 @@ import torch
 
 from roundweave.storage.errors import RoundweaveError
 from roundweave.tasks.compute.communicator import Communicator
-from roundweave.tasks.compute.tensor_parallel.one_process import run_ranks
+from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from roundweave.tasks.numerics.pinning import generators, pinned, set_generators
 from tests.tasks.sampled import sampled
 
@@ -35,7 +35,7 @@ def test_each_has_what_all_have_told(ranks: int) -> None:
         return [list(group.all_gather((group.rank, turn))) for turn in range(4)]
 
     wanted = [[(rank, turn) for rank in range(ranks)] for turn in range(4)]
-    assert run_ranks(ranks, talk) == [wanted] * ranks
+    assert as_ranks(ranks, talk) == [wanted] * ranks
 
 
 def test_each_has_what_the_others_have_for_it() -> None:
@@ -43,7 +43,7 @@ def test_each_has_what_the_others_have_for_it() -> None:
         assert group.ranks == 3
         return list(group.scatter([f"{group.rank} to {other}" for other in range(3)]))
 
-    assert run_ranks(3, talk) == [[f"{one} to {rank}" for one in range(3)] for rank in range(3)]
+    assert as_ranks(3, talk) == [[f"{one} to {rank}" for one in range(3)] for rank in range(3)]
 
 
 def test_one_rank_runs_at_a_time_and_from_one_exchange_to_the_next() -> None:
@@ -55,7 +55,7 @@ def test_one_rank_runs_at_a_time_and_from_one_exchange_to_the_next() -> None:
             group.all_gather(None)
             order.append((turn, group.rank))
 
-    run_ranks(3, note)
+    as_ranks(3, note)
     assert order == [
         *((0, 0), (0, 1), (0, 2)),
         *((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)),
@@ -79,7 +79,7 @@ def test_the_error_of_one_ends_all_and_tells_where_it_was(bad: int, turn: int) -
             ended.append(group.rank)
 
     with pytest.raises(ValueError, match=r"^no$") as caught:
-        run_ranks(3, fails_here)
+        as_ranks(3, fails_here)
     assert "fails_here" in "".join(traceback.format_tb(caught.tb))
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert set(ended) <= {0, 1, 2} and bad in ended
@@ -92,7 +92,7 @@ def test_a_rank_that_ends_before_the_others_is_an_error(short: int) -> None:
             group.all_gather(None)
 
     with pytest.raises(RoundweaveError, match="waits for ranks that have ended; do all take the same steps"):
-        run_ranks(2, talk)
+        as_ranks(2, talk)
 
 
 @pytest.mark.parametrize("around", [nullcontext, partial(pinned, 9, threads=1)])
@@ -111,7 +111,7 @@ def test_each_rank_draws_as_it_would_in_a_process_of_its_own(number: Callable[[]
         before = generators()
         alone = [number() for _ in range(4)]
         set_generators(before)
-        first, second, third = run_ranks(3, draw)
+        first, second, third = as_ranks(3, draw)
         assert first == third == alone[:3]
         assert second[0] == first[0] and second[1:] != first[1:]
         assert number() == alone[3], "goes on as the first rank would"
@@ -130,11 +130,11 @@ def test_ranks_may_pin_numerics_that_are_pinned_around_them() -> None:
 
     with pinned(9, threads=2):
         before = torch.get_rng_state()
-        one, other = run_ranks(2, draw)
+        one, other = as_ranks(2, draw)
         assert torch.get_num_threads() == 2 and torch.get_deterministic_debug_mode() == 2
         assert torch.equal(torch.get_rng_state(), before)
     assert one == other
-    assert run_ranks(2, draw) == [one, one]
+    assert as_ranks(2, draw) == [one, one]
     assert torch.get_deterministic_debug_mode() == 0
 
 
@@ -144,22 +144,22 @@ def test_ranks_have_the_settings_of_the_thread_that_waits() -> None:
 
     threads = torch.get_num_threads()
     with torch.no_grad():
-        assert run_ranks(2, settings) == [(False, threads)] * 2
-    assert run_ranks(2, settings) == [(True, threads)] * 2
+        assert as_ranks(2, settings) == [(False, threads)] * 2
+    assert as_ranks(2, settings) == [(True, threads)] * 2
 
 
 def test_teams_may_be_within_ranks() -> None:
     def outer(group: Communicator) -> list[object]:
-        return run_ranks(2, lambda inner: list(inner.all_gather((group.rank, inner.rank))))
+        return as_ranks(2, lambda inner: list(inner.all_gather((group.rank, inner.rank))))
 
-    assert run_ranks(2, outer) == [[[(rank, 0), (rank, 1)]] * 2 for rank in range(2)]
+    assert as_ranks(2, outer) == [[[(rank, 0), (rank, 1)]] * 2 for rank in range(2)]
 
 
 INTERRUPTED = """
 import signal
 import sys
 import threading
-from roundweave.tasks.compute.tensor_parallel.one_process import run_ranks
+from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run behind a shell
 main, exchanges = threading.main_thread(), int(sys.argv[1])
 def talk(group):
@@ -168,7 +168,7 @@ def talk(group):
             signal.pthread_kill(main.ident, signal.SIGINT)
         group.all_gather(None)
 try:
-    run_ranks(2, talk)
+    as_ranks(2, talk)
 except KeyboardInterrupt:
     for thread in set(threading.enumerate()) - {main}:
         thread.join()
