@@ -19,7 +19,7 @@ def drawn_rows(examples: Examples, size: int | None, steps: int, seed: int) -> l
     return [rows for order in orders for rows in order.to(examples.inputs.device).split(size or len(order))]
 
 
-def together(
+def stacked_steps(
     examples: Sequence[Examples], rows: Iterable[Iterable[torch.Tensor]], places: int
 ) -> Iterator[tuple[list[int], Examples]]:
     """Yield each step: the replicas that take it, by number, and their batches as one, (place, example, *).

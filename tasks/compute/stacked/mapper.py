@@ -14,7 +14,7 @@ from roundweave.storage.values.tensors import Slots, pack
 from roundweave.tasks.algorithms.maps.backprop import backprop, descend, minus
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.mapper import Mapper
-from roundweave.tasks.compute.stacked.batches import drawn_rows, together
+from roundweave.tasks.compute.stacked.batches import drawn_rows, stacked_steps
 from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective
@@ -59,7 +59,7 @@ class StackedMapper(Mapper):
             drawn_rows(each, self.map.batch_size, steps, seed)
             for each, steps, seed in zip(examples, counts, seeds, strict=True)
         ]
-        steps = together(examples, rows, self.at_once)
+        steps = stacked_steps(examples, rows, self.at_once)
         stacked = Stacked(objective, self.at_once)
         trained, losses = train_stacked(stacked, state, len(rows), steps, self.map.rate(state))
         updates = []
@@ -78,7 +78,7 @@ class StackedMapper(Mapper):
 def train_stacked(
     stacked: Stacked, state: State, replicas: int, steps: Iterable[tuple[list[int], Examples]], lr: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Train up to `count` replicas from a state with learning rate `lr`, by steps such as `together` yields.
+    """Train up to `count` replicas from a state with learning rate `lr`, by steps such as `stacked_steps` yields.
 
     Returns their parameters by name, (replica, *shape), and the sums of their losses, (replica,).
 

@@ -24,7 +24,7 @@ from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.mapper import Mapper
-from roundweave.tasks.compute.stacked.batches import drawn_rows, together
+from roundweave.tasks.compute.stacked.batches import drawn_rows, stacked_steps
 from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import ModelSpec, Objective
@@ -240,7 +240,7 @@ def numbered(first: int, count: int) -> Examples:
 def taken(parts: list[Examples], rows: list[list[torch.Tensor]], places: int) -> list[list[list[int]]]:
     """The targets of each batch that each replica takes."""
     found: list[list[list[int]]] = [[] for _ in parts]
-    for members, batch in together(parts, rows, places):
+    for members, batch in stacked_steps(parts, rows, places):
         inputs, targets = batch.inputs, batch.targets
         assert inputs.is_contiguous()
         assert inputs.storage_offset() == targets.storage_offset() == 0
@@ -268,7 +268,7 @@ def test_steps_of_one_length_are_taken_together_by_hand() -> None:
     """Of 5, 4 and 6 examples in batches of 2: two steps of all, then the rests of 2, then 1."""
     parts = [numbered(0, count) for count in (5, 4, 6)]
     rows = [drawn_rows(part, 2, -(-len(part) // 2), 0) for part in parts]
-    found = [(members, tuple(batch.targets.shape)) for members, batch in together(parts, rows, 4)]
+    found = [(members, tuple(batch.targets.shape)) for members, batch in stacked_steps(parts, rows, 4)]
     assert found == [([0, 1, 2], (4, 2))] * 2 + [([2], (4, 2)), ([0], (4, 1))]
 
 
