@@ -131,14 +131,12 @@ class Imports:
 
 
 def _elsewhere(top: str, file: Path | None) -> bool:
-    """Whether `import` would find another module of this name than the file; our own folders do not count."""
+    """Whether `import` would find another module of this name than the file."""
     try:
         spec = find_spec(top)
     except ValueError:  # such a module is loaded, but without a known place
         return True
-    if spec is None or spec.origin is None:
-        return False
-    return spec.origin != str(file) and not _is_ours(Path(spec.origin))
+    return spec is not None and spec.origin not in (None, str(file))
 
 
 def load(root: str, folder: Path, module: str, texts: Mapping[str, str], names: Mapping[str, str]) -> ModuleType:

@@ -20,9 +20,9 @@ FILES = {
     "proj/models/layers.py": "from torch import nn\nclass Wide(nn.Module):\n    def forward(self, x):\n"
     "        return x.relu()",
     "proj/sizes.py": "WIDTH = 16",
-    "proj/loss.py": "from torch.nn import functional\nfrom tasks import scale\ndef loss(outputs, targets):\n"
+    "proj/loss.py": "from torch.nn import functional\nfrom scaling import scale\ndef loss(outputs, targets):\n"
     "    return functional.cross_entropy(outputs, targets) * scale()",
-    "tasks.py": "def scale():\n    return 2.0",
+    "scaling.py": "def scale():\n    return 2.0",
 }
 
 
@@ -56,7 +56,7 @@ def test_every_executor_finds_the_modules_of_a_package(package, tmp_path, dask_p
 def test_a_replay_needs_no_file_and_code_from_elsewhere_needs_trust(package, tmp_path, capsys) -> None:
     run = rw.train(config("run", executor="inline"))
     shutil.rmtree(package / "proj")
-    (package / "tasks.py").write_text("def scale():\n    return 3.0")
+    (package / "scaling.py").write_text("def scale():\n    return 3.0")
     foreign = shutil.copytree(run.path, tmp_path / "theirs/run.zarr")
     replay = ["replay", "--all", "--executor", "inline", str(foreign)]
     code, line = refused(capsys, *replay)

@@ -187,11 +187,11 @@ def test_a_pickled_function_whose_module_is_gone_is_one_line(tmp_path: Path, mon
     import functools
     import sys
 
-    (tmp_path / "elsewhere.py").write_text("def data(of): return of, of")
+    (tmp_path / "gone_again.py").write_text("def data(of): return of, of")
     monkeypatch.syspath_prepend(str(tmp_path))
-    module = __import__("elsewhere")
+    module = __import__("gone_again")
     code = rw.TrainConfig(data=functools.partial(module.data, 1)).data
     monkeypatch.undo()
-    monkeypatch.delitem(sys.modules, "elsewhere")
-    with pytest.raises(CodeError, match="No module named 'elsewhere'; is it in PYTHONPATH"):
+    monkeypatch.delitem(sys.modules, "gone_again")
+    with pytest.raises(CodeError, match="No module named 'gone_again'; is it in PYTHONPATH"):
         code.load()
