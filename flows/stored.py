@@ -6,10 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from roundweave.flows.stored_round import Round
 from roundweave.storage.errors import DataError, NotARun, UsageError
 from roundweave.storage.places.addresses import Where, full_address
-from roundweave.storage.runs.figures import Plots
 from roundweave.storage.runs.names import WhichRound, default_root
 from roundweave.storage.runs.run import StoredRun, open_stored
 
@@ -18,6 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from roundweave.flows.evidence.replaying import Replay
+    from roundweave.flows.stored_round import Round
+    from roundweave.storage.runs.figures import Plots
     from roundweave.tasks.data.partitions import Partitions
     from roundweave.tasks.networks.objective import ModelSpec
     from roundweave.tasks.rounds.evidence.recombining import Recombination
@@ -39,6 +39,8 @@ class Run(StoredRun):
         self._root = root
 
     def round(self, round: WhichRound) -> Round:
+        from roundweave.flows.stored_round import Round
+
         return Round(self._store, super().round(round).commit, self.model)
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
@@ -47,6 +49,8 @@ class Run(StoredRun):
     @property
     def plot(self) -> Plots:
         """Plots of the run: ``run.plot.history(ax=None)``, `divergence`, `changes`, `refusals`, `staleness`."""
+        from roundweave.storage.runs.figures import Plots
+
         return Plots(self)
 
     def examples(self, partition: int, round: int = -1, trust: bool = False) -> pd.DataFrame:

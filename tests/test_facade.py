@@ -139,6 +139,40 @@ def test_importing_it_imports_nothing_heavy(name: str) -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+UNUSED = ("matching", "compute.tensor_parallel", "compute.stacked", "process_group", "rounds.asynchronous")
+AT_THE_FIRST_MAP = f"""
+import sys, roundweave
+from roundweave.tasks.rounds.persistence import mapping
+
+def first_map(*given):
+    unused = {UNUSED!r} + ("rounds.evidence", "executors.parameter_server", "executors.clusters", "merging")
+    ours = ["roundweave.tasks." + each for each in unused]
+    ours += ["roundweave.flows.planning", "roundweave.flows.merging", "roundweave.flows.evidence"]
+    found = [m for m in sys.modules if m in ("pandas", "matplotlib", "distributed") or m.startswith(tuple(ours))]
+    print(found, len([m for m in sys.modules if m.startswith("roundweave.")]))
+    raise SystemExit
+
+mapping.map_groups = first_map
+roundweave.main()
+"""
+
+
+def test_a_plain_run_imports_nothing_that_it_does_not_use_before_its_first_map(tmp_path: Path) -> None:
+    line = [
+        sys.executable,
+        "-c",
+        AT_THE_FIRST_MAP,
+        "train",
+        "--executor=inline",
+        "--rounds=1",
+        f"--root={tmp_path}",
+    ]
+    done = subprocess.run(line, capture_output=True, check=False, text=True)
+    found, _, count = done.stdout.rpartition(" ")
+    assert found == "[]", done.stdout + done.stderr
+    assert int(count) <= 180
+
+
 def test_types_are_known_to_mypy(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     line = [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", tmp_path / "own.py"]

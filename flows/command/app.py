@@ -16,7 +16,6 @@ from roundweave.flows.command.interrupts import ended_by_interrupts
 from roundweave.flows.reporting.listening import begun, going_on
 from roundweave.flows.serving.server import warm_up
 from roundweave.storage.errors import TRACEBACK
-from roundweave.tasks.executors.clusters import fork_server
 from roundweave.tasks.own_code.imports import kept
 
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
@@ -103,6 +102,8 @@ def _begin_ahead(arguments: list[str]) -> None:
     if asked in FLOWS:
         warm_up()
     if asked in TRAINING and not words & {"--scheduler", "inline"}:
+        from roundweave.tasks.executors.clusters import fork_server
+
         fork_server.begin()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
 from roundweave.flows.config.experiment import PREPARED, Dealing, Experiment
 from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import DataError, UsageError
+from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError
 from roundweave.storage.places.addresses import Where, above, full_address
 from roundweave.storage.runs.names import default_root
 from roundweave.storage.runs.run import StoredRun, open_stored
@@ -167,6 +167,24 @@ def other_examples(attributes: Mapping[str, Any], digest: str, files: Mapping[st
     file = differing_files(recorded.get("files", {}), files)
     other = f"other examples, of digest {digest[:12]} instead of {was[:12]}"
     return f"{file} since the run began" if file else other
+
+
+def check_same_experiment(run: StoredRun, config: TrainConfig, description: Description | None) -> None:
+    """Raise `ExperimentDiffers` if a run is of another experiment, or of other examples where they are known."""
+    differing = differences(run.config, config)
+    other = description and other_examples(run.attributes, description.digest, description.files)
+    if other:
+        differing.append(f"data: {other}")
+    if differing:
+        of_that = f"go on with that one: `roundweave resume {run.name}`"
+        if not run.done:
+            of_that = f"delete that one, which has no round: `roundweave rm {run.name}`"
+        elif other:
+            of_that = "restore the examples that it began with"
+        advice = f"give this one another --name, or {of_that}"
+        if config.address:  # it is resumed
+            advice = f"restore them, or begin another run with these: `roundweave train --from {run.name}@-1`"
+        raise ExperimentDiffers(f"{run.name} is another experiment ({'; '.join(differing)}); {advice}")
 
 
 def check_examples(run: StoredRun, description: Description) -> None:

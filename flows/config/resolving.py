@@ -14,15 +14,16 @@ from math import inf, prod
 from typing import Any
 
 from roundweave.flows.config.experiment import PREPARED, Dealing
-from roundweave.flows.config.recorded import differences
+from roundweave.flows.config.recorded import check_same_experiment, differences
+from roundweave.flows.config.scheduled import address_of_run, scheduled
 from roundweave.flows.config.train import RECORDED, TrainConfig
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.places.addresses import full_address
-from roundweave.storage.runs.names import is_run, run_address
-from roundweave.storage.runs.run import open_stored
+from roundweave.storage.runs.names import run_name
+from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.algorithms.topology import OWN, find_topology
+from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.algorithms.when import Asynchronous, Order
 from roundweave.tasks.compute.compute import Fitting
 from roundweave.tasks.data.description import Description, check_numbered, combine
@@ -37,7 +38,6 @@ from roundweave.tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
 from roundweave.tasks.networks.start import Fork, Start, find_start
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import unknown
-from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
 from roundweave.tasks.rounds.job import Work
 
 KEPT = "updates:10"
@@ -49,25 +49,53 @@ SCORED_PUSHES = 10
 
 @dataclass(frozen=True)
 class Resolved:
-    """The objects that a configuration stands for; `config` holds the source of the user's functions.
+    """What a configuration stands for, decided once. `config` is complete, with the source of user's functions.
 
-    If each partition is loaded only where it is mapped, `description` and `objective` are None, and the algorithm
-    is not bound to an objective yet.
+    `run` is what there is of the run, None if it is new, or if its rounds are of no other run, as in a replay.
+    `order` is that in which updates arrive at a server, None if workers decide. If each partition is loaded only
+    where it is mapped, `description` and `objective` are None, and the algorithm is not bound to an objective yet.
     """
 
     config: TrainConfig
     algorithm: Algorithm
     partitions: Partitions
+    topology: Topology | None = None
+    order: Order | None = None
+    run: StoredRun | None = None
     description: Description | None = None
     objective: Objective | None = None
 
+    @property
+    def address(self) -> str:
+        """Where the run lies, or will."""
+        return self.run.address if self.run else address_of_run(self.config)
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return run_name(self.address)
+
 
 def resolve(config: TrainConfig, by_worker: bool = False) -> Resolved:
-    """Resolve a configuration; raises `RoundweaveError` for mistakes in it, its code, its data or its network.
+    """Resolve the configuration of a run to train: what it stands for, and which run it is.
 
     If `by_worker`, a network that is too large for this process is left for a worker to try, if there will be one.
+    Raises `RoundweaveError` for mistakes in it, its code, its data or its network, and `ExperimentDiffers` if the
+    run of its name is of another experiment.
     """
-    start = _found_start(config)
+    config, run = scheduled(config)
+    resolved = resolve_work(config, by_worker, new=run is None)
+    if run is not None:
+        check_same_experiment(run, resolved.config, resolved.description)
+    return replace(resolved, run=run, order=_order_of(resolved.config, resolved.algorithm))
+
+
+def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True) -> Resolved:
+    """Resolve what decides a configuration's rounds, for no run in particular, as to replay or to plan.
+
+    The weights that a `new` run begins with are found and tried. Raises `RoundweaveError` as `resolve` does.
+    """
+    start = _found_start(config, new and config.address is None)
     config = _complete(config).model_copy(update={"start_from": start or config.start_from})
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
@@ -78,7 +106,7 @@ def resolve(config: TrainConfig, by_worker: bool = False) -> Resolved:
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
     config = with_server(config, algorithm)
     partitions = replace(deal(config, config.dtype), cohort=config.drawn, seed=config.seed)
-    resolved = Resolved(config, algorithm, partitions)
+    resolved = Resolved(config, algorithm, partitions, topology)
     if partitions.source.partitioned:
         return resolved
     apart = by_worker and EXECUTORS[config.executor].distributed
@@ -101,8 +129,7 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     algorithm = replace(resolved.algorithm, map=compute.scaled(resolved.algorithm.map))
     decided = (algorithm, resolved.partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
-    topology = find_topology(config.topology, config.partitions)
-    return Work(objective, *decided, code=config.code, before=before, topology=topology), description
+    return Work(objective, *decided, code=config.code, before=before, topology=resolved.topology), description
 
 
 def _described(resolved: Resolved, gather: Callable[..., list[Any]], start: Start | None = None) -> Resolved:
@@ -128,7 +155,16 @@ def _described(resolved: Resolved, gather: Callable[..., list[Any]], start: Star
     LAYOUTS[objective.model] = layout
     if start is not None:
         start.check(objective)
-    return Resolved(config, algorithm, partitions, description, objective)
+    _check_stops(config, description)
+    bound = {"algorithm": algorithm, "partitions": partitions, "description": description, "objective": objective}
+    return replace(resolved, **bound)
+
+
+def _check_stops(config: TrainConfig, description: Description) -> None:
+    """Raise `UsageError` for a reason to stop that needs a score, where no examples are held out for one."""
+    given = next((name for name in ("target_accuracy", "patience") if getattr(config, name) is not None), None)
+    if given and not description.held_out:
+        raise UsageError(f"{given} needs scores, and no examples are held out; give held_out, or leave it out")
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:
@@ -155,14 +191,14 @@ def _complete(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update=own)
 
 
-def _found_start(config: TrainConfig) -> Start | None:
-    """The start of a new run; None for the default, and for a resumed run, which has its own rounds."""
+def _found_start(config: TrainConfig, new: bool) -> Start | None:
+    """The start of a `new` run; None for the default, and for another run's round if this run has its own."""
     start = config.start_from
     if start and config.algorithm.options.get("init") == "per-partition":
         raise UsageError(
             "init = per-partition gives each partition weights of its own; leave start_from out, or init"
         )
-    if isinstance(start, Fork) and not (config.address or is_run(run_address(config.root, config.name or ""))):
+    if isinstance(start, Fork) and new:
         return start
     return find_start(start, config.root) if isinstance(start, str) else None
 
@@ -251,7 +287,7 @@ def _check_speeds(config: TrainConfig) -> None:
         raise UsageError(f"speeds needs {config.partitions} numbers above 0, one for each partition")
 
 
-def order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
+def _order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
     """The order in which updates arrive at a parameter server.
 
     None if the workers' speed decides, or the algorithm has no parameter server. Raises `UsageError` if the order
@@ -259,6 +295,8 @@ def order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
     """
     if EXECUTORS[config.executor].distributed or not algorithm.when.asynchronous:
         return None
+    from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
+
     if config.order is None or not config.order.startswith(RECORDED):
         return Seeded(config.seed, config.speeds or ())
     run = open_stored(config.order.removeprefix(RECORDED), config.root)

@@ -1,12 +1,11 @@
-"""Names, starts and lengths of runs whose configuration is trained repeatedly, as on a schedule."""
+"""Which run a configuration trains now: its name, its length, its start, and what there is of it already."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,10 +13,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from roundweave.flows.config.train import TODAY, TrainConfig
 from roundweave.flows.reporting.listening import notice
-from roundweave.storage.errors import ExperimentDiffers, RunBusy, StoreError, UsageError
-from roundweave.storage.runs.listing import looked_through
+from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
 from roundweave.storage.runs.names import is_run, new_name, run_address, stored_round
-from roundweave.storage.runs.run import open_stored
+from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import is_reference, short_name
 
 Run = TypeVar("Run")
@@ -50,68 +48,30 @@ def with_name(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={"name": new_name(config.root, algorithm, short_name(model))})
 
 
-def as_scheduled(config: TrainConfig) -> TrainConfig:
-    """The configuration of the run to train now, with its name, rounds and start decided; raises `Skipped`.
+def scheduled(config: TrainConfig) -> tuple[TrainConfig, StoredRun | None]:
+    """The configuration of the run to train now, and what there is of that run, None if it is new.
 
-    Calling it again with its result changes nothing.
+    The name, the number of rounds and the start are decided. Calling it again with the configuration that it gives
+    changes nothing. Raises `Skipped` where the configuration says so.
     """
     config = with_name(config)
-    if config.address:
-        return config
-    changes = _on_complete(config)
-    config = config.model_copy(update={"on_complete": None, **changes})
-    return config.model_copy(update={"start_from": _start(config)})
+    run = _stored(config)
+    changes: dict[str, Any] = {"on_complete": None, "start_from": _start(config, run)}
+    if run is not None and config.on_complete and not config.address:
+        whole = run.status == "complete"
+        if whole and config.on_complete == "skip":
+            text = f"{run.name} is complete, {run.done} rounds; skipped, as on_complete says"
+            raise Skipped(text, run.address)
+        if whole and config.on_complete == "new":
+            return scheduled(config.model_copy(update={"name": _following(config)}))
+        if config.on_complete == "extend":
+            changes["rounds"] = run.rounds + (config.rounds if whole else 0)
+    return config.model_copy(update=changes), run
 
 
-@contextmanager
-def skipped_if_busy(config: TrainConfig) -> Iterator[None]:
-    """Raise `Skipped` instead of `RunBusy` if another process writes the run and `on_busy` is set."""
-    try:
-        yield
-    except RunBusy as error:
-        if config.on_busy is None:
-            raise
-        raise Skipped(f"{error}; skipped, as on_busy says", address(config)) from error
-
-
-def _today(config: TrainConfig) -> str:
-    """The date now, in the configuration's time zone or else this machine's."""
-    zone = ZoneInfo(config.timezone) if config.timezone else None
-    return datetime.fromtimestamp(time.time(), zone).strftime(DATE)
-
-
-def machine_timezone() -> str:
-    """The name of this machine's time zone, such as Europe/Berlin; raises `UsageError` if it has none."""
-    place = os.environ.get("TZ") or os.path.realpath("/etc/localtime")
-    name = place.rpartition("zoneinfo/")[2].lstrip(":")
-    if name in available_timezones():
-        return name
-    raise UsageError(f"this machine's time zone, {place}, has no name; give --timezone, such as Europe/Berlin")
-
-
-def address(config: TrainConfig) -> str:
+def address_of_run(config: TrainConfig) -> str:
     """The address of the run of a configuration, which must have a name."""
     return config.address or run_address(config.root, config.name or "")
-
-
-def is_pattern(start: Any) -> bool:
-    """Whether `start` names a round of the newest run whose name fits a pattern, such as ``nightly-*@-1``."""
-    stored = stored_round(start) if isinstance(start, str) else None
-    return stored is not None and "*" in stored[0]
-
-
-def _on_complete(config: TrainConfig) -> dict[str, Any]:
-    """The changes of the configuration that `on_complete` asks for if the run of this name exists."""
-    if config.on_complete is None or not is_run(address(config)):
-        return {}
-    if config.on_complete == "new":
-        return {"name": _dated(config)}
-    run = open_stored(address(config))
-    if config.on_complete == "extend":
-        return {"rounds": run.rounds + config.rounds if run.status == "complete" else run.rounds}
-    if run.status == "complete":
-        raise Skipped(f"{run.name} is complete, {run.done} rounds; skipped, as on_complete says", run.address)
-    return {}
 
 
 def past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run:
@@ -124,47 +84,64 @@ def past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run
     except ExperimentDiffers as error:
         if config.on_complete != "new":
             raise
-        following = _following(config, f"{as_scheduled(config).name}")
+        following = _following(scheduled(config)[0])
         what, _, _ = str(error).rpartition("; ")  # its advice is followed already
         notice(f"{what}; {following} begins instead, as on_complete says")
         return past_others(train, config.model_copy(update={"name": following}))
 
 
-def _dated(config: TrainConfig) -> str:
-    """The first of ``NAME``, ``NAME-<date>``, ``NAME-<date>-2`` and so on that is not a complete run."""
-    name = f"{config.name}"
-    while _is_complete(run_address(config.root, name)):
-        name = _following(config, name)
-    return name
+def is_pattern(start: Any) -> bool:
+    """Whether `start` names a round of the newest run whose name fits a pattern, such as ``nightly-*@-1``."""
+    stored = stored_round(start) if isinstance(start, str) else None
+    return stored is not None and "*" in stored[0]
 
 
-def _following(config: TrainConfig, name: str) -> str:
+def machine_timezone() -> str:
+    """The name of this machine's time zone, such as Europe/Berlin; raises `UsageError` if it has none."""
+    place = os.environ.get("TZ") or os.path.realpath("/etc/localtime")
+    name = place.rpartition("zoneinfo/")[2].lstrip(":")
+    if name in available_timezones():
+        return name
+    raise UsageError(f"this machine's time zone, {place}, has no name; give --timezone, such as Europe/Berlin")
+
+
+def _stored(config: TrainConfig) -> StoredRun | None:
+    """The run of a configuration that has a name, None if there is none yet; raises `NotARun` for a lost one."""
+    address = address_of_run(config)
+    return StoredRun(address) if config.address or is_run(address) else None
+
+
+def _today(config: TrainConfig) -> str:
+    """The date now, in the configuration's time zone or else this machine's."""
+    zone = ZoneInfo(config.timezone) if config.timezone else None
+    return datetime.fromtimestamp(time.time(), zone).strftime(DATE)
+
+
+def _following(config: TrainConfig) -> str:
     """The name after this one: that of ``NAME`` has today's date, and then a number from 2 on."""
     today = _today(config)
-    numbered = re.fullmatch(rf"(.*{today})(?:-(\d+))?", name)
-    return f"{numbered[1]}-{int(numbered[2] or 1) + 1}" if numbered else f"{name}-{today}"
+    numbered = re.fullmatch(rf"(.*{today})(?:-(\d+))?", f"{config.name}")
+    return f"{numbered[1]}-{int(numbered[2] or 1) + 1}" if numbered else f"{config.name}-{today}"
 
 
-def _is_complete(address: str) -> bool:
-    return is_run(address) and open_stored(address).status == "complete"
-
-
-def _start(config: TrainConfig) -> Any:
+def _start(config: TrainConfig, run: StoredRun | None) -> Any:
     """The value of `start_from` with a pattern such as ``nightly-*@-1`` replaced by the newest complete run.
 
     None if there is no such run. An existing run keeps the start that it recorded.
     """
     if not is_pattern(config.start_from):
         return config.start_from
-    if is_run(address(config)):
-        return TrainConfig(start_from=open_stored(address(config)).config.get("start_from")).start_from
+    if run is not None:
+        return TrainConfig(start_from=run.config.get("start_from")).start_from
+    from roundweave.storage.runs.listing import looked_through
+
     pattern, _, which = str(config.start_from).rpartition("@")
-    for name, run in reversed(looked_through(config.root, pattern).items()):
+    for name, newest in reversed(looked_through(config.root, pattern).items()):
         try:
-            if isinstance(run, StoreError):
-                raise run
-            if run.status == "complete":
-                return f"{run.address}@{which}"
+            if isinstance(newest, StoreError):
+                raise newest
+            if newest.status == "complete":
+                return f"{newest.address}@{which}"
         except StoreError as error:
             notice(f"{name} is passed over: {error}")
     notice(

@@ -15,11 +15,11 @@ from pydantic import Field, model_validator
 from roundweave.flows.config.algorithms import Parts, Recombined
 from roundweave.flows.config.base import Integers
 from roundweave.flows.config.recorded import check_examples, recorded_experiment
-from roundweave.flows.config.resolving import Resolved, resolve, work_of
+from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
 from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.evidence.replaying import OfRun, examples_wanted
 from roundweave.flows.recording import create_run
-from roundweave.flows.reporting.listening import notice
+from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import UsageError, listed
 from roundweave.storage.places.addresses import full_address
 from roundweave.storage.runs.names import WhichRound, is_run, run_address
@@ -27,7 +27,6 @@ from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
-from roundweave.tasks.executors.choice import open_executor
 from roundweave.tasks.numerics.fingerprints import Fingerprint, check_fingerprint, fingerprint
 from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.evidence.recombining import (
@@ -92,7 +91,7 @@ def recombine(config: RecombineConfig) -> Recombination:
         >>> rw.recombine(config).rounds[0].identical
     """
     plan = plan_recombine(config)
-    with open_executor(config.executor, notice=notice, **config.placed) as executor:
+    with started(config) as executor:
         return recombined(plan, executor)
 
 
@@ -106,9 +105,9 @@ def plan_recombine(config: RecombineConfig) -> RecombinePlan:
     _check_without(run, rounds, config.without, training.quorum)
     forget_examples()
     with examples_wanted():
-        resolved = resolve(training)
+        resolved = resolve_work(training)
         whole = {number - before for number in rounds for before in (0, 1)} <= set(run.kept)
-        recorded = resolved if whole or not config.recorded() else resolve(_training(run, config, {}))
+        recorded = resolved if whole or not config.recorded() else resolve_work(_training(run, config, {}))
         return RecombinePlan(config, run, rounds, resolved, recorded)
 
 

@@ -17,10 +17,11 @@ from pydantic import Field, model_validator
 from roundweave.flows.config.algorithms import Named
 from roundweave.flows.config.base import EachOwn, NamedOrOwn
 from roundweave.flows.config.recorded import BUILT_IN, other_examples, recorded_config
-from roundweave.flows.config.resolving import Resolved, resolve, work_of
+from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
 from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.reporting.bar import bar_of_rounds
-from roundweave.flows.reporting.listening import notice, notify_progress
+from roundweave.flows.reporting.listening import notify_progress
+from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import DataError, RoundMissing, UsageError, listed
 from roundweave.storage.places.addresses import full_address
 from roundweave.storage.rounds.store import RoundStore
@@ -29,7 +30,6 @@ from roundweave.storage.values.digests import differing
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
-from roundweave.tasks.executors.choice import open_executor
 from roundweave.tasks.numerics.fingerprints import Fingerprint, differing_numerics, fingerprint, versions
 from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, difference_as_json
@@ -148,9 +148,8 @@ class ReplayPlan:
 def replay(config: ReplayConfig) -> Replay:
     """Replay rounds without Prefect, with the executor `inline` also without Dask; raises `RoundweaveError`."""
     plan = plan_replay(config)
-    executor = open_executor(config.executor, notice=notice, **config.placed)
-    with bar_of_rounds(len(plan.rounds)), executor as opened:
-        return replay_rounds(plan, opened)
+    with bar_of_rounds(len(plan.rounds)), started(config) as executor:
+        return replay_rounds(plan, executor)
 
 
 def plan_replay(config: ReplayConfig) -> ReplayPlan:
@@ -166,7 +165,7 @@ def plan_replay(config: ReplayConfig) -> ReplayPlan:
     recorded = recorded_config(stored, config.root, config.trust, changes)
     forget_examples()
     with examples_wanted():
-        return ReplayPlan(config, stored, rounds, resolve(recorded))
+        return ReplayPlan(config, stored, rounds, resolve_work(recorded))
 
 
 def _chosen(config: ReplayConfig, stored: StoredRun) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from roundweave.flows.merging.result import MergeResult
 from roundweave.flows.merging.storing import Aligned, write_merge
 from roundweave.flows.reporting.flow_runs import reported_step
 from roundweave.flows.reporting.progress import flow_page, titled
-from roundweave.flows.serving.ahead import started_executor
+from roundweave.flows.serving.ahead import started
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import Score
@@ -29,6 +29,10 @@ from roundweave.tasks.merging.gallery import Blend, Gallery, observe, score_blen
 from roundweave.tasks.numerics.pinning import pinned
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
+
+
+TITLE = "merge"
+"""The name of a flow run that merges, until the merge has a name."""
 
 
 @reported_step("observe")
@@ -88,12 +92,19 @@ def score_networks(executor: Executor, gallery: Gallery, blends: list[Blend]) ->
 @flow(name="roundweave-merge", persist_result=False)
 def merge_flow(config: MergeConfig) -> MergeResult:
     """Match the units of networks that were trained apart, average them, and say how good the result is."""
-    with titled(config.name or "merge"), started_executor(plan_merge, config) as (plan, executor):
-        by_activations = plan.config.match in ("activations", "mixed")
-        moments = observe_units(executor, plan, plan.gallery) if plan.gallery and by_activations else {}
-        with aligned(plan, match_units(plan, moments)) as networks:
-            choice = choose(plan, networks.places, partial(score_networks, executor))
-            result = write_merge(plan, networks, choice)
+    with titled(config.name or TITLE):
+        plan = plan_merge(config)
+        with started(plan.config) as executor:
+            return merge_networks(plan, executor)
+
+
+def merge_networks(plan: MergePlan, executor: Executor) -> MergeResult:
+    """Merge planned networks as the current flow run."""
+    by_activations = plan.config.match in ("activations", "mixed")
+    moments = observe_units(executor, plan, plan.gallery) if plan.gallery and by_activations else {}
+    with aligned(plan, match_units(plan, moments)) as networks:
+        choice = choose(plan, networks.places, partial(score_networks, executor))
+        result = write_merge(plan, networks, choice)
     with flow_page(result.name) as page:
         if page is not None:
             rows = [{"network": network, **score.row()} for network, score in result.scores.items()]

@@ -32,10 +32,10 @@ from roundweave.tasks.matching.check import check_function
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.search.activations import BATCH
 from roundweave.tasks.matching.units import find_units
-from roundweave.tasks.matching.unofficial import spectral_norms
 from roundweave.tasks.merging.gallery import Gallery
 from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.networks.objective import ModelSpec
+from roundweave.tasks.numerics.unofficial import spectral_norms
 
 
 @dataclass(frozen=True)

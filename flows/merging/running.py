@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from roundweave.flows.config.merge import MergeConfig
 from roundweave.flows.merging.preparing import plan_merge
 from roundweave.flows.merging.result import MergeResult
@@ -25,8 +27,10 @@ def merge(config: MergeConfig) -> MergeResult:
         >>> result = rw.merge(rw.MergeConfig(networks=("first@-1", "first@1"), executor="inline"))
     """
     plan = plan_merge(config)
-    with ahead(plan):
-        from roundweave.flows.merging.flow import merge_flow
+    with ahead(plan.config) as executor:
+        from roundweave.flows.merging.flow import TITLE, merge_flow, merge_networks  # Prefect is slow to import
         from roundweave.flows.reporting.flow_runs import run_flow
+        from roundweave.flows.reporting.progress import titled
 
-        return run_flow(merge_flow, plan.config)
+        titled_merge = titled(config.name or TITLE)(partial(merge_networks, plan, executor))
+        return run_flow(merge_flow, plan.config, titled_merge)

@@ -12,7 +12,7 @@ import torch
 
 from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.merge import Architecture
-from roundweave.flows.config.resolving import may_own_loss, named_or_own, objective_for, resolve
+from roundweave.flows.config.resolving import may_own_loss, named_or_own, objective_for, resolve_work
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import CodeError, ModelError, UsageError, failing_as, one_line
 from roundweave.storage.values.tensors import dtype_name
@@ -75,7 +75,7 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     same: dict[str, Any] = {field: getattr(config, field) for field in fields}
     options = config.model_options or {}
     forget_examples()  # of an earlier run or merge; their files may have changed
-    resolved = resolve(TrainConfig(**same, model_options=options, partitions=len(each) or blocks))
+    resolved = resolve_work(TrainConfig(**same, model_options=options, partitions=len(each) or blocks))
     partitions, objective = resolved.partitions, resolved.objective
     if objective is None:  # each partition is loaded on its own, so the network is tried on the first one
         description = partitions.describe(0)

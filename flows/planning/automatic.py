@@ -6,51 +6,26 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from roundweave.flows.config.resolving import Resolved, resolve
-from roundweave.flows.config.scheduled import address, as_scheduled, is_pattern
 from roundweave.flows.config.train import Planned, TrainConfig
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.planning.strategies import larger_batch
-from roundweave.flows.planning.workload import AUTO, DISTRIBUTING, workload
+from roundweave.flows.planning.workload import DISTRIBUTING
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError
-from roundweave.storage.runs.names import is_run
-from roundweave.storage.runs.run import open_stored
-from roundweave.tasks.data.partitions import forget_examples
+from roundweave.storage.runs.run import StoredRun
 
 DECIDED = ("executor", "partitions", "threads", "evaluate_every", "quorum", "ranks", "units", "hybrid")
 """Fields of a configuration that a strategy decides for a run, besides the algorithm and the number of rounds."""
 
 
-def settled(config: TrainConfig) -> Resolved:
-    """The resolved configuration of the run to train now; `auto` is replaced by the strategy chosen for it.
-
-    Raises `Skipped` if the configuration says to skip the training.
-    """
-    forget_examples()  # this process may have trained before on a file that was written anew
-    config = as_scheduled(config)
-    if config.algorithm.name != AUTO:
-        return resolve(config, by_worker=True)
-    if is_run(address(config)):
-        return resolve(_as_begun(config, open_stored(address(config)).config))
-    from roundweave.flows.planning.plan import plan  # slow to import, and only a race needs it
-
+def chosen(config: TrainConfig, run: StoredRun | None) -> TrainConfig:
+    """The configuration with the strategy that its run was begun with, or that a race chooses for a new run."""
+    if run is not None:
+        return _as_begun(config, run.config)
     notice("auto: strategies race")
     made = plan(config)
     notice(f"auto: {made.reason}")
-    return resolve(made.planned)
-
-
-def check(config: TrainConfig) -> None:
-    """Raise an error for mistakes in a configuration, its code, its data or its network before it is trained.
-
-    Data that each partition loads by itself are not read.
-    """
-    if is_pattern(config.start_from):
-        config = config.model_copy(update={"start_from": None})
-    if config.algorithm.name == AUTO:
-        workload(config)
-    else:
-        resolve(config)
+    return made.planned
 
 
 def _as_begun(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:

@@ -20,6 +20,7 @@ from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places.addresses import join_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Score
+from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.state import State
 from roundweave.tasks.data.loading import AnyExamples, Partition
 from roundweave.tasks.executors.base import Executor
@@ -169,6 +170,7 @@ class Lane:
             executor.end()
             # The last window may have gone beyond the end of the heat, at which the state is scored.
             self._score(run.job, {min(self.rounds, self.whole, max(1, round(until / self.worth)))})
+        self.resolved = replace(self.resolved, run=StoredRun(self.resolved.address))  # later turns go on with it
 
     def refine(self) -> None:
         """Score about `FINE` earlier rounds of the strategy, more of them near the start than near the end."""

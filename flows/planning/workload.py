@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roundweave.flows.config.algorithms import Named, is_own_algorithm, option_fields
-from roundweave.flows.config.resolving import Resolved, deal, resolve
+from roundweave.flows.config.resolving import Resolved, deal, resolve_work
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
+from roundweave.tasks.algorithms.table import AUTO
 from roundweave.tasks.data.partitions import forget_examples
-
-AUTO = "auto"
-"""The algorithm's name that stands for the strategy that a plan chooses."""
 
 DISTRIBUTING = frozenset({"local_steps", "local_epochs", "most_local_steps"})
 """Options of algorithms that say how work is distributed, and not what it is."""
@@ -51,7 +49,7 @@ def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     algorithm = Named.model_validate({"name": "sync_sgd", "batch_size": batch})
     forget_examples()  # of an earlier run or plan; their files may have changed
-    plain = resolve(config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1}))
+    plain = resolve_work(config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1}))
     assert plain.description is not None
     assert plain.objective is not None
     if not plain.description.held_out:

@@ -10,27 +10,24 @@ from functools import partial
 from typing import Any
 
 from roundweave.flows.config.experiment import Dealing
-from roundweave.flows.config.recorded import differences, other_examples
-from roundweave.flows.config.resolving import Resolved, order_of, work_of
-from roundweave.flows.config.scheduled import address, with_name
+from roundweave.flows.config.recorded import check_same_experiment, other_examples
+from roundweave.flows.config.resolving import Resolved, work_of
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.needs import Needs
-from roundweave.flows.recording import create_run
+from roundweave.flows.recording import Needs, create_run
 from roundweave.flows.reporting.listening import begun, notice
-from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
+from roundweave.storage.errors import ExperimentDiffers, StoreError
 from roundweave.storage.places.addresses import full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.rounds.lease import Lease, fenced, hold_lease
-from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.lease import fenced, hold_lease
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.syncing import Syncing, synced
-from roundweave.storage.runs.names import is_run, run_name
+from roundweave.storage.runs.names import is_run
+from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import specs_bytes
-from roundweave.tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.sizes import MOST_BYTES
@@ -46,8 +43,8 @@ from roundweave.tasks.numerics.fingerprints import (
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.plan import LARGEST_OF_SERVER, window_size
 
-COMPARED = 100
-"""Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
+COMPARED, EXAMPLES = 100, 8
+"""Every so many rounds, and on so many examples, a step of ranks is compared with a step of the whole network."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +60,6 @@ class Prepared:
     done: int
     wanted: int | None
     syncing: Syncing
-
-    @property
-    def name(self) -> str:
-        return run_name(self.store.address)
 
     def window(self, seconds: float | None) -> int:
         """The number of rounds to run at once if the last one took so many seconds; see `window_size`."""
@@ -91,42 +84,48 @@ class Prepared:
         to the newest, and at the end of the training.
         """
         work, attempt = self.job.work, self.job.attempt
+        if self.job.ranks == 1:
+            return
         last = newest.round == attempt.rounds or attempt.stop_reason(newest)
-        mapper = work.mapper
-        if isinstance(mapper, TensorParallel) and (last or newest.round // COMPARED > (first - 1) // COMPARED):
-            inputs = work.partitions.sample(newest.round % self.job.plan.partitions, EXAMPLES).inputs
-            mapper.compare(work.objective, inputs, self.store.tensors.read_state(newest))
+        if last or newest.round // COMPARED > (first - 1) // COMPARED:
+            state, partition = self.store.tensors.read_state(newest), newest.round % self.job.plan.partitions
+            work.mapper.compare(work.objective, work.partitions.sample(partition, EXAMPLES).inputs, state)
 
 
 @contextmanager
 def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -> Iterator[Prepared]:
-    """Create or open a configuration's run and lock it for writing while the context is open.
+    """Create a resolved configuration's run or open it, and lock it for writing while the context is open.
 
     A failure inside the context is recorded in the run. Raises `UsageError` if a new run `must_fit`, and its disk
     cannot hold all its rounds, or a machine's memory its network.
     """
-    order = order_of(resolved.config, resolved.algorithm)
     config = resolved.config.model_copy(update={"device": _common_device(executor, resolved.config)})
-    work, description = work_of(replace(resolved, config=config), executor)
-    _check_stops(config, description)
+    resolved = replace(resolved, config=config)
+    work, description = work_of(resolved, executor)
     processes = executor.each(partial(source_and_fingerprint, config.device))
     work = replace(work, fingerprint=_common_fingerprint(processes, config.mixed_hardware), source=source_digest())
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
     keep = Keep.of(config.keep or "all")
-    store = _open_or_create(config, work, description, executor, len(processes), must_fit)
-    begun.append(run_name(store.address))
+    if resolved.run is None and must_fit:
+        needs = Needs.of(work)
+        needs.check_disk(place_of(resolved.address), keep, config.rounds)
+        needs.check_memory(executor)
+    store = _open_or_create(resolved, work, description, executor, len(processes))
+    begun.append(resolved.name)
     token = secrets.token_hex(4)
     with hold_lease(store.place, token, config.rounds) as lease:
-        store, done = _recovered(store, lease, work)
+        new = resolved.run is None and lease.epoch == 1  # no other process has written it since
+        store = RoundStore(fenced(store.place, lease.epoch), rounds=lease.rounds)
+        done = 0 if new else _recovered(store, work)
         given = config.model_dump(include={"rounds", "evaluate_every", "target_accuracy", "patience", "fsync"})
-        where = full_address(store.address)
-        attempt = Attempt(where, token, lease.epoch, **given, keep=keep)
-        job = Job(work, attempt, order, shard=store.schema.shard)
+        attempt = Attempt(full_address(store.address), token, lease.epoch, **given, keep=keep)
+        job = Job(work, attempt, resolved.order, shard=store.schema.shard)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, config.window, syncing)
-            run.let_go(syncing.written)
+            if done:
+                run.let_go(syncing.written)
             try:
                 yield run
             finally:
@@ -134,13 +133,6 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
                 with suppress(StoreError):  # an error that ended the window early is reported already
                     store.numbers.catch_up()
         run.let_go(syncing.written)
-
-
-def _check_stops(config: TrainConfig, description: Description) -> None:
-    """Raise `UsageError` for a reason to stop that needs a score, where no examples are held out for one."""
-    given = next((name for name in ("target_accuracy", "patience") if getattr(config, name) is not None), None)
-    if given and not description.held_out:
-        raise UsageError(f"{given} needs scores, and no examples are held out; give held_out, or leave it out")
 
 
 def _common_device(executor: Executor, config: TrainConfig) -> str:
@@ -169,30 +161,27 @@ def _common_fingerprint(processes: Mapping[str, tuple[str, Fingerprint]], mixed:
 
 
 def _open_or_create(
-    config: TrainConfig, work: Work, description: Description, executor: Executor, processes: int, must_fit: bool
+    resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int
 ) -> RoundStore:
-    where = address(with_name(config))
-    if config.address is None and not is_run(where):
-        if must_fit:
-            needs = Needs.of(work)
-            needs.check_disk(place_of(where), Keep.of(config.keep or "all"), config.rounds)
-            needs.check_memory(executor)
+    config, run = resolved.config, resolved.run
+    if run is None:
         executor.gather(work.partitions.check_again, range(1))
         try:
-            return _create(config, where, work, description, executor, processes)
+            return _create(resolved, work, description, executor, processes)
         except ExperimentDiffers:
-            # Another process may have created the same run meanwhile; then it is opened below.
-            if not is_run(where):
+            # Another process, or an earlier attempt of this flow, may have created it since; then it is opened.
+            if not is_run(resolved.address):
                 raise
-    store = RoundStore(where, config.fsync)
-    _check_same_experiment(store, config, description)
-    if work.fingerprint and store.attributes["fingerprint"]:
-        check_fingerprint(store.attributes["fingerprint"], work.fingerprint, "this machine")
-    return store
+            run = StoredRun(resolved.address)
+    if run is not resolved.run or resolved.description is None:
+        check_same_experiment(run, config, description)
+    if work.fingerprint and run.attributes["fingerprint"]:
+        check_fingerprint(run.attributes["fingerprint"], work.fingerprint, "this machine")
+    return RoundStore(run.address, config.fsync)
 
 
 def _create(
-    config: TrainConfig, where: str, work: Work, description: Description, executor: Executor, processes: int
+    resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int
 ) -> RoundStore:
     """Create a run that begins with initial weights, a checkpoint, or a round of another run.
 
@@ -201,7 +190,7 @@ def _create(
     Of another run it takes the state and the outer optimizer's memory, and also the partitions' carry if the
     partitions hold the same examples.
     """
-    start = config.start_from
+    config, start, where = resolved.config, resolved.config.start_from, resolved.address
     if not isinstance(start, Fork):
         create = partial(_create_anew, config, full_address(where), work, description, processes)
         layout = work.objective.layout
@@ -216,7 +205,7 @@ def _create(
         names = initial.memory.keys() - set(work.algorithm.map.carry)
         initial = replace(initial, memory={name: initial.memory[name] for name in names})
     if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
-        notice(f"{run_name(where)} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
+        notice(f"{resolved.name} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
     gather, parent = executor.gather, start.parent
     return create_run(where, config, work, description, initial, carried, processes, gather, parent=parent)
 
@@ -245,32 +234,15 @@ def _carried(start: Fork, config: TrainConfig, work: Work, description: Descript
     return {}
 
 
-def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:
-    """Raise `ExperimentDiffers` if the run of this name was made by another experiment."""
-    differing = differences(store.attributes["config"], config)
-    if other := other_examples(store.attributes, description.digest, description.files):
-        differing.append(f"data: {other}")
-    if differing:
-        name = run_name(store.address)
-        of_that = f"go on with that one: `roundweave resume {name}`"
-        if not store.log.has(1):
-            of_that = f"delete that one, which has no round: `roundweave rm {name}`"
-        elif other:
-            of_that = "restore the examples that it began with"
-        advice = f"give this one another --name, or {of_that}"
-        if config.address:  # it is resumed
-            advice = f"restore them, or begin another run with these: `roundweave train --from {name}@-1`"
-        raise ExperimentDiffers(f"{name} is another experiment ({'; '.join(differing)}); {advice}")
-
-
-def _recovered(store: RoundStore, lease: Lease, work: Work) -> tuple[RoundStore, int]:
-    """Recover the store for the holder of its lease; returns it and the number of its last whole round.
+def _recovered(store: RoundStore, work: Work) -> int:
+    """Recover the store for the holder of its lease; returns the number of its last whole round.
 
     The assignments of the splits of all earlier rounds are written again.
     """
-    store = RoundStore(fenced(store.place, lease.epoch), rounds=lease.rounds)
+    from roundweave.storage.rounds.recovery import recover  # a new run has nothing to recover
+
     done, _ = recover(store)
     if done and not work.partitions.source.partitioned:
         for number in range(work.split(1), work.split(done) + 1):
             store.splits.write(number, work.partitions.assignment)
-    return store, done
+    return done

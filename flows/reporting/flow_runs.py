@@ -45,20 +45,21 @@ def reported_step(name: str, run_name: str | None = None) -> Callable[[Callable[
     return made
 
 
-def run_flow(flow: Flow[[Any], T], config: Any) -> T:
-    """Run a flow and return or raise what its function does, even if Prefect's server fails meanwhile.
+def run_flow(flow: Flow[[Any], Any], config: Any, function: Callable[[], T]) -> T:
+    """Call a function as a run of a flow with this configuration, even if Prefect's server fails meanwhile.
 
-    Where no Prefect API is set or it cannot be reached, the function runs without Prefect. Prefect's own log lines
-    stay off the screen unless the user has set PREFECT_LOGGING_LEVEL; its pages show them in any case.
+    It takes the place of the flow's own function, which would resolve the configuration and start an executor
+    again. Where no Prefect API is set or it cannot be reached, it is called without Prefect. Prefect's own log
+    lines stay off the screen unless the user has set PREFECT_LOGGING_LEVEL; its pages show them in any case.
     """
     api = PREFECT_API_URL.value() or ("its temporary server" if FlowRunContext.get() else "")
     if not api:
-        return flow.fn(config)
+        return function()
     outcome: Future[T] = Future()
     with nullcontext() if "PREFECT_LOGGING_LEVEL" in os.environ else filtered(_not_of_prefect):
         with reporting() as reporter:
             try:
-                _run_in_engine(flow, config, outcome, reporter)
+                _run_in_engine(flow, config, function, outcome, reporter)
             except (Exception, PrefectSignal) as error:  # noqa: BLE001 - Prefect's, of which nothing may depend
                 unreached = error
                 if outcome.done() and error is not outcome.exception():
@@ -72,21 +73,23 @@ def run_flow(flow: Flow[[Any], T], config: Any) -> T:
         advice = "" if answered else "; start it, or set PREFECT_API_URL to another"
         what = "does not take the run" if answered else "cannot be reached"
         notice(f"Prefect at {api} {what} ({reason}), so nothing is reported{advice}")
-        return flow.fn(config)
+        return function()
 
 
-def _run_in_engine(flow: Flow[[Any], T], config: Any, outcome: Future[T], reporter: Reporter) -> None:
-    """Run a flow in Prefect's engine, whose client asks a silent server no more.
+def _run_in_engine(
+    flow: Flow[[Any], Any], config: Any, function: Callable[[], T], outcome: Future[T], reporter: Reporter
+) -> None:
+    """Call a function as a flow's in Prefect's engine, whose client asks a silent server no more.
 
-    `outcome` gets what the flow's function returns or raises. The engine itself may fail for reasons that say
+    `outcome` gets what the function returns or raises. The engine itself may fail for reasons that say
     nothing about the function, such as a lost server.
     """
 
     @wraps(flow.fn)
-    def function(config: Any) -> T:
+    def called(config: Any) -> T:
         beginning.close()
         try:
-            outcome.set_result(flow.fn(config))
+            outcome.set_result(function())
         except BaseException as error:
             outcome.set_exception(error)
             raise
@@ -95,7 +98,7 @@ def _run_in_engine(flow: Flow[[Any], T], config: Any, outcome: Future[T], report
         return outcome.result()
 
     observed = copy(flow)
-    observed.fn = function
+    observed.fn = called
     once_more = temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1})
     hooks = {"event_hooks": {"request": [reporter.check_answering]}}
     with once_more, client_context(reporter.httpx_settings | hooks), ExitStack() as beginning:

@@ -25,10 +25,8 @@ from roundweave.flows.reporting.reporter import Reporter, reporting
 from roundweave.flows.reporting.scores import shown_cell, shown_commit
 from roundweave.storage.errors import printable
 from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.runs.figures import Plots
 from roundweave.storage.runs.names import run_name
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.runs.tables import worker_rows
 from roundweave.tasks.own_code.imports import Importing
 
 if TYPE_CHECKING:
@@ -119,6 +117,9 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
                 progress.report()
         if progress.plotting:
             progress.plotting.join()
+        from roundweave.storage.runs.figures import Plots
+        from roundweave.storage.runs.tables import worker_rows
+
         run.refresh()
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
         plots = Plots(run)

@@ -4,15 +4,17 @@ from prefect import State, flow
 from prefect.states import Completed
 
 from roundweave.flows.config.algorithms import without_form
-from roundweave.flows.config.scheduled import Skipped, past_others, skipped_if_busy, with_name
+from roundweave.flows.config.resolving import Resolved
+from roundweave.flows.config.scheduled import Skipped, past_others, with_name
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.automatic import settled
 from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.flows.reporting.flow_runs import reported_step
 from roundweave.flows.reporting.listening import Raises, listening, notify_commit, notify_skip
 from roundweave.flows.reporting.progress import rounds_reported, titled
-from roundweave.flows.serving.ahead import started_executor
+from roundweave.flows.serving.ahead import started
 from roundweave.flows.stored import Run
+from roundweave.flows.training.settling import settled
+from roundweave.storage.errors import RunBusy
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import run_name
 from roundweave.tasks.executors.base import Executor
@@ -48,32 +50,41 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
 
         Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do.
         """
-        return past_others(_run, with_name(config))
+        return past_others(_train, with_name(config))
 
 
-def _run(config: TrainConfig) -> Run | State[None]:
+def _train(config: TrainConfig) -> Run | State[None]:
     with titled(config.name or run_name(config.address or "")):
         try:
-            return _train(config)
+            resolved = settled(config)
         except Skipped as skipped:
-            notify_skip(str(skipped))
-            return Completed(name="Skipped", message=str(skipped))
+            return _skip(str(skipped))
+        with started(resolved.config) as executor:
+            return train_rounds(resolved, executor)
 
 
-def _train(config: TrainConfig) -> Run:
-    with (
-        skipped_if_busy(config),
-        started_executor(settled, config) as (resolved, executor),
-        prepared(resolved, executor) as run,
-    ):
-        commit = run.store.log.read(run.done)
-        config = resolved.config
-        with rounds_reported(run.store.address, config.rounds, run.done), listening(Raises()):
-            while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
-                seconds = commit.seconds if commit.round > run.done else None
-                rounds = run.window(seconds)
-                if seconds and not config.window:
-                    rounds = max(rounds, int(TASK_SECONDS / seconds))
-                last = min(commit.round + rounds, config.rounds)
-                commit = run_rounds(executor, run, commit.round + 1, last, seconds)
-    return Run(run.store.address, config.root)
+def train_rounds(resolved: Resolved, executor: Executor) -> Run | State[None]:
+    """Create a resolved configuration's run or open it, and train its rounds as the current flow run."""
+    config = resolved.config
+    try:
+        with prepared(resolved, executor) as run:
+            commit = run.store.log.read(run.done)
+            with rounds_reported(run.store.address, config.rounds, run.done), listening(Raises()):
+                while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
+                    seconds = commit.seconds if commit.round > run.done else None
+                    rounds = run.window(seconds)
+                    if seconds and not config.window:
+                        rounds = max(rounds, int(TASK_SECONDS / seconds))
+                    last = min(commit.round + rounds, config.rounds)
+                    commit = run_rounds(executor, run, commit.round + 1, last, seconds)
+    except RunBusy as error:
+        if config.on_busy is None:
+            raise
+        return _skip(f"{error}; skipped, as on_busy says")
+    return Run(resolved.address, config.root)
+
+
+def _skip(why: str) -> State[None]:
+    """Say why there is nothing to do; returns the state with which Prefect shows that."""
+    notify_skip(why)
+    return Completed(name="Skipped", message=why)

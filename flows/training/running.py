@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from roundweave.flows.config.scheduled import Skipped, address, past_others
+from functools import partial
+
+from roundweave.flows.config.scheduled import Skipped, past_others
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.automatic import settled
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import begun, going_on, notify_skip
 from roundweave.flows.serving.ahead import ahead
 from roundweave.flows.stored import Run
+from roundweave.flows.training.settling import settled
 
 
 class Interrupted(KeyboardInterrupt):
@@ -56,9 +58,10 @@ def _run_flow(config: TrainConfig) -> Run:
     except Skipped as skipped:
         notify_skip(str(skipped))
         return Run(skipped.address, config.root)
-    with ahead(resolved):
+    with ahead(resolved.config) as executor:
         from roundweave.flows.reporting.flow_runs import run_flow  # Prefect is slow to import
-        from roundweave.flows.training.flow import train_flow
+        from roundweave.flows.reporting.progress import titled
+        from roundweave.flows.training.flow import train_flow, train_rounds
 
-        run = run_flow(train_flow, resolved.config)
-        return run if isinstance(run, Run) else Run(address(resolved.config), config.root)
+        run_flow(train_flow, resolved.config, titled(resolved.name)(partial(train_rounds, resolved, executor)))
+    return Run(resolved.address, config.root)

@@ -26,6 +26,9 @@ from roundweave.storage.values.digests import sealed, unsealed
 
 KEY = "commits/copied.json"
 
+COLUMNS = {"seconds", "examples", "accepted", "refused", "left_out"}
+"""The columns of each run's history besides scores and metrics."""
+
 
 @dataclass(frozen=True)
 class Copied:

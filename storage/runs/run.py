@@ -10,16 +10,6 @@ from roundweave.storage.places.addresses import Where
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.runs.facts import RunFacts
 from roundweave.storage.runs.names import WhichRound, find_run, recorded_name, which_round
-from roundweave.storage.runs.round import StoredRound
-from roundweave.storage.runs.tables import (
-    arrivals_table,
-    best_round,
-    history_table,
-    state_changes,
-    state_difference,
-    update_divergence,
-)
-from roundweave.storage.upkeep.verifying.verify import Verification, verify
 from roundweave.storage.values.state import Update
 
 if TYPE_CHECKING:
@@ -27,6 +17,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from roundweave.storage.runs.arrays import Arrays
+    from roundweave.storage.runs.round import StoredRound
+    from roundweave.storage.upkeep.verifying.verify import Verification
 
 
 def open_stored(run: Where, root: Where | None = None) -> StoredRun:
@@ -61,6 +53,8 @@ class StoredRun(RunFacts):
         Example:
             >>> assert run.verify().sound
         """
+        from roundweave.storage.upkeep.verifying.verify import verify
+
         return verify(self._place, expect)
 
     def __getitem__(self, name: str) -> xr.DataArray:
@@ -123,6 +117,8 @@ class StoredRun(RunFacts):
         Example:
             >>> run.history()[["loss", "seconds"]].tail()
         """
+        from roundweave.storage.runs.tables import history_table
+
         return history_table(self._history)
 
     def arrivals(self) -> pd.DataFrame:
@@ -137,6 +133,8 @@ class StoredRun(RunFacts):
         Example:
             >>> run.arrivals().groupby("partition")["staleness"].mean()
         """
+        from roundweave.storage.runs.tables import arrivals_table
+
         return arrivals_table(map(self._commit, self.committed))
 
     def round(self, round: WhichRound) -> StoredRound:
@@ -156,6 +154,8 @@ class StoredRun(RunFacts):
         Example:
             >>> run.round(3).params["fc1.weight"]
         """
+        from roundweave.storage.runs.round import StoredRound
+
         which = which_round(str(round))
         if which == "best":
             return self.best(self.ranked_by)
@@ -186,6 +186,8 @@ class StoredRun(RunFacts):
         Example:
             >>> run.best("accuracy").number
         """
+        from roundweave.storage.runs.tables import best_round
+
         return self.round(best_round(self.history(), score, ["loss", *self.scores], lowest))
 
     def carried(self, round: WhichRound) -> dict[int, Update]:
@@ -228,6 +230,8 @@ class StoredRun(RunFacts):
         Example:
             >>> run.diff(1, -1).sort_values("relative")
         """
+        from roundweave.storage.runs.tables import state_difference
+
         return state_difference(self.round(first), self.round(second))
 
     def changes(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
@@ -248,6 +252,8 @@ class StoredRun(RunFacts):
         Example:
             >>> run.changes().max()
         """
+        from roundweave.storage.runs.tables import state_changes
+
         return state_changes(self._each(rounds, self.absent.has_state))
 
     def divergence(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
@@ -270,6 +276,8 @@ class StoredRun(RunFacts):
         Example:
             >>> run.divergence()["cosine"]
         """
+        from roundweave.storage.runs.tables import update_divergence
+
         return update_divergence(self._each(rounds, self.absent.has_update), self.partitions)
 
     def _each(self, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[StoredRound]:

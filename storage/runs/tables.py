@@ -12,7 +12,7 @@ import torch
 from roundweave.storage.errors import RoundMissing, UsageError, nearest
 from roundweave.storage.hierarchy.schema import REPORTED
 from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.rounds.numbers import History
+from roundweave.storage.rounds.numbers import COLUMNS, History
 from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.values.tensors import Vectors
 
@@ -57,10 +57,6 @@ def _block_table(
     counts["left_out"] = np.nan_to_num(numbers.get("scores/left_out", nothing))
     whole = {name: count.astype(int) for name, count in counts.items()}
     return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
-
-
-COLUMNS = {"seconds", "examples", "accepted", "refused", "left_out"}
-"""The columns of each history besides scores and metrics."""
 
 
 BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}

@@ -25,6 +25,9 @@ from roundweave.tasks.algorithms.reduces.reweighted import Fair, Normalised, Wor
 from roundweave.tasks.algorithms.when import Asynchronous, Buffered, Fetching, Pushing, Synchronous
 from roundweave.tasks.own_code.code import Code
 
+AUTO = "auto"
+"""The name that stands for the algorithm which `roundweave plan` chooses by a race."""
+
 ABOUT: Mapping[str, str] = {
     "sync_sgd": "one step of one machine by the mean gradient of all partitions (Chen et al. 2016)",
     "fed_avg": "local training, then the mean of the networks (McMahan et al. 2017, Algorithm 1)",
@@ -46,7 +49,7 @@ ABOUT: Mapping[str, str] = {
     "easgd": "elastic averaging: partitions and server draw each other (Zhang et al. 2015, Algorithm 1)",
     "fed_buff": "local training, and a server round for each buffer of updates (Nguyen et al. 2022, Algorithm 1)",
     "d_psgd": "each partition has a network, averaged with its neighbours' (Lian et al. 2017; `topology`)",
-    "auto": "what `roundweave plan` chooses by a race; a round stands for an epoch",
+    AUTO: "what `roundweave plan` chooses by a race; a round stands for an epoch",
 }
 """What a configuration may name, and what each is: the algorithms, and the name of the one that is chosen."""
 
@@ -113,7 +116,7 @@ def build_algorithm(
     """A named algorithm with options, and with other parts by kind; refuses by name an option that it has not."""
     if isinstance(named, Code):
         return _own(named, options, parts or {})
-    if named == "auto":
+    if named == AUTO:
         raise UsageError(
             "auto is no algorithm of its own: `roundweave plan` and `roundweave train` choose one by a race; "
             "name the one that they chose"

@@ -6,6 +6,7 @@ It decides bits, and is therefore a part of a run's identity. Algorithms do not 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from roundweave.storage.errors import ModelError, UsageError
 from roundweave.storage.values.layout import Layout
@@ -13,12 +14,6 @@ from roundweave.tasks.algorithms.algebra import Algorithm, Map, as_given, says
 from roundweave.tasks.algorithms.maps.gradient import LOCAL
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.mapper import Mapper
-from roundweave.tasks.compute.on_device import OnDevice
-from roundweave.tasks.compute.scaled import Scaled
-from roundweave.tasks.compute.stacked.mapper import StackedMapper
-from roundweave.tasks.compute.tensor_parallel.finding import find_shares
-from roundweave.tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
-from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.networks.objective import Objective
@@ -26,6 +21,9 @@ from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.numerics.devices import AUTO, CPU
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code, WithCode
+
+if TYPE_CHECKING:  # what wraps maps is imported by the runs that wrap them
+    from roundweave.tasks.compute.tensor_parallel.shares import Shares
 
 TRIED = 32
 """How many examples of a partition a map is tried on, at most."""
@@ -72,13 +70,19 @@ class Compute:
 
     def scaled(self, map: Map) -> Map:
         """The map with scaled losses if the precision needs that; raises `UsageError` if it cannot have them."""
-        return Scaled(map) if self.precision == "fp16" and not isinstance(map, Scaled) else map
+        if self.precision != "fp16":
+            return map
+        from roundweave.tasks.compute.scaled import Scaled
+
+        return map if isinstance(map, Scaled) else Scaled(map)
 
     def mapper(self, map: Map) -> Mapper:
         """The object that computes a map; raises `UsageError` if the map cannot be computed in this way."""
         mapper = self._here(map := self.scaled(map))
         if (self.device, self.precision, self.compiled) == (CPU, WHOLE_PRECISION, False):
             return mapper
+        from roundweave.tasks.compute.on_device import OnDevice
+
         return OnDevice(
             map=map,
             at_once=mapper.at_once,
@@ -96,6 +100,8 @@ class Compute:
                     f"stacked = {self.stacked} is for plain SGD from a shared start, not for map {as_given(map)}; "
                     "leave one of them out"
                 )
+            from roundweave.tasks.compute.stacked.mapper import StackedMapper
+
             return StackedMapper(map, self.stacked)
         if self.ranks > 1:
             if not says(map, "elementwise"):
@@ -103,6 +109,8 @@ class Compute:
                     f"ranks = {self.ranks} is for maps that step each element by its own gradient alone, not for "
                     f"map {as_given(map)}; leave one of them out"
                 )
+            from roundweave.tasks.compute.tensor_parallel.mapper import TensorParallel
+
             return TensorParallel(map, ranks=self.ranks, shares=self.shares)
         return Mapper(map)
 
@@ -117,6 +125,9 @@ class Compute:
                 f"closures, hooks or scripts of {objective.model.name} hold layers, which ranks cannot share; "
                 "hold them as attributes, or leave ranks out"
             )
+        from roundweave.tasks.compute.tensor_parallel.finding import find_shares
+        from roundweave.tasks.compute.tensor_parallel.mapper import EXAMPLES
+
         inputs = partitions.sample(0, EXAMPLES).inputs
         return replace(self, shares=find_shares(objective, inputs, self.ranks, self.units, self.hybrid))
 

@@ -29,6 +29,12 @@ class Mapper:
         `sizes` are the numbers of examples that partitions have.
         """
 
+    def compare(self, objective: Any, inputs: Any, state: State) -> None:
+        """Raise `RoundFailed` if a step from a state differs from that of mapping one by one, in this process.
+
+        `inputs` are (example, *).
+        """
+
     def __call__(
         self,
         objective: Any,

@@ -31,10 +31,12 @@ class ExecutorEntry(Entry):
 
 
 EXECUTORS: Mapping[str, ExecutorEntry] = {
-    "graph": ExecutorEntry("tasks on a Dask cluster", "executors.graph:GraphExecutor"),
-    "ranks": ExecutorEntry("ranks that stay on its workers", "executors.ranks:RanksExecutor", separate_ranks=True),
-    "auto": ExecutorEntry("what is better of these", "executors.ranks:AutoExecutor", separate_ranks=True),
-    "inline": ExecutorEntry("a loop in this process", "executors.inline:InlineExecutor", distributed=False),
+    "graph": ExecutorEntry("tasks on a Dask cluster", ".executors.graph:GraphExecutor"),
+    "ranks": ExecutorEntry(
+        "ranks that stay on its workers", ".executors.ranks:RanksExecutor", separate_ranks=True
+    ),
+    "auto": ExecutorEntry("what is better of these", ".executors.ranks:AutoExecutor", separate_ranks=True),
+    "inline": ExecutorEntry("a loop in this process", ".executors.inline:InlineExecutor", distributed=False),
 }
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Setting
-from roundweave.tasks.executors.parameter_server.server import OrderedServer
 from roundweave.tasks.numerics.memory import trim_memory
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
-from roundweave.tasks.rounds.evidence.replaying import replay_block, replay_round
-from roundweave.tasks.rounds.evidence.results import RoundResult
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import load_block, map_and_persist, read_outcome
-from roundweave.tasks.rounds.persistence.pushes import pushes_at
 from roundweave.tasks.rounds.steps import Outcome
 from roundweave.tasks.rounds.timing import Notice, log_notice, watched
+
+if TYPE_CHECKING:
+    from roundweave.tasks.executors.parameter_server.server import OrderedServer
+    from roundweave.tasks.rounds.evidence.results import RoundResult
 
 T = TypeVar("T")
 
@@ -77,6 +77,9 @@ class InlineExecutor:
 
     def _arrivals(self, job: Job, first: int, last: int) -> Iterator[Computed]:
         """Yield the rounds of a parameter server, each computed when it is asked for."""
+        from roundweave.tasks.executors.parameter_server.server import OrderedServer
+        from roundweave.tasks.rounds.persistence.pushes import pushes_at
+
         server, self._server = self._server, None
         if server is None or server.round != first - 1:
             server = OrderedServer(job, first - 1)
@@ -99,6 +102,8 @@ class InlineExecutor:
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, and yield the result of each in the given order. Nothing is written."""
+        from roundweave.tasks.rounds.evidence.replaying import replay_block, replay_round
+
         self._begin(job)
         with watched(self.patience, self.notice):
             for round in rounds:

@@ -5,19 +5,16 @@ This module's test fails, and names what is missing, if a later version of torch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
-from torch.nn.utils.parametrizations import _SpectralNorm
-from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -108,28 +105,3 @@ class Deferred(torch.Tensor):
 
         args, kwargs = tree_map_only(cls, read, (args, kwargs or {}))
         return func(*args, **kwargs)
-
-
-def hooked(new: nn.Parameter, old: nn.Parameter) -> nn.Parameter:
-    """Add the hooks of a parameter to its copy, as torch copies parameters without hooks; returns the copy."""
-    for hook in (old._backward_hooks or {}).values():
-        new.register_hook(hook)
-    for hook in (old._post_accumulate_grad_hooks or {}).values():
-        new.register_post_accumulate_grad_hook(hook)
-    return new
-
-
-def spectral_norms(network: nn.Module) -> Iterator[tuple[nn.Module, list[torch.Tensor], Callable[[], object]]]:
-    """The spectral norms of a network: what is to be in training mode, two vectors, and what iterates these."""
-    for module in network.modules():
-        for name, parts in getattr(module, "parametrizations", {}).items():
-            for part in parts:
-                if isinstance(part, _SpectralNorm) and hasattr(part, "_u"):  # a vector's norm needs no iteration
-                    yield part, [part._u, part._v], partial(getattr, module, name)
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, SpectralNorm):
-                yield (
-                    module,
-                    [getattr(module, hook.name + each) for each in ("_u", "_v")],
-                    partial(hook, module, ()),
-                )

@@ -32,7 +32,6 @@ from roundweave.storage.values.tensors import (
 )
 from roundweave.tasks.data.examples import IGNORED, Tensors, first_tensor
 from roundweave.tasks.data.splits.split import SCORE_BATCH
-from roundweave.tasks.matching.unofficial import hooked
 from roundweave.tasks.networks.compiling import compile_network
 from roundweave.tasks.networks.outputs import OWN_LOSS, call, loss_in, output_of
 from roundweave.tasks.networks.reference import MODELS, Shape
@@ -40,6 +39,7 @@ from roundweave.tasks.networks.scores import AS_SHAPED, LABELLED, LOSSES, LabelR
 from roundweave.tasks.networks.sizes import measured
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
+from roundweave.tasks.numerics.unofficial import hooked
 from roundweave.tasks.own_code.code import Code
 
 

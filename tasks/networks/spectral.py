@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from roundweave.storage.values.state import State
-from roundweave.tasks.matching.unofficial import spectral_norms
 from roundweave.tasks.networks.objective import Objective, buffers_of
+from roundweave.tasks.numerics.unofficial import spectral_norms
 
 ITERATIONS = 100
 """So many power iterations are made; a vector that is not exact by then gives nearly the exact norm."""

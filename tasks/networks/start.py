@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from roundweave.storage.errors import CheckpointError
 from roundweave.storage.places.addresses import full_address
 from roundweave.storage.runs.names import WhichRound, run_name
-from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.digests import tensor_digests
 from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import LazyTensors, Specs, Vectors, pack, views
 from roundweave.tasks.networks.objective import Objective
+
+if TYPE_CHECKING:
+    from roundweave.storage.runs.round import StoredRound
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Start:
         return objective.packed(self._tensors(objective))
 
     def _tensors(self, objective: Objective) -> LazyTensors:
+        from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, open_checkpoint, outline
+
         opened = open_checkpoint(self.reference)
         expected = outline(objective.built)
         check_checkpoint(self.reference, opened, expected)
@@ -90,6 +93,8 @@ def _memory(round: StoredRound, specs: Specs) -> dict[str, Vectors]:
 
 def find_start(place: str, root: str) -> Start:
     """The start for a file or a stored round, with its present digest; raises the errors of `open_checkpoint`."""
+    from roundweave.storage.checkpoints.opening import lasting, open_checkpoint
+
     reference = lasting(place, root)
     return Start(reference, _digest(open_checkpoint(reference)))
 

@@ -11,12 +11,9 @@ import typer
 
 from roundweave.flows.command.common import Json, Quiet, Root, RunName, TomlFile, Trust, print_json
 from roundweave.flows.command.options import with_options
-from roundweave.flows.command.subcommands.looking import print_result, run_summary
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.config.train import Execution, TrainConfig
-from roundweave.flows.evidence.forking import fork
 from roundweave.flows.reporting.listening import Listener, listening
 from roundweave.flows.reporting.scores import shown_commit
 from roundweave.storage.rounds.commits import Commit
@@ -41,7 +38,12 @@ def train_command(
     if "algorithm" in options and isinstance(values.get("algorithm"), dict):
         options["algorithm"] = values["algorithm"] | {"name": options["algorithm"]}
     values |= options
-    _train(fork(start, trust=trust, **values) if start else TrainConfig(**values), as_json, quiet)
+    if not start:
+        _train(TrainConfig(**values), as_json, quiet)
+        return
+    from roundweave.flows.evidence.forking import fork
+
+    _train(fork(start, trust=trust, **values), as_json, quiet)
 
 
 @with_options(Execution, without=("name", "root", "planned", "on_complete", "timezone"))
@@ -54,6 +56,8 @@ def resume_command(
     **options: Any,
 ) -> None:
     """Go on with a run after its last committed round, from what is kept in its store."""
+    from roundweave.flows.config.recorded import resumed_config
+
     _train(resumed_config(run, root, trust, options), as_json, quiet)
 
 
@@ -63,6 +67,8 @@ def _train(config: TrainConfig, as_json: bool, quiet: bool) -> None:
     timer = _Timer(quiet)
     with listening(timer):
         run = train(config, bar=not quiet)
+    from roundweave.flows.command.subcommands.looking import print_result, run_summary
+
     seconds = {"seconds": timer.elapsed(), "first_round_seconds": timer.first}
     if as_json:
         print_json(run_summary(run) | seconds | {"skipped": timer.why})

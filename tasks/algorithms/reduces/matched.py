@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -19,15 +19,14 @@ from roundweave.tasks.algorithms.algebra import Reduce
 from roundweave.tasks.algorithms.reduces.table import find_reduce
 from roundweave.tasks.algorithms.reduces.tree import Gather, reduce_all
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.matching.check import check_function
-from roundweave.tasks.matching.groups import Tensors, UnitGroups
-from roundweave.tasks.matching.search.activations import BATCH, activation_moments
-from roundweave.tasks.matching.search.matches import By, Evidence, match_all, match_each
-from roundweave.tasks.matching.search.terms import Metric
-from roundweave.tasks.matching.tracing.export import Inputs
-from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.networks.objective import Objective, named_tensors
 
+if TYPE_CHECKING:  # only a run that matches imports the matching
+    from roundweave.tasks.matching.groups import Tensors, UnitGroups
+    from roundweave.tasks.matching.tracing.export import Inputs
+
+By = Literal["weights", "activations", "mixed"]
+Metric = Literal["l2", "cosine", "correlation"]
 To = Literal["start", "first", "many"]
 
 Match = Annotated[By, Field(description="by what hidden units are compared when they are matched")]
@@ -106,6 +105,10 @@ class Matched(Gather):
 
         Raises `UnitsUnsound` if permuting them is unsound.
         """
+        from roundweave.tasks.matching.check import check_function
+        from roundweave.tasks.matching.search.activations import BATCH
+        from roundweave.tasks.matching.units import find_units
+
         inputs = _inputs(partitions, BATCH if self.match != "weights" else 2)
         network = objective.fresh()
         units = find_units(network, inputs)
@@ -151,6 +154,9 @@ class Matched(Gather):
     def _permutations(
         self, networks: Networks, state: State, start: Tensors, arrived: Sequence[Tensors]
     ) -> list[dict[str, torch.Tensor]]:
+        from roundweave.tasks.matching.search.activations import activation_moments
+        from roundweave.tasks.matching.search.matches import Evidence, match_all, match_each
+
         states = [start, *arrived] if self.to == "start" else list(arrived)
         pairs = list(combinations(range(len(states)), 2))
         if self.to != "many":

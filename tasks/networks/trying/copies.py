@@ -17,9 +17,9 @@ from torch import nn
 from roundweave.storage.errors import ModelError, one_line
 from roundweave.storage.values.tensors import let_go, same_bits
 from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.matching.unofficial import spectral_norms, tensors_in
 from roundweave.tasks.networks.objective import Objective, named_tensors, network_tensors
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
+from roundweave.tasks.numerics.unofficial import spectral_norms, tensors_in
 
 Numbers = Mapping[str, torch.Tensor]
 """Tensors (*shape) by what they are, such as ``output 0`` or ``gradient of fc1.weight``."""

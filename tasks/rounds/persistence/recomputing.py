@@ -10,8 +10,6 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.pruned import has_updates, there
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import state_digest, tensor_digests
-from roundweave.tasks.rounds.asynchronous.ledger import recorded_round
-from roundweave.tasks.rounds.asynchronous.steps import recorded_push, serve, server_before
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
@@ -85,6 +83,9 @@ def reduce_again(
     if commit.server is None:
         nodes = fold_block(work, before.state.round + 1, [(0, work.partitions.split.partitions)], updates)
         return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
+    from roundweave.tasks.rounds.asynchronous.ledger import recorded_round
+    from roundweave.tasks.rounds.asynchronous.steps import recorded_push, serve, server_before
+
     taken_in = recorded_round(server_before(work, before.server), commit)
     pushed = [recorded_push(work, p, records[p], updates[p] or NOTHING) for p in taken_in.partitions]
     return serve(work, before, taken_in, pushed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roundweave.flows.config.resolving import order_of, resolve
+from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import RoundweaveError, UsageError
 from roundweave.storage.places.addresses import full_address
@@ -91,8 +91,7 @@ def test_what_is_left_to_the_algorithm_is_recorded(fields: dict[str, Any], every
 
 def test_an_order_is_seeded_or_recorded_or_left_to_the_workers(train, tmp_path) -> None:
     def order(**fields: object) -> object:
-        resolved = resolve(TrainConfig(**{"root": tmp_path / "runs"} | SERVER | fields))
-        return order_of(resolved.config, resolved.algorithm)
+        return resolve(TrainConfig(**{"root": tmp_path / "runs"} | SERVER | fields)).order
 
     run = train(algorithm="async_sgd", model="logistic", rounds=2, name="first")
     assert order(seed=3) == order(seed=3, order="seeded") == Seeded(3)

@@ -18,7 +18,7 @@ from prefect.client.schemas.objects import FlowRun
 import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.config.recorded import resumed_config
-from roundweave.flows.config.scheduled import as_scheduled
+from roundweave.flows.config.scheduled import scheduled
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, DataError, ExperimentDiffers, RoundFailed, RunBusy, UsageError
 from roundweave.storage.places.schemes import place_of
@@ -192,8 +192,9 @@ def test_runs_that_are_not_complete_or_damaged_are_passed_over(tmp_path: Path, c
     Path(cut.address, "commits", "2.json").unlink()
     damaged = trained(tmp_path, name="night-3")
     Path(damaged.address, "zarr.json").write_text("{")
-    settled = as_scheduled(config(tmp_path, name="night-4", start_from="night-*@-1"))
-    assert settled.start_from == f"{whole.address}@-1"
+    now, run = scheduled(config(tmp_path, name="night-4", start_from="night-*@-1"))
+    assert run is None
+    assert now.start_from == f"{whole.address}@-1"
     assert capfd.readouterr().err.startswith("night-3 is passed over: ")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows import train_flow
-from roundweave.flows.planning.automatic import settled
+from roundweave.flows.training.settling import settled
 from roundweave.storage.errors import UsageError
 
 pytestmark = pytest.mark.prefect

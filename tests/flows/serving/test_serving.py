@@ -23,7 +23,7 @@ from prefect.server.schemas.schedules import CronSchedule
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.config.scheduled import as_scheduled
+from roundweave.flows.config.scheduled import scheduled
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.stored import open_run
 from roundweave.flows.training.serving import deploy
@@ -195,7 +195,7 @@ def test_schedules_and_dates_go_by_one_clock_when_summer_begins_and_ends(
         config, names = TrainConfig(**deployed[zone]["parameters"]["config"]), []
         for each in due:
             monkeypatch.setattr(time, "time", each.timestamp)
-            names.append(as_scheduled(config).name)
+            names.append(scheduled(config)[0].name)
         first = date.fromisoformat(f"{names[0]}".removeprefix("night-"))
         assert first.day == int(instants[0][:2])
         assert names == [f"night-{first + timedelta(days):%Y%m%d}" for days in range(len(due))]
@@ -216,7 +216,7 @@ def test_schedules_go_by_the_clock_of_this_machine_unless_another_is_named(
     assert deployment["schedules"][0]["schedule"]["timezone"] == "Asia/Tokyo"
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setattr(time, "time", datetime.fromisoformat("2027-05-09T15:30Z").timestamp)
-    assert as_scheduled(TrainConfig(**deployment["parameters"]["config"])).name == "night-20270510"
+    assert scheduled(TrainConfig(**deployment["parameters"]["config"]))[0].name == "night-20270510"
 
 
 ANYWHERE = ["deploy", "often.toml", "--work-pool", "any"]

@@ -16,7 +16,6 @@ from roundweave.tasks.matching.unofficial import (
     OpOverload,
     TorchDispatchMode,
     arguments,
-    hooked,
     is_view,
     operation_name,
     taken_apart,
@@ -104,14 +103,3 @@ def test_the_grouped_product_is_called_so() -> None:
 def test_loggers_that_are_silenced_are_of_modules_that_are_there() -> None:
     for name in NOISY:
         assert importlib.util.find_spec(name), f"torch has no {name} any more: mend tasks/matching/unofficial.py"
-
-
-def test_hooks_of_a_parameter_go_to_another() -> None:
-    old, new = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    told: list[object] = []
-    old.register_hook(lambda gradient: 2 * gradient)
-    old.register_post_accumulate_grad_hook(told.append)
-    hooked(new, old).sum().backward()
-    assert new.grad is not None
-    assert new.grad.tolist() == [2, 2], GONE
-    assert told == [new], GONE

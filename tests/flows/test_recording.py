@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from roundweave.flows import recording
 from roundweave.flows.config.resolving import resolve, work_of
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing import needs
-from roundweave.flows.preparing.needs import Needs
+from roundweave.flows.recording import Needs
 from roundweave.storage.errors import UsageError
 from roundweave.storage.hierarchy.chunks import CHECKSUM
 from roundweave.storage.rounds.store import RoundStore
@@ -63,8 +63,8 @@ def test_a_run_that_its_disk_cannot_hold_is_refused_with_what_would_fit(train, m
 
 
 def test_a_network_that_memory_cannot_hold_is_refused(train, monkeypatch) -> None:
-    monkeypatch.setattr(needs, "LARGE", 1)
-    monkeypatch.setattr(needs, "_machine", lambda: ("here", 10**4))
+    monkeypatch.setattr(recording, "LARGE", 1)
+    monkeypatch.setattr(recording, "_machine", lambda: ("here", 10**4))
     with pytest.raises(
         UsageError, match=r"^each of 1 processes on here needs .* GB of memory, and it has .* in all;"
     ):
@@ -72,7 +72,7 @@ def test_a_network_that_memory_cannot_hold_is_refused(train, monkeypatch) -> Non
 
 
 def test_much_is_said(train, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(needs, "LARGE", 1)
+    monkeypatch.setattr(recording, "LARGE", 1)
     train(**FIELDS)
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("7 rounds will store 0.00")

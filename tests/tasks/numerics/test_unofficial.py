@@ -1,0 +1,32 @@
+"""What networks use of torch without being documented is there, and named where it is not."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from roundweave.tasks.numerics.unofficial import hooked, spectral_norms, tensors_in
+
+GONE = "torch has it no more, or otherwise: mend tasks/numerics/unofficial.py"
+
+
+def test_tensors_are_those_of_tuples_lists_and_dicts() -> None:
+    one, two = torch.zeros(1), torch.zeros(2)
+    assert [t.numel() for t in tensors_in({"a": (one, 3), "b": [two, None]})] == [1, 2], GONE
+
+
+def test_spectral_norms_are_those_of_either_kind() -> None:
+    of_old, new = nn.utils.spectral_norm(nn.Linear(3, 2)), nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2))
+    vectors = [[len(each) for each in found] for _, found, _ in spectral_norms(nn.Sequential(of_old, new))]
+    assert vectors == [[2, 3], [2, 3]], GONE
+
+
+def test_hooks_of_a_parameter_go_to_another() -> None:
+    old, new = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    told: list[object] = []
+    old.register_hook(lambda gradient: 2 * gradient)
+    old.register_post_accumulate_grad_hook(told.append)
+    hooked(new, old).sum().backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == [2, 2], GONE
+    assert told == [new], GONE
