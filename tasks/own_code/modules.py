@@ -21,6 +21,9 @@ from typing import Any
 
 PREFIX = "roundweave_code_"
 
+_folders: set[str] = set()
+"""The folders of users' code that this process has put at the end of its path."""
+
 
 def file_of(folder: Path, module: str) -> Path | None:
     """The file of a module below a folder, or None if there is none."""
@@ -131,12 +134,15 @@ class Imports:
 
 
 def _elsewhere(top: str, file: Path | None) -> bool:
-    """Whether `import` would find another module of this name than the file."""
+    """Whether `import` would find another module than the file, in no folder of other code of the user's."""
     try:
         spec = find_spec(top)
     except ValueError:  # such a module is loaded, but without a known place
         return True
-    return spec is not None and spec.origin not in (None, str(file))
+    if spec is None or spec.origin in (None, str(file)):
+        return False
+    place = Path(str(spec.origin))
+    return str((place.parent if place.name == "__init__.py" else place).parent) not in _folders
 
 
 def load(root: str, folder: Path, module: str, texts: Mapping[str, str], names: Mapping[str, str]) -> ModuleType:
@@ -147,7 +153,9 @@ def load(root: str, folder: Path, module: str, texts: Mapping[str, str], names: 
         sys.modules[root] = top
         sys.meta_path.insert(0, _Kept(root, folder, texts, names))
         # Modules imported by a text, as with `importlib`, are found in the folder, but after all others.
-        sys.path += [str(folder)] * (str(folder) not in sys.path)
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+            _folders.add(str(folder))
     return import_module(f"{root}.{module}")
 
 

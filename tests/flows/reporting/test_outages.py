@@ -163,7 +163,7 @@ def test_a_server_that_answers_with_an_error_is_not_said_to_be_unreachable(capsy
     with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}):
-            assert run_flow(flow(name="busy")(lambda config: config + 1), 1) == 2
+            assert run_flow(flow(name="busy")(lambda config: None), 1, lambda: 2) == 2
         server.shutdown()
     (line,) = capsys.readouterr().err.splitlines()
     assert "does not take the run (" in line

@@ -79,8 +79,8 @@ def test_rounds_are_replayed_reduced_again_forked_and_pruned(train) -> None:
     again = run.recombine(2, save="again")
     assert again.rounds[0].identical
     saved = rw.open_run("again")
-    assert (files(saved, 1), verify(saved.path).sound) == (20, True)
-    assert said(saved)[1][1] == said(run)[2][1]
+    assert verify(saved.path).sound
+    assert saved.round(0).commit.tensors == run.round(2).commit.tensors
     store = RoundStore(run.path)
     prune_run(store, Keep.of("last:1"))
     assert [files(run, round) for round in (1, 2, 3)] == [0, 0, 20]

@@ -325,6 +325,15 @@ def test_in_a_package_a_file_beside_is_found_by_its_name_alone(tmp_path) -> None
     assert elsewhere(code) == "(8, '1', 'torch')"
 
 
+def test_two_projects_in_one_process_have_each_their_own_modules(tmp_path) -> None:
+    """Also beside a package, where modules that Python finds elsewhere come first."""
+    source = "from beside_it import NUMBER\ndef f(): return NUMBER"
+    for number in (1, 2):
+        files = {"proj/__init__.py": "", "proj/net.py": source, "beside_it.py": f"NUMBER = {number}"}
+        folder = tree(tmp_path / str(number), files)
+        assert find_code(f"{folder}/proj/net.py:f").load()() == number
+
+
 def test_objects_of_the_users_modules_pass_between_processes(tmp_path, monkeypatch) -> None:
     """Also those of a module that is imported only when the function is called."""
     files = {
