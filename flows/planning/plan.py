@@ -15,7 +15,6 @@ from roundweave.flows.planning.racing import MOST, Curve, Race, behind, cut_curv
 from roundweave.flows.planning.strategies import Strategy, strategies
 from roundweave.flows.planning.trying import Bench, Lane, thinned, trial_root
 from roundweave.flows.planning.workload import Workload, workload
-from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ClusterError
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.executors.base import Executor
@@ -223,9 +222,9 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
 
     cluster = connect(config.scheduler, config.workers, config.private, config.wait_for_workers)
     with cluster as client, trial_root(config.root) as root:
-        given = (client, config.worker_timeout, notice)
+        given = (client, config.worker_timeout)
         executors: dict[str, Executor] = {
-            "inline": InlineExecutor(config.worker_timeout, notice),
+            "inline": InlineExecutor(config.worker_timeout),
             "graph": GraphExecutor(*given),
             "ranks": RanksExecutor(*given, plain=config.plain_ranks),
             "auto": AutoExecutor(*given, plain=config.plain_ranks, seconds=0.0),

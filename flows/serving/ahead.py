@@ -37,4 +37,4 @@ def ahead(config: Placement) -> Iterator[Executor]:
 
 def started(config: Placement) -> AbstractContextManager[Executor]:
     """Start the executor of a configuration."""
-    return open_executor(config.executor, notice=notice, **config.placed)
+    return open_executor(config.executor, **config.placed)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from roundweave.tasks.own_code.tables import Entry
-from roundweave.tasks.rounds.timing import Notice, log_notice
 
 if TYPE_CHECKING:
     from roundweave.storage.rounds.commits import Commit
@@ -45,16 +44,15 @@ class Setting:
     """What an executor is opened with.
 
     `scheduler`, `workers` and `private` are as in `clusters.connecting.connect`, which waits up to
-    `wait_for_workers` seconds for a first worker. `notice` is called with one line about each map that takes more
-    than `worker_timeout` seconds and much longer than the others, and about each worker that is given up, as it
-    sent no heartbeat for so long. With `plain_ranks` the ranks may exchange unencrypted data on a cluster whose
+    `wait_for_workers` seconds for a first worker. The user is notified of each map that takes more than
+    `worker_timeout` seconds and much longer than the others, and of each worker that is given up, as it sent no
+    heartbeat for so long. With `plain_ranks` the ranks may exchange unencrypted data on a cluster whose
     Dask is encrypted.
     """
 
     scheduler: str | None = None
     workers: int = 2
     worker_timeout: float = 60.0
-    notice: Notice = log_notice
     private: bool = False
     wait_for_workers: float = 600.0
     plain_ranks: bool = False

@@ -27,7 +27,6 @@ from roundweave.tasks.executors.pool import PLACED, Key, WorkerPool, itself
 from roundweave.tasks.executors.round_tasks import FAN_IN, RoundTasks
 from roundweave.tasks.rounds.evidence.results import RoundResult
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.timing import Notice, log_notice
 
 T = TypeVar("T")
 
@@ -42,15 +41,9 @@ Tasks = Callable[[Job, Sequence[int]], dict[Key, Any]]
 class GraphExecutor:
     """Runs rounds as tasks on the workers of a Dask client; see `Setting` for `worker_timeout`."""
 
-    def __init__(
-        self,
-        client: Client,
-        worker_timeout: float = 60.0,
-        notice: Notice = log_notice,
-        fan_in: int = FAN_IN,
-    ) -> None:
+    def __init__(self, client: Client, worker_timeout: float = 60.0, fan_in: int = FAN_IN) -> None:
         self.client = client
-        self.pool = WorkerPool(client, worker_timeout, notice)
+        self.pool = WorkerPool(client, worker_timeout)
         self.tasks = RoundTasks(self.pool, fan_in)
         self._server: DaskServer | None = None
 
@@ -64,7 +57,7 @@ class GraphExecutor:
 
     @classmethod
     def _on(cls, client: Client, setting: Setting) -> Self:
-        return cls(client, setting.worker_timeout, setting.notice)
+        return cls(client, setting.worker_timeout)
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """Call a function on each worker that is there now; the results by the worker's address.

@@ -15,7 +15,7 @@ from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import load_block, map_and_persist, read_outcome
 from roundweave.tasks.rounds.steps import Outcome
-from roundweave.tasks.rounds.timing import Notice, log_notice, watched
+from roundweave.tasks.rounds.timing import watched
 
 if TYPE_CHECKING:
     from roundweave.tasks.executors.parameter_server.server import OrderedServer
@@ -27,9 +27,8 @@ T = TypeVar("T")
 class InlineExecutor:
     """Runs rounds in this process, and notifies of maps that take longer than `patience` seconds."""
 
-    def __init__(self, patience: float = 60.0, notice: Notice = log_notice) -> None:
+    def __init__(self, patience: float = 60.0) -> None:
         self.patience = patience
-        self.notice = notice
         self._run = ""
         self.end()
 
@@ -37,7 +36,7 @@ class InlineExecutor:
     @contextmanager
     def opened(cls, setting: Setting) -> Iterator[Self]:
         """A context with an executor, which frees the examples at the end."""
-        executor = cls(setting.worker_timeout, setting.notice)
+        executor = cls(setting.worker_timeout)
         try:
             yield executor
         finally:
@@ -61,7 +60,7 @@ class InlineExecutor:
         asynchronous = job.work.algorithm.when.asynchronous
         # If the store is slow, the next round's maps do not wait until a round is stored.
         committer = Committer(job, ahead=job.attempt.open().tensors.slow, closing=last)
-        with watched(self.patience, self.notice):
+        with watched(self.patience):
             for commit in committer.commits((self._arrivals if asynchronous else self._rounds)(job, first, last)):
                 yield commit
                 if commit.stop:
@@ -105,7 +104,7 @@ class InlineExecutor:
         from roundweave.tasks.rounds.evidence.replaying import replay_block, replay_round
 
         self._begin(job)
-        with watched(self.patience, self.notice):
+        with watched(self.patience):
             for round in rounds:
                 block = replay_block(job, round, self._data(job, round, load_block), 0)
                 yield replay_round(job, round, [block])

@@ -16,7 +16,7 @@ from roundweave.tasks.executors.clusters.watching import Lost, Watch
 from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, usable_workers
 from roundweave.tasks.executors.on_worker import reach, run_step
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.timing import Notice, Stragglers
+from roundweave.tasks.rounds.timing import Stragglers, notify
 
 Key = tuple[str, str, int, int]
 
@@ -72,15 +72,14 @@ class WorkerPool:
     out of memory since something was done. `blind` are workers that do not see the run's store, and are not used.
     """
 
-    def __init__(self, client: Client, worker_timeout: float, notice: Notice) -> None:
+    def __init__(self, client: Client, worker_timeout: float) -> None:
         self.client = client
-        self.notice = notice
         self.workers: list[str] = []
         self.blind: set[str] = set()
         self.deaths: Counter[int] = Counter()
         self.out_of_memory = 0
         self._watch = Watch(client, worker_timeout)
-        self._stragglers = Stragglers(worker_timeout, notice)
+        self._stragglers = Stragglers(worker_timeout)
         self._paused: set[str] = set()
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
@@ -118,7 +117,7 @@ class WorkerPool:
         if not blind or self.blind.issuperset([*here, *self.workers]):
             raise error
         for worker, why in blind.items():
-            self.notice(f"worker {worker} is not used: {str(why).partition(';')[0]}")
+            notify(f"worker {worker} is not used: {str(why).partition(';')[0]}")
 
     def forget(self) -> None:
         """Use new keys from now on, and hold no data. Futures are dropped: cancelling them would disconnect."""
@@ -192,7 +191,7 @@ class WorkerPool:
         self._stragglers.look(seen.timings)
         for worker in seen.paused.keys() - self._paused:
             memory = seen.paused[worker]
-            self.notice(f"worker {worker} is paused by Dask: it uses {memory} of memory; give workers more")
+            notify(f"worker {worker} is paused by Dask: it uses {memory} of memory; give workers more")
         self._paused = set(seen.paused)
         for lost in seen.lost:
             at = {partition for _, partition in _parts(job, lost.working, PLACED)}
@@ -200,7 +199,7 @@ class WorkerPool:
             self.out_of_memory += bool(lost.memory)
             again = _parts(job, (*lost.working, *lost.finished), ("map", *PUSHES))
             of = "push" if job and job.work.algorithm.when.asynchronous else "round"
-            self.notice(_lost_line(lost, [number for number, _ in again], [part for _, part in again], of))
+            notify(_lost_line(lost, [number for number, _ in again], [part for _, part in again], of))
             if self.out_of_memory == STARVED:
                 what = f"{self.suspects()}{STARVED} workers ran out of memory in a row ({lost.memory})"
                 self.deaths.clear()  # which are named

@@ -39,7 +39,7 @@ from roundweave.tasks.process_group.group import Rendezvous
 from roundweave.tasks.rounds.failures import MapRaised
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist
-from roundweave.tasks.rounds.timing import Notice, log_notice
+from roundweave.tasks.rounds.timing import notify
 
 ENCRYPTED = ("tls", "wss")
 """The encrypted protocols of Dask. Gloo, by which ranks exchange, has no encryption."""
@@ -70,10 +70,8 @@ class RanksExecutor(GraphExecutor):
     choosing = False
     """Whether Dask's tasks do the rounds that they do better, instead of an error."""
 
-    def __init__(
-        self, client: Client, worker_timeout: float = 60.0, notice: Notice = log_notice, plain: bool = False
-    ) -> None:
-        super().__init__(client, worker_timeout, notice)
+    def __init__(self, client: Client, worker_timeout: float = 60.0, plain: bool = False) -> None:
+        super().__init__(client, worker_timeout)
         self.plain = plain
         self._seconds = 0.0
         self._running: RunningRanks | None = None
@@ -84,7 +82,7 @@ class RanksExecutor(GraphExecutor):
 
     @classmethod
     def _on(cls, client: Client, setting: Setting) -> Self:
-        return cls(client, setting.worker_timeout, setting.notice, setting.plain_ranks)
+        return cls(client, setting.worker_timeout, setting.plain_ranks)
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run the rounds from `first` to `last`, and yield each commit as it is made. The ranks go on after it."""
@@ -183,7 +181,7 @@ class RanksExecutor(GraphExecutor):
         elif ranks > workers:
             why = f"{ranks} ranks that share a network need as many workers, of which there are {workers}"
         if why and why != self._notified:
-            self.pool.notice(f"{why}: each has the whole network")
+            notify(f"{why}: each has the whole network")
         self._notified = why or self._notified
         return bool(why)
 
@@ -198,14 +196,9 @@ class AutoExecutor(RanksExecutor):
     choosing = True
 
     def __init__(
-        self,
-        client: Client,
-        worker_timeout: float = 60.0,
-        notice: Notice = log_notice,
-        plain: bool = False,
-        seconds: float = inf,
+        self, client: Client, worker_timeout: float = 60.0, plain: bool = False, seconds: float = inf
     ) -> None:
-        super().__init__(client, worker_timeout, notice, plain)
+        super().__init__(client, worker_timeout, plain)
         self._seconds = seconds
 
 
@@ -310,7 +303,7 @@ class RunningRanks:
         if self.pool.look(self.job):
             raise LostWork("the worker of a rank is lost")
         if self._broken is not None and time.monotonic() > self._broken + FOLLOWING_SECONDS:
-            self.pool.notice("ranks no longer reach each other, and their workers are there; tasks do this round")
+            notify("ranks no longer reach each other, and their workers are there; tasks do this round")
             raise LostWork("a rank is lost")
         self._idleness.look()
 

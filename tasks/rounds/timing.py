@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 
-Notice = Callable[[str], None]
-"""Called with one line for the user, while a run goes on."""
-
-log_notice: Notice = logging.getLogger("roundweave").warning
+notify: Callable[[str], None] = logging.getLogger("roundweave").warning
+"""Called with one line for the user, while a run goes on; a flow's listeners are notified of it."""
 
 MUCH_LONGER = 5
 """How many times as long as the others a map may take before it counts as a straggler."""
@@ -65,9 +63,8 @@ class Stragglers:
     It notifies again of a straggler each time its seconds have doubled.
     """
 
-    def __init__(self, patience: float, notice: Notice) -> None:
+    def __init__(self, patience: float) -> None:
         self.patience = patience
-        self.notice = notice
         self._notified: dict[tuple[int, int], float] = {}
 
     def look(self, timings: Sequence[Timing]) -> None:
@@ -81,19 +78,19 @@ class Stragglers:
             if each.seconds >= (2 * before if before else max(self.patience, MUCH_LONGER * (took or 0.0))):
                 self._notified[each.round, each.partition] = each.seconds
                 compared = "none has ended yet" if took is None else f"the others took {_seconds(took)} s"
-                self.notice(
+                notify(
                     f"round {each.round}: partition {each.partition} has been mapping for "
                     f"{_seconds(each.seconds)} s, {compared}"
                 )
 
 
 @contextmanager
-def watched(patience: float, notice: Notice) -> Iterator[None]:
+def watched(patience: float) -> Iterator[None]:
     """Notify of stragglers among the maps of this process while the context lasts, from a thread of its own."""
     done = threading.Event()
 
     def look() -> None:
-        stragglers = Stragglers(patience, notice)
+        stragglers = Stragglers(patience)
         while not done.wait(patience / 10):
             stragglers.look([timing()])
 

@@ -12,7 +12,7 @@ from distributed.client import FuturesCancelledError
 from distributed.scheduler import NoValidWorkerError
 
 from roundweave.storage.errors import ClusterError, StoreError
-from roundweave.tasks.rounds.timing import log_notice
+from roundweave.tasks.rounds.timing import notify
 
 LOOK_SECONDS = 1.0
 """The seconds between two looks at the workers during a wait."""
@@ -80,7 +80,7 @@ def usable_workers(client: Client, without: Collection[str] = ()) -> list[str]:
                 )
             if waited > LOOK_SECONDS and not said:
                 said = True
-                log_notice(f"no worker is there: waiting for one, {seconds:g} s at most (--wait-for-workers)")
+                notify(f"no worker is there: waiting for one, {seconds:g} s at most (--wait-for-workers)")
             time.sleep(0.1)
     finally:
         asking.release()
