@@ -8,7 +8,7 @@ import os
 import threading
 import traceback
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
@@ -236,6 +236,15 @@ def listed(numbers: Iterable[int]) -> str:
     '4 to 6, 9'
     """
     return ", ".join(" to ".join(map(str, sorted({*span}))) for span in spans(numbers))
+
+
+def cut(texts: Sequence[str], most: int = 12, where: str = "") -> list[str]:
+    """The first of these texts; if there are more than `most`, a last one says how many, and `where` they are.
+
+    >>> cut(["a", "b", "c"], 2)
+    ['a', 'b', 'and 1 more']
+    """
+    return [*texts[:most], *([f"and {len(texts) - most} more{where}"] if len(texts) > most else [])]
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -21,26 +21,18 @@ from roundweave.tasks.rounds.evidence.results import difference_as_json, largest
 
 
 @dataclass(frozen=True)
-class RoundDifference:
-    """The first difference inside a round: `what` names the part of the round that differs.
+class RunDifference:
+    """Where two runs first differ: `config` names fields of their experiments, `round` is the first such round.
 
-    `tensor` is the part's first differing tensor, and `largest` the largest absolute difference of two numbers in
-    it, None if unknown. `detail` says more.
+    `what` names the part of the round that differs, `tensor` the part's first differing tensor, and `largest` is
+    the largest absolute difference of two numbers in it, None if unknown. `detail` says more. `compared` rounds
+    were equal.
     """
 
     what: str = ""
     tensor: str | None = None
     largest: float | None = None
     detail: str = ""
-
-
-@dataclass(frozen=True)
-class RunDifference(RoundDifference):
-    """Where two runs first differ: `config` names fields of their experiments, `round` is the first such round.
-
-    The other fields describe the difference inside that round. `compared` rounds were equal.
-    """
-
     runs: tuple[str, str] = ("", "")
     config: tuple[str, ...] = ()
     compared: int = 0
@@ -55,12 +47,22 @@ class RunDifference(RoundDifference):
         """All fields as a JSON object."""
         return asdict(self) | {"largest": difference_as_json(self.largest), "equal": self.equal}
 
-    def __str__(self) -> str:
+    @property
+    def lines(self) -> list[str]:
+        """Lines that name each differing field, and the first differing round and tensor."""
+        if self.equal:
+            experiments = f"experiment, updates and states of {self.compared} rounds"
+            return [f"{self.runs[0]} and {self.runs[1]} are equal: {experiments}"]
+        fields = [f"config: {field}" for field in self.config]
         if self.round is None:
-            return "; ".join(self.config) or "equal"
+            return [*fields, f"all {self.compared} rounds are equal"]
         tensor = f": {self.tensor}" if self.tensor else ""
         largest = "" if self.largest is None else f", by {self.largest:.6g} at most"
-        return f"round {self.round}: {self.what}{tensor}{largest}{self.detail and f' ({self.detail})'}"
+        detail = self.detail and f" ({self.detail})"
+        return [*fields, f"round {self.round}: {self.what}{tensor}{largest}{detail}"]
+
+    def __str__(self) -> str:
+        return "; ".join(self.lines)
 
 
 def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None = None) -> RunDifference:
@@ -89,11 +91,11 @@ def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None
     whole = [number for number in shared if number not in lost]
     pairs = ((number, _first_in(one.round(number), other.round(number))) for number in whole)
     differing_rounds = ((number, difference) for number, difference in pairs if difference)
-    ends = RoundDifference(f"{shorter.name} ends with round {shorter.done}")
+    ends = RunDifference(f"{shorter.name} ends with round {shorter.done}")
     beyond = [(shorter.done + 1, ends)] if one.done != other.done else []
-    number, difference = next(chain(differing_rounds, beyond, lost.items()), (None, RoundDifference()))
-    return RunDifference(
-        **vars(difference),
+    number, difference = next(chain(differing_rounds, beyond, lost.items()), (None, RunDifference()))
+    return replace(
+        difference,
         runs=(one.name, other.name),
         config=tuple(_fields(one, other)),
         compared=whole.index(number) if number in whole else len(whole),
@@ -115,17 +117,17 @@ def _fields(one: StoredRun, other: StoredRun) -> Iterator[str]:
         yield f"data: {said}"
 
 
-def _lost(one: StoredRun, other: StoredRun, number: int) -> RoundDifference | None:
+def _lost(one: StoredRun, other: StoredRun, number: int) -> RunDifference | None:
     """A round's difference if its record is lost in one of the runs."""
     for run in (one, other):
         try:
             run.round(number)
         except (RoundMissing, StoreDamaged) as error:
-            return RoundDifference(f"its record is lost in {run.name}", detail=str(error))
+            return RunDifference(f"its record is lost in {run.name}", detail=str(error))
     return None
 
 
-def _first_in(first: StoredRound, second: StoredRound) -> RoundDifference | None:
+def _first_in(first: StoredRound, second: StoredRound) -> RunDifference | None:
     """The first difference of two rounds: an update, the state, the split, the partitions' carry, the server."""
     one, other = first.commit, second.commit
     if one.identity() == other.identity():
@@ -140,24 +142,24 @@ def _first_in(first: StoredRound, second: StoredRound) -> RoundDifference | None
 
         return _in_tensors("the state", first, second, read)
     if one.split != other.split:
-        return RoundDifference("which example went to which partition")
+        return RunDifference("which example went to which partition")
     if dict(one.carry_from) != dict(other.carry_from):
         carried = f"from rounds {one.carry_from} or {other.carry_from}"
-        return RoundDifference("what its partitions carry", detail=carried)
-    return RoundDifference("how its updates came to the parameter server, or the work in flight")
+        return RunDifference("what its partitions carry", detail=carried)
+    return RunDifference("how its updates came to the parameter server, or the work in flight")
 
 
-def _in_update(first: StoredRound, second: StoredRound, partition: int) -> RoundDifference | None:
+def _in_update(first: StoredRound, second: StoredRound, partition: int) -> RunDifference | None:
     """The difference of one partition: of its update, its weight or refusal, or how its units were matched."""
     one, other = first.commit.updates.get(partition), second.commit.updates.get(partition)
     what = f"the update of partition {partition}"
     if one is None or other is None:
-        return RoundDifference(what, detail="it took part in one of them")
+        return RunDifference(what, detail="it took part in one of them")
     if one.digest != other.digest:
         return _in_tensors(what, first, second, lambda round: round.update_tensors(partition))
     if (one.weight, one.result) != (other.weight, other.result):
         said = [record.refused or f"accepted with weight {record.weight}" for record in (one, other)]
-        return RoundDifference(what, detail=" or ".join(said))
+        return RunDifference(what, detail=" or ".join(said))
     if one.match != other.match:
         units = f"how the units of partition {partition} were matched"
         return _in_tensors(units, first, second, lambda round: match_tensors(round.match(partition)))
@@ -166,7 +168,7 @@ def _in_update(first: StoredRound, second: StoredRound, partition: int) -> Round
 
 def _in_tensors(
     what: str, first: StoredRound, second: StoredRound, read: Callable[[StoredRound], Mapping[str, torch.Tensor]]
-) -> RoundDifference:
+) -> RunDifference:
     """The first differing tensor of those that `read` gives for both rounds.
 
     If tensors can no longer be read, the result only says so.
@@ -174,14 +176,14 @@ def _in_tensors(
     try:
         one, other = read(first), read(second)
     except StoreError as error:
-        return RoundDifference(what, detail=f"its numbers cannot be read: {error}")
+        return RunDifference(what, detail=f"its numbers cannot be read: {error}")
     name = differing_tensor(one, other)
     if name is None:
-        return RoundDifference(what, detail="the records differ, the tensors that can be read do not")
+        return RunDifference(what, detail="the records differ, the tensors that can be read do not")
     kinds = [_described(tensors.get(name)) for tensors in (one, other)]
     if kinds[0] != kinds[1]:
-        return RoundDifference(what, name, detail=" or ".join(kinds))
-    return RoundDifference(what, name, largest_difference(one[name], other[name]))
+        return RunDifference(what, name, detail=" or ".join(kinds))
+    return RunDifference(what, name, largest_difference(one[name], other[name]))
 
 
 def _described(tensor: torch.Tensor | None) -> str:

@@ -22,7 +22,7 @@ from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import notify_progress
 from roundweave.flows.serving.ahead import started
-from roundweave.storage.errors import DataError, RoundMissing, UsageError, listed
+from roundweave.storage.errors import DataError, RoundMissing, UsageError, cut, listed
 from roundweave.storage.places.addresses import full_address
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun, open_stored
@@ -72,13 +72,6 @@ class Replay:
         return [result for result in self.results if result.lacking is not None]
 
     @property
-    def not_mapped(self) -> str:
-        """A line about maps that raised an error in training and are not run again; empty if there are none."""
-        rounds = listed(result.round for result in self.results if result.raised)
-        partitions = listed(partition for result in self.results for partition in result.raised)
-        return f"not mapped again: partition {partitions} in round {rounds}, as it had raised" if rounds else ""
-
-    @property
     def exit_code(self) -> int:
         """The exit code of the command."""
         return IDENTICAL if self.identical else KEY_DIFFERS if self.key else DIFFERS
@@ -88,14 +81,24 @@ class Replay:
         rounds = [_row(result) for result in self.results]
         return {"run": self.run, "identical": self.identical, "key": dict(self.key), "rounds": rounds}
 
+    @property
+    def lines(self) -> list[str]:
+        """Lines that say how many rounds are identical, how the others differ, and what is not as recorded."""
+        found = "bit-identical" if self.identical else f"{len(self.differing)} of {len(self.replayed)} differ"
+        lines = [
+            f"{self.run}, round {listed(self.replayed)}: {found}",
+            *cut([str(each) for each in self.differing]),
+        ]
+        if self.lacking:
+            rounds = listed(result.round for result in self.lacking)
+            lines.append(f"not replayed: round {rounds}; {self.lacking[0].lacking}")
+        if rounds := listed(result.round for result in self.results if result.raised):
+            partitions = listed(partition for result in self.results for partition in result.raised)
+            lines.append(f"not mapped again: partition {partitions} in round {rounds}, as it had raised")
+        return [*lines, *(f"not as recorded: {name}: {what}" for name, what in self.key.items())]
+
     def __str__(self) -> str:
-        equal = len(self.replayed) - len(self.differing)
-        parts = [f"{self.run}: {equal} of {len(self.replayed)} rounds replayed are bit-identical"]
-        parts += [str(result) for result in self.differing[:1]]
-        parts += [f"not replayed: round {listed(result.round for result in self.lacking)}"] if self.lacking else []
-        parts += [self.not_mapped] if self.not_mapped else []
-        parts += [f"{name} differs: {what}" for name, what in self.key.items()]
-        return "; ".join(parts)
+        return "; ".join(self.lines)
 
 
 def _row(result: RoundResult) -> dict[str, Any]:

@@ -8,18 +8,15 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from roundweave.flows.command.common import Json, Root, RunName, TextTable, Trust, console, output, say
+from roundweave.flows.command.common import Json, Root, RunName, TextTable, Trust, console, output, say, say_each
 from roundweave.flows.command.errors import FAILED
 from roundweave.flows.command.options import with_options
-from roundweave.flows.evidence.differing import RunDifference, diff
+from roundweave.flows.evidence.differing import diff
 from roundweave.flows.evidence.recombining import RecombineConfig
-from roundweave.flows.evidence.replaying import Replay, ReplayConfig
-from roundweave.storage.errors import UsageError, listed
+from roundweave.flows.evidence.replaying import ReplayConfig
+from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import which_round
 from roundweave.tasks.rounds.evidence.recombining import Recombination
-
-SHOWN_ROUNDS = 20
-"""The most differing rounds that are printed; `--json` prints them all."""
 
 
 @with_options(ReplayConfig, without=("run", "rounds", "sample", "trust", "name"))
@@ -45,30 +42,8 @@ def replay_command(
     from roundweave.flows.evidence.replaying import replay
 
     result = replay(config)
-    output(as_json, result.summary(), _print_replay, result)
+    output(as_json, result.summary(), say_each, result.lines)
     sys.exit(result.exit_code)
-
-
-def _print_replay(replay: Replay) -> None:
-    """Print how many rounds are identical, how the others differ, and what is not as it was recorded."""
-    out = console()
-    count, differing = len(replay.replayed), replay.differing
-    out.print(f"{replay.run}, round {listed(replay.replayed)}: ", style="bold", end="")
-    if replay.identical:
-        out.print("bit-identical", style="green")
-    else:
-        out.print(f"{len(differing)} of {count} differ", style="red")
-    for result in differing[:SHOWN_ROUNDS]:
-        say(str(result))
-    if len(differing) > SHOWN_ROUNDS:
-        say(f"and {len(differing) - SHOWN_ROUNDS} more")
-    if replay.lacking:
-        rounds = listed(result.round for result in replay.lacking)
-        say(f"not replayed: round {rounds}; {replay.lacking[0].lacking}", "yellow")
-    if replay.not_mapped:
-        say(replay.not_mapped, "yellow")
-    for name, what in replay.key.items():
-        say(f"not as recorded: {name}: {what}", "yellow")
 
 
 @with_options(RecombineConfig, without=("run", "round", "name", "trust"))
@@ -116,16 +91,5 @@ def diff_command(
 ) -> None:
     """Say where two runs first differ: field, round, tensor. Exit code 0 where they are equal, 1 where not."""
     difference = diff(run_a, run_b, root)
-    output(as_json, difference.summary(), _print_difference, difference)
+    output(as_json, difference.summary(), say_each, difference.lines)
     sys.exit(0 if difference.equal else FAILED)
-
-
-def _print_difference(difference: RunDifference) -> None:
-    """Print a line for each differing field and one for the first differing round."""
-    first, second = difference.runs
-    if difference.equal:
-        say(f"{first} and {second} are equal: experiment, updates and states of {difference.compared} rounds")
-        return
-    for field in difference.config:
-        say(f"config: {field}")
-    say(f"all {difference.compared} rounds are equal" if difference.round is None else str(difference))

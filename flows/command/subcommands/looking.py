@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roundweave.flows.command.common import Json, Root, RunName, TextTable, console, output, print_json, say
+from roundweave.flows.command.common import (
+    Json,
+    Root,
+    RunName,
+    TextTable,
+    console,
+    output,
+    print_json,
+    say,
+    say_each,
+)
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.train import Planned
 from roundweave.flows.reporting.scores import shown
-from roundweave.storage.errors import StoreError, UsageError, listed, spans
+from roundweave.storage.errors import StoreError, UsageError, cut, listed, spans
 from roundweave.storage.places.addresses import full_address
 from roundweave.storage.rounds.commits import ProcessGroupRecord
 from roundweave.storage.runs.listing import flat_config, looked_through
@@ -35,9 +45,6 @@ SHOWN_REFUSALS = 24
 
 SHOWN_SPANS = 12
 """The most separate ranges of rounds that are listed one by one."""
-
-SHOWN_CLASSES = 12
-"""The most labels that are listed with their names."""
 
 
 def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None:
@@ -145,8 +152,7 @@ def print_result(run: StoredRun, seconds: Mapping[str, Any]) -> None:
     if seconds["first_round_seconds"] is not None and summary["seconds_per_round"] is not None:
         first, each = seconds["first_round_seconds"], summary["seconds_per_round"]
         say(f"first round after {first:.1f} s, then {each:.3f} s a round; {seconds['seconds']:.1f} s in all")
-    for remark in _remarks(run):
-        say(remark, "yellow")
+    say_each(_remarks(run), "yellow")
     if count := summary["refused"]:
         were, them = ("update was", "it") if count == 1 else ("updates were", "them")
         say(f"{count} {were} refused; `roundweave show {run.name}` names {them}", "yellow")
@@ -165,8 +171,7 @@ def _print_run(run: StoredRun) -> None:
         columns = ("worker", "partitions", "updates", "share", "staleness", "largest", "refused")
         rows = [row | {"partitions": listed(row["partitions"])} for row in arrivals]
         console().print(TextTable([{name: row[name] for name in columns} for row in rows]))
-    for remark in [*_remarks(run), *_refusals(run)]:
-        say(remark, "yellow")
+    say_each([*_remarks(run), *_refusals(run)], "yellow")
 
 
 def _remarks(run: StoredRun) -> list[str]:
@@ -206,10 +211,8 @@ def _kept(run: StoredRun) -> str:
 def _refusals(run: StoredRun) -> list[str]:
     """A line for each of the first refused updates, and one with the number of the others."""
     refused = [(n, p, why) for n in run.committed for p, why in run.round(n).refused.items()]
-    lines = [f"round {n} refused partition {p}: {why}" for n, p, why in refused[:SHOWN_REFUSALS]]
-    if more := len(refused) - len(lines):
-        lines.append(f"and {more} more; `roundweave report {run.name} --out PAGE.html` has them all")
-    return lines
+    where = f"; `roundweave report {run.name} --out PAGE.html` has them all"
+    return cut([f"round {n} refused partition {p}: {why}" for n, p, why in refused], SHOWN_REFUSALS, where)
 
 
 def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
@@ -227,7 +230,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
         "own scores": f"of {network}" if score else "",
         "topology": named if isinstance(named := config.get("topology") or "", str) else f"{len(named)} edges",
-        "classes": _classes(data.get("class_names", ())),
+        "classes": ", ".join(cut([f"{label} {name}" for label, name in enumerate(data.get("class_names", ()))])),
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
         "parent": _parent(run.attributes.get("parent")) or run.parent or "",
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
@@ -277,12 +280,6 @@ def _parent(parent: Mapping[str, Any] | None) -> str:
     changed = ", ".join(f"{name} {value}" for name, value in parent.get("changed", {}).items())
     again = f", reduced again: {changed or 'as it was'}" if "changed" in parent else ""
     return f"{parent['run']}@{parent['round']}{again}, chain {parent['chain']}"
-
-
-def _classes(names: Sequence[str]) -> str:
-    """The names of the first labels."""
-    shown = ", ".join(f"{label} {name}" for label, name in enumerate(names[:SHOWN_CLASSES]))
-    return shown + (f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else "")
 
 
 def _reference(value: Any) -> str:

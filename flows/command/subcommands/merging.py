@@ -15,6 +15,7 @@ from roundweave.flows.config.merge import Architecture, MergeConfig, Merging
 from roundweave.flows.config.train import Placement
 from roundweave.flows.merging.result import MergeResult
 from roundweave.flows.merging.subject import unit_report
+from roundweave.storage.errors import cut
 
 M_MMAP_THRESHOLD = -3
 """glibc's `mallopt` parameter: memory blocks above this size are returned to the system when they are freed."""
@@ -82,8 +83,8 @@ def _print_units(report: dict[str, Any]) -> None:
     rows = []
     for name, group in report["groups"].items():
         tensors = list(dict.fromkeys(f"{m['tensor']}[{m['axis']}]" for m in group["members"]))
-        shown = ", ".join(tensors[:4]) + (f" and {len(tensors) - 4} more" if len(tensors) > 4 else "")
         within = ", ".join(group["depends_on"]) or "–"
+        shown = ", ".join(cut(tensors, 4))
         rows.append({"group": name, "units": group["units"], "within each of": within, "tensors": shown})
     out.print(TextTable(rows) if rows else "no interchangeable units")
     if report["pinned"]:

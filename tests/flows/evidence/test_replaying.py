@@ -440,5 +440,5 @@ def test_code_of_a_run_from_elsewhere_is_run_only_where_it_is_trusted(train, own
 def test_a_replay_is_a_value_that_pickles_and_says_what_it_found(run) -> None:
     replay = with_other_update(run).replay("all")
     assert pickle.loads(pickle.dumps(replay)) == replay
-    assert "2 of 3 rounds replayed are bit-identical; round 2: differs, updates/fc2.bias of" in str(replay)
+    assert "round 1 to 3: 1 of 3 differ; round 2: differs, updates/fc2.bias of" in str(replay)
     assert [row["round"] for row in replay.summary()["rounds"]] == [1, 2, 3]
