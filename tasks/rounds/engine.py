@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.tasks.compute.communicator import Alone, Communicator
@@ -16,7 +16,7 @@ from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, reduce_round, score_outcome
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist
-from roundweave.tasks.rounds.reduce_scatter import block_share, in_shares, reduce_in_shares
+from roundweave.tasks.rounds.shares import nodes_share, scatters
 from roundweave.tasks.rounds.steps import BlockResult, Outcome
 
 MapBlock = Callable[[Outcome, BlockExamples, int], BlockResult]
@@ -72,7 +72,8 @@ class Engine:
         If any report says that its rank is halted, all engines end without this round.
         """
         job, before = self.job, list[Report]()
-        shared = in_shares(job, self.group.ranks)
+        size = job.attempt.open().schema.state_bytes
+        shared = scatters(job.work.algorithm, size, self.group.ranks)
         for round in range(outcome.state.round + 1, last + 1):
             data = self.data(job, round)
             mapped = self.map_block(outcome, data, self.data.block)
@@ -80,10 +81,7 @@ class Engine:
             now = [report for each in reports for report in each]
             if any(report.halted for report in now):
                 return
-            if shared:
-                outcome = reduce_in_shares(job, outcome, blocks, self.group)
-            else:
-                outcome = reduce_round(job, outcome, blocks)
+            outcome = reduce_round(job, outcome, blocks, self.group if shared else None)
             del mapped, blocks  # frees the updates, each as large as the state
             scored = job.attempt.scored(round)
             tallies = self.group.all_gather(score_outcome(job, outcome, data)) if scored else []
@@ -99,7 +97,8 @@ class Engine:
         report, ranks = self.report(), self.group.ranks
         if not shared:
             return self.group.all_gather((report, mapped))
-        return self.group.scatter([(report, block_share(mapped, rank, ranks)) for rank in range(ranks)])
+        shares = (replace(mapped, nodes=nodes_share(mapped.nodes, rank, ranks)) for rank in range(ranks))
+        return self.group.scatter([(report, share) for share in shares])
 
 
 def _record(now: Sequence[Report], before: Sequence[Report], sharing: int) -> ProcessGroupRecord:

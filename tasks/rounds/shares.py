@@ -1,4 +1,7 @@
-"""Shares of the elements of states and updates: a large round is reduced and applied one after the other."""
+"""Shares of the elements of states and updates.
+
+A process reduces and applies a large round one share after the other. Ranks may each reduce a share of their own.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,9 @@ from roundweave.tasks.numerics.devices import moved
 SHARE_BYTES = 32 << 20
 """The size of a share of a vector that is reduced and applied at once."""
 
+LEAST_BYTES = 4 << 20
+"""Bytes that a rank must receive less for reducing a share of its own to pay, as it costs one more exchange."""
+
 Nodes = Mapping[tuple[int, int], Node | None]
 """Nodes of the tree over partitions, by (first, one after the last); None if all updates below it are refused."""
 
@@ -26,6 +32,12 @@ def shares_of(algorithm: Algorithm, state: State) -> int:
     if not (says(algorithm.reduce, "elementwise") and says(algorithm.apply, "elementwise")):
         return 1
     return max((vector.nbytes // SHARE_BYTES for vector in state.params.values()), default=1) or 1
+
+
+def scatters(algorithm: Algorithm, size: int, ranks: int) -> bool:
+    """Whether ranks reduce a share each: the reduce goes by element, and that pays for a state of `size` bytes."""
+    saved = (ranks - 1) * size - 2 * (ranks - 1) * size // ranks
+    return says(algorithm.reduce, "elementwise") and saved >= LEAST_BYTES
 
 
 def nodes_share(nodes: Nodes, share: int, shares: int) -> Nodes:

@@ -18,6 +18,7 @@ from roundweave.storage.values.digests import match_digest
 from roundweave.storage.values.state import Match, State, Update
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.reduces.tree import cover, fold, fold_updates
+from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.data.current import as_partition
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.networks.objective import Objective, check_unchanged
@@ -29,7 +30,7 @@ from roundweave.tasks.rounds.failures import MapRaised, map_error, own_code
 from roundweave.tasks.rounds.guard import NOTHING, check_buffers, check_state, checked_update
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.scoring import Tally, score, scores_of_partitions, tally
-from roundweave.tasks.rounds.shares import Nodes, by_shares, shares_of
+from roundweave.tasks.rounds.shares import Nodes, by_shares, joined_update, shares_of, state_share
 from roundweave.tasks.rounds.timing import mapping
 
 
@@ -151,71 +152,38 @@ def _ends(nodes: Nodes) -> tuple[int, int]:
     return min(first for first, _ in nodes), max(end for _, end in nodes)
 
 
-def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
+def reduce_apply(
+    work: Work, before: Outcome, blocks: Sequence[BlockResult], group: Communicator | None = None
+) -> Outcome:
     """A round's outcome, from that of the round before and the results of all blocks.
 
+    With a `group` the results have only this rank's share of the elements. It reduces them and sends that to all
+    (reduce-scatter), so that it receives about twice the size of the state instead of all other ranks' updates.
     Raises `RoundFailed` if fewer updates than the quorum are sound, or if the new state is not.
     """
-    algorithm, counted = work.algorithm, work.counted(before.state)
+    algorithm, round, start = work.algorithm, before.state.round + 1, work.counted(before.state)
+    records = dict(sorted((p, record) for block in blocks for p, record in block.records.items()))
+    accepted = _accepted(work, records, round)
+    nodes = {node: value for block in blocks for node, value in block.nodes.items()}
+
+    def reduced(state: State, nodes: Nodes) -> Update:
+        root = fold(algorithm.reduce, (0, work.partitions.split.partitions), lambda *node: nodes[node])
+        return replace(algorithm.reduce.finish(state, root), count=len(accepted))
 
     def step(state: State, nodes: Nodes) -> tuple[State, Update]:
-        reduced = _root_update(work, state, nodes, blocks)
-        return algorithm.apply(state, reduced), reduced
-
-    whole = partial(by_shares, step, counted, _nodes(blocks), shares_of(algorithm, counted))
-    return _concluded(work, before, blocks, whole)
-
-
-def reduce_blocks(work: Work, before: State, blocks: Sequence[BlockResult]) -> Update:
-    """Reduce the results of all blocks to one update, of all elements or of a share of them, vectors (element,).
-
-    Raises `RoundFailed` if fewer updates than the quorum are sound.
-    """
-    round = before.round + 1
-    _accepted(work, _records(blocks), round)
-    with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
-        return _root_update(work, work.counted(before), _nodes(blocks), blocks)
-
-
-def _root_update(work: Work, state: State, nodes: Nodes, blocks: Sequence[BlockResult]) -> Update:
-    """Reduce the nodes of all `blocks`, or one share of each node; `state` counts rounds as the algorithm does."""
-    reduce, root = work.algorithm.reduce, (0, work.partitions.split.partitions)
-    update = reduce.finish(state, fold(reduce, root, lambda first, last: nodes[first, last]))
-    return replace(update, count=sum(each.refused is None for each in _records(blocks).values()))
-
-
-def _nodes(blocks: Sequence[BlockResult]) -> Nodes:
-    return {node: value for block in blocks for node, value in block.nodes.items()}
-
-
-def _records(blocks: Sequence[BlockResult]) -> dict[int, UpdateRecord]:
-    return dict(sorted((p, record) for block in blocks for p, record in block.records.items()))
-
-
-def apply_reduced(
-    work: Work, before: Outcome, blocks: Sequence[BlockResult], update: Callable[[], Update]
-) -> Outcome:
-    """A round's outcome from its reduced update, which `update` computes, and the records of its blocks.
-
-    Raises `RoundFailed` if fewer updates than the quorum are sound, or if the new state is not.
-    """
+        update = reduced(state, nodes)
+        return algorithm.apply(state, update), update
 
     def applied() -> tuple[State, Update]:
-        reduced = update()
-        return work.algorithm.apply(work.counted(before.state), reduced), reduced
+        if group is None:
+            return by_shares(step, start, nodes, shares_of(algorithm, start))
+        own = reduced(state_share(start, group.rank, group.ranks), nodes)
+        update = joined_update(group.all_gather(own))
+        return algorithm.apply(start, update), update
 
-    return _concluded(work, before, blocks, applied)
-
-
-def _concluded(
-    work: Work, before: Outcome, blocks: Sequence[BlockResult], applied: Callable[[], tuple[State, Update]]
-) -> Outcome:
-    """A round's outcome, from what `applied` computes: its state, and the update that its blocks reduced to."""
-    round, records = before.state.round + 1, _records(blocks)
-    accepted = _accepted(work, records, round)
-    state, reduced = next_state(work, before.state, applied)
+    state, update = next_state(work, before.state, applied)
     carried = dict.fromkeys(accepted, round) if work.algorithm.map.carry else {}
-    matches = dict(zip(accepted, reduced.matches, strict=False))
+    matches = dict(zip(accepted, update.matches, strict=False))
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
     return Outcome(state, records, dict(before.carry_from) | carried, matches)
 

@@ -14,6 +14,7 @@ from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score,
 from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.state import State, Update
+from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
@@ -49,9 +50,11 @@ def fold_round(job: Job, round: int, blocks: Sequence[BlockResult]) -> BlockResu
     return fold_results(job.work, round, blocks)
 
 
-def reduce_round(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
+def reduce_round(
+    job: Job, before: Outcome, blocks: Sequence[BlockResult], group: Communicator | None = None
+) -> Outcome:
     """The outcome of a round from its blocks' results. Nothing is written: `commit_round` does it."""
-    return reduce_apply(job.work, before, blocks)
+    return reduce_apply(job.work, before, blocks, group)
 
 
 def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:

@@ -57,8 +57,8 @@ def by_element(): return rw.Algorithm(MAP, Midrange(), Signs())
 def listed(): return rw.Algorithm(MAP, Listed(), rw.Sgd())
 """
 SMALL = """
-from roundweave.tasks.rounds import reduce_scatter, shares
-shares.SHARE_BYTES, reduce_scatter.LEAST_BYTES = 512, 0
+from roundweave.tasks.rounds import shares
+shares.SHARE_BYTES, shares.LEAST_BYTES = 512, 0
 """
 """Has vectors of a kilobyte reduced and applied in shares, also on workers, which load the file."""
 
@@ -76,7 +76,7 @@ def cluster() -> Iterator[Client]:
 @pytest.fixture
 def small(own, monkeypatch) -> str:
     """The file of the parts, in whose runs large vectors are small."""
-    for name in ("shares.SHARE_BYTES", "reduce_scatter.LEAST_BYTES"):
+    for name in ("shares.SHARE_BYTES", "shares.LEAST_BYTES"):
         monkeypatch.setattr(f"roundweave.tasks.rounds.{name}", 1 << 30)  # set back after the test
     return own(SOURCE + SMALL, "small")
 

@@ -19,13 +19,13 @@ from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave.tasks.algorithms.reduces.tree import fold
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.plan import RoundPlan
-from roundweave.tasks.rounds.reduce_scatter import block_share
-from roundweave.tasks.rounds.shares import joined_update, state_share
-from roundweave.tasks.rounds.steps import BlockResult, fold_block, reduce_blocks
+from roundweave.tasks.rounds.shares import Nodes, joined_update, nodes_share, state_share
+from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
 
 
 def work_of(partitions: int) -> Work:
@@ -64,14 +64,16 @@ def test_shares_have_the_bits_of_the_whole(sizes, refused, elements, dtype) -> N
     blocks, state = blocks_of(*sizes, refused, elements, dtype), State({"float32": torch.zeros(elements)})
     if refused.issuperset(range(partitions)):
         with pytest.raises(RoundFailed, match=f"0 of {partitions} updates are sound"):
-            reduce_blocks(work, state, blocks)
+            reduce_apply(work, Outcome(state), blocks)
         return
-    whole = reduce_blocks(work, state, blocks)
-    parts = [
-        reduce_blocks(work, state_share(state, rank, ranks), [block_share(block, rank, ranks) for block in blocks])
-        for rank in range(ranks)
-    ]
-    joined = joined_update(parts)
+
+    def reduced(state: State, nodes: Nodes) -> Update:
+        return Mean().finish(state, fold(Mean(), (0, partitions), lambda *node: nodes[node]))
+
+    nodes = {node: value for block in blocks for node, value in block.nodes.items()}
+    whole = reduced(state, nodes)
+    shares = [(state_share(state, rank, ranks), nodes_share(nodes, rank, ranks)) for rank in range(ranks)]
+    joined = joined_update([reduced(*share) for share in shares])
     assert joined.weight == whole.weight
     for one, other in (
         (joined.direction, whole.direction),
