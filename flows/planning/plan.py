@@ -17,7 +17,7 @@ from roundweave.flows.planning.trying import Bench, Lane, thinned, trial_root
 from roundweave.flows.planning.workload import Workload, workload
 from roundweave.storage.errors import ClusterError
 from roundweave.tasks.compute.compute import Compute
-from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.base import Executor, Setting
 
 HEAT = 1.5
 """The fewest seconds of training in a heat, of all racers together."""
@@ -222,12 +222,12 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
 
     cluster = connect(config.scheduler, config.workers, config.private, config.wait_for_workers)
     with cluster as client, trial_root(config.root) as root:
-        given = (client, config.worker_timeout)
+        setting = Setting(worker_timeout=config.worker_timeout, plain_ranks=config.plain_ranks, round_seconds=0.0)
         executors: dict[str, Executor] = {
-            "inline": InlineExecutor(config.worker_timeout),
-            "graph": GraphExecutor(*given),
-            "ranks": RanksExecutor(*given, plain=config.plain_ranks),
-            "auto": AutoExecutor(*given, plain=config.plain_ranks, seconds=0.0),
+            "inline": InlineExecutor(setting),
+            "graph": GraphExecutor(client, setting),
+            "ranks": RanksExecutor(client, setting),
+            "auto": AutoExecutor(client, setting),
         }
         scoring = replace(work_of(plain, executors["inline"])[0], compute=Compute(threads=os.cpu_count() or 1))
         examples = plain.partitions.load(0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Setting:
     `wait_for_workers` seconds for a first worker. The user is notified of each map that takes more than
     `worker_timeout` seconds and much longer than the others, and of each worker that is given up, as it sent no
     heartbeat for so long. With `plain_ranks` the ranks may exchange unencrypted data on a cluster whose
-    Dask is encrypted.
+    Dask is encrypted. With ``auto``, the first rounds are expected to take `round_seconds`.
     """
 
     scheduler: str | None = None
@@ -56,6 +57,10 @@ class Setting:
     private: bool = False
     wait_for_workers: float = 600.0
     plain_ranks: bool = False
+    round_seconds: float = math.inf
+
+
+DEFAULTS = Setting()
 
 
 class Executor(Protocol):

@@ -18,7 +18,7 @@ from distributed import Client, Future
 from roundweave.storage.errors import ClusterError, StoreError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.log import CommitLog
-from roundweave.tasks.executors.base import Setting
+from roundweave.tasks.executors.base import DEFAULTS, Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
 from roundweave.tasks.executors.on_worker import run_step
@@ -39,11 +39,12 @@ Tasks = Callable[[Job, Sequence[int]], dict[Key, Any]]
 
 
 class GraphExecutor:
-    """Runs rounds as tasks on the workers of a Dask client; see `Setting` for `worker_timeout`."""
+    """Runs rounds as tasks on the workers of a Dask client; one task folds the results of `fan_in` blocks."""
 
-    def __init__(self, client: Client, worker_timeout: float = 60.0, fan_in: int = FAN_IN) -> None:
+    def __init__(self, client: Client, setting: Setting = DEFAULTS, fan_in: int = FAN_IN) -> None:
         self.client = client
-        self.pool = WorkerPool(client, worker_timeout)
+        self.setting = setting
+        self.pool = WorkerPool(client, setting.worker_timeout)
         self.tasks = RoundTasks(self.pool, fan_in)
         self._server: DaskServer | None = None
 
@@ -53,11 +54,7 @@ class GraphExecutor:
         """A context with an executor on a cluster, which is started if none is named. Raises `ClusterError`."""
         cluster = connect(setting.scheduler, setting.workers, setting.private, setting.wait_for_workers)
         with cluster as client:
-            yield cls._on(client, setting)
-
-    @classmethod
-    def _on(cls, client: Client, setting: Setting) -> Self:
-        return cls(client, setting.worker_timeout)
+            yield cls(client, setting)
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """Call a function on each worker that is there now; the results by the worker's address.

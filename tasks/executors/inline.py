@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.executors.base import Setting
+from roundweave.tasks.executors.base import DEFAULTS, Setting
 from roundweave.tasks.numerics.memory import trim_memory
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
 from roundweave.tasks.rounds.job import Job
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 
 class InlineExecutor:
-    """Runs rounds in this process, and notifies of maps that take longer than `patience` seconds."""
+    """Runs rounds in this process, and notifies of maps that take long; see `Setting`."""
 
-    def __init__(self, patience: float = 60.0) -> None:
-        self.patience = patience
+    def __init__(self, setting: Setting = DEFAULTS) -> None:
+        self.setting = setting
         self._run = ""
         self.end()
 
@@ -36,7 +36,7 @@ class InlineExecutor:
     @contextmanager
     def opened(cls, setting: Setting) -> Iterator[Self]:
         """A context with an executor, which frees the examples at the end."""
-        executor = cls(setting.worker_timeout)
+        executor = cls(setting)
         try:
             yield executor
         finally:
@@ -60,7 +60,7 @@ class InlineExecutor:
         asynchronous = job.work.algorithm.when.asynchronous
         # If the store is slow, the next round's maps do not wait until a round is stored.
         committer = Committer(job, ahead=job.attempt.open().tensors.slow, closing=last)
-        with watched(self.patience):
+        with watched(self.setting.worker_timeout):
             for commit in committer.commits((self._arrivals if asynchronous else self._rounds)(job, first, last)):
                 yield commit
                 if commit.stop:
@@ -104,7 +104,7 @@ class InlineExecutor:
         from roundweave.tasks.rounds.evidence.replaying import replay_block, replay_round
 
         self._begin(job)
-        with watched(self.patience):
+        with watched(self.setting.worker_timeout):
             for round in rounds:
                 block = replay_block(job, round, self._data(job, round, load_block), 0)
                 yield replay_round(job, round, [block])

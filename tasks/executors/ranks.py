@@ -11,9 +11,8 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import inf
 from queue import Empty, SimpleQueue
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlparse
 
 from distributed import Client, Future, wait
@@ -22,7 +21,7 @@ from distributed.client import FuturesCancelledError
 from roundweave.storage.errors import ClusterError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.compute.compute import whole_part
-from roundweave.tasks.executors.base import Setting
+from roundweave.tasks.executors.base import DEFAULTS, Setting
 from roundweave.tasks.executors.clusters.workers import (
     LOOK_SECONDS,
     Idleness,
@@ -63,26 +62,21 @@ FOLLOWING_SECONDS = 5
 class RanksExecutor(GraphExecutor):
     """Runs rounds on the workers of a Dask client, each of which is a rank.
 
-    Ranks on several machines of an encrypted cluster raise `ClusterError`, unless `plain` allows that they
+    Ranks on several machines of an encrypted cluster raise `ClusterError`, unless `plain_ranks` allows that they
     exchange unencrypted data.
     """
 
     choosing = False
     """Whether Dask's tasks do the rounds that they do better, instead of an error."""
 
-    def __init__(self, client: Client, worker_timeout: float = 60.0, plain: bool = False) -> None:
-        super().__init__(client, worker_timeout)
-        self.plain = plain
-        self._seconds = 0.0
+    def __init__(self, client: Client, setting: Setting = DEFAULTS) -> None:
+        super().__init__(client, setting)
+        self._seconds = setting.round_seconds if self.choosing else 0.0
         self._running: RunningRanks | None = None
         self._notified = ""
         self._shared_network = False
         self._map_raised = False
         self._by_tasks = False
-
-    @classmethod
-    def _on(cls, client: Client, setting: Setting) -> Self:
-        return cls(client, setting.worker_timeout, setting.plain_ranks)
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run the rounds from `first` to `last`, and yield each commit as it is made. The ranks go on after it."""
@@ -163,7 +157,7 @@ class RanksExecutor(GraphExecutor):
         """
         machines = {machine for machine, _ in workers.values()}
         encrypted = any(urlparse(worker).scheme in ENCRYPTED for worker in workers)
-        if self.plain or len(machines) == 1 or not encrypted:
+        if self.setting.plain_ranks or len(machines) == 1 or not encrypted:
             return False
         if self.choosing:
             return True
@@ -189,17 +183,11 @@ class RanksExecutor(GraphExecutor):
 class AutoExecutor(RanksExecutor):
     """Runs rounds by ranks, and by Dask's tasks those that take long, since a lost worker costs less there.
 
-    Networks that ranks share are never left to tasks because of that. `seconds` is what a round is expected to
-    take before the first one. Ranks that would have to exchange unencrypted data are not chosen.
+    Networks that ranks share are never left to tasks because of that. Ranks that would have to exchange
+    unencrypted data are not chosen.
     """
 
     choosing = True
-
-    def __init__(
-        self, client: Client, worker_timeout: float = 60.0, plain: bool = False, seconds: float = inf
-    ) -> None:
-        super().__init__(client, worker_timeout, plain)
-        self._seconds = seconds
 
 
 def _rank_workers(job: Job, workers: list[str]) -> list[str]:

@@ -181,22 +181,15 @@ def reduce_apply(
         update = joined_update(group.all_gather(own))
         return algorithm.apply(start, update), update
 
-    state, update = next_state(work, before.state, applied)
+    with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
+        after, update = applied()
+        state = with_unit_vectors(work.objective, work.numbered(after))
+        check_buffers(state, before.state, update)
+        check_state(work.objective.layout, state, before.state)
     carried = dict.fromkeys(accepted, round) if work.algorithm.map.carry else {}
     matches = dict(zip(accepted, update.matches, strict=False))
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
     return Outcome(state, records, dict(before.carry_from) | carried, matches)
-
-
-def next_state(work: Work, before: State, applied: Callable[[], tuple[State, Update]]) -> tuple[State, Update]:
-    """The state and the reduced update that `applied` computes; raises `RoundFailed` for an unsound state."""
-    round = before.round + 1
-    with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
-        after, reduced = applied()
-        state = with_unit_vectors(work.objective, work.numbered(after))
-        check_buffers(state, before, reduced)
-        check_state(work.objective.layout, state, before)
-    return state, reduced
 
 
 def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> list[int]:

@@ -6,6 +6,7 @@ given. On Dask they are futures, and pushes arrive when workers are ready (see `
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +18,7 @@ from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.asynchronous.orders import Seeded
 from roundweave.tasks.rounds.asynchronous.steps import drawing, rules, server_before
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import Again, here
+from roundweave.tasks.rounds.persistence.mapping import Again
 from roundweave.tasks.rounds.persistence.pushes import (
     Ref,
     make_pushes,
@@ -60,7 +61,7 @@ class ParameterServer:
     If a map raises, `again` runs it once more.
     """
 
-    def __init__(self, job: Job, round: int, submit: Submit, again: Again = here) -> None:
+    def __init__(self, job: Job, round: int, submit: Submit, again: Again = operator.call) -> None:
         self.job = job
         self.again = again
         self.when = rules(job.work)

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Arrival, InFlight, ServerRecord, UpdateRecord
-from roundweave.storage.values.digests import match_digest
-from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors
-from roundweave.tasks.algorithms.reduces.tree import fold_updates
 from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.numerics.dtypes import accumulator
@@ -18,7 +16,7 @@ from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.asynchronous.ledger import next_in_flight, standing
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.steps import Mapped, Outcome, map_partition, next_state
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_partition, reduce_apply
 
 
 @dataclass(frozen=True)
@@ -110,11 +108,15 @@ def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[P
         for each in pushed
         if records[each.partition].refused is None
     }
-    state, matches = _applied(work, before.state, accepted)
-    records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
+    if accepted:
+        nodes = fold_block(work, round, [(0, work.partitions.split.partitions)], accepted)
+        applied = reduce_apply(work, before, [BlockResult(nodes, records)])
+        records |= applied.records
+    else:  # the state stays as it was before
+        applied = Outcome(replace(before.state, round=round))
     unsound = {each.partition: each.record.refused for each in pushed if each.record.refused is not None}
     after = _after(work, server, taken_in, round, unsound, changed=bool(accepted))
-    return Outcome(state, records, _carry_from(work, before, server, pushed), matches, after)
+    return Outcome(applied.state, records, _carry_from(work, before, server, pushed), applied.matches, after)
 
 
 def _judged(when: Asynchronous, server: ServerRecord, pushed: Pushed) -> UpdateRecord:
@@ -149,20 +151,6 @@ def _scaled(update: Update, factor: float) -> Update:
         return update
     direction = {k: (v.to(accumulator(k)) * factor).to(v.dtype) for k, v in update.direction.items()}
     return replace(update, direction=direction)
-
-
-def _applied(work: Work, before: State, accepted: Mapping[int, Update]) -> tuple[State, dict[int, Match]]:
-    """Reduce and apply the accepted updates, by partition. Without any, the state stays as it was before."""
-    if not accepted:
-        return replace(before, round=before.round + 1), {}
-    rules, root, start = work.algorithm, (0, work.partitions.split.partitions), work.counted(before)
-
-    def applied() -> tuple[State, Update]:
-        reduced = rules.reduce.finish(start, fold_updates(rules.reduce, root, accepted))
-        return rules.apply(start, replace(reduced, count=len(accepted))), reduced
-
-    state, reduced = next_state(work, before, applied)
-    return state, dict(zip(sorted(accepted), reduced.matches, strict=False))
 
 
 def _carry_from(work: Work, before: Outcome, server: ServerRecord, pushed: Sequence[Pushed]) -> Mapping[int, int]:

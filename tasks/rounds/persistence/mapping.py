@@ -6,6 +6,7 @@ Updates are written by the process that computed them. They need not travel to b
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import socket
 import time
@@ -90,12 +91,7 @@ class RotatingExamples(dict[int, Partition]):
 
 
 Again = Callable[[Callable[[], Mapped]], Mapped]
-"""Runs a map once more after it raised: in this process, on another worker, or by other means."""
-
-
-def here(map_again: Callable[[], Mapped]) -> Mapped:
-    """Run a map once more in this process."""
-    return map_again()
+"""Runs a map once more after it raised: in this process as `operator.call` does, or on another worker."""
 
 
 Persist = Callable[[int, Mapped, float], Callable[[], UpdateRecord]]
@@ -111,7 +107,7 @@ Settle = Callable[[Mapped], Mapped]
 
 
 def map_and_persist(
-    job: Job, before: Outcome, data: BlockExamples, block: int, again: Again = here
+    job: Job, before: Outcome, data: BlockExamples, block: int, again: Again = operator.call
 ) -> BlockResult:
     """Map a block with the whole network, store its updates, and fold them.
 

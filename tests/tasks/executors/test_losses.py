@@ -14,6 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from roundweave.storage.errors import ClusterError
+from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import wait_at_most
 from roundweave.tasks.executors.graph import GraphExecutor
@@ -33,7 +34,7 @@ def test_the_work_of_a_hung_worker_is_done_elsewhere_and_the_user_reads_it(
     reference = train(**fields, name="reference")
     do(STOP, 2, 1)
     with connect(None, 2) as client:
-        executor = GraphExecutor(client, worker_timeout=5)
+        executor = GraphExecutor(client, Setting(worker_timeout=5))
         train(executor, 1, **fields | {"rounds": 1}, name="there")
         run = train(executor, window, **fields, name="there")
     assert run.digest == reference.digest
@@ -77,7 +78,8 @@ def test_a_partition_that_ends_every_worker_is_named_by_a_run_and_by_a_replay(tr
 @pytest.mark.parametrize("executor", ["inline", "graph"])
 def test_a_map_that_hangs_is_named_while_it_hangs(train, client, fields, hang, caplog, executor) -> None:
     hang(2, 2)
-    own = InlineExecutor(patience=1) if executor == "inline" else GraphExecutor(client, worker_timeout=1)
+    setting = Setting(worker_timeout=1)
+    own = InlineExecutor(setting) if executor == "inline" else GraphExecutor(client, setting)
     train(own, 1, **fields, name="there")
     told = lines(caplog)
     assert [line.partition(" for ")[0] for line in told] == ["round 3: partition 2 has been mapping"] * 2
@@ -132,7 +134,7 @@ def test_a_hung_worker_that_nobody_ends_is_left_behind(train, fields, do, tmp_pa
     reference = train(**fields, name="reference")
     do(STOP, 2, 2)
     with without_nanny(tmp_path) as (client, workers):
-        run = train(kind(client, worker_timeout=5), 2, **fields, name="there")
+        run = train(kind(client, Setting(worker_timeout=5)), 2, **fields, name="there")
         assert sum(psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED for worker in workers) == 1
         assert len(client.nthreads()) == 1
     assert run.digest == reference.digest

@@ -12,6 +12,7 @@ from distributed import Client, LocalCluster
 
 from roundweave.flows.stored import Run, open_run
 from roundweave.storage.errors import ClusterError, RoundFailed
+from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
 from tests.tasks.executors.deeds import KILL, STOP, foreign, lines, until
@@ -47,7 +48,7 @@ def test_a_group_that_loses_ranks_gives_the_same_bits(train, client, fields, do,
 def test_a_rank_that_is_stopped_is_given_up(train, client, fields, do, caplog) -> None:
     reference = train(**fields, name="reference")
     do(STOP, 2, 5)
-    run = train(RanksExecutor(client, worker_timeout=5), 30, **fields, name="there")
+    run = train(RanksExecutor(client, Setting(worker_timeout=5)), 30, **fields, name="there")
     assert run.digest == reference.digest
     (line,) = lines(caplog)
     assert re.fullmatch(r"worker \S+ has been silent for \d+ s and is given up; .*", line)
@@ -82,7 +83,7 @@ def test_the_partition_at_which_ranks_die_is_named(train, fields, do) -> None:
 
 def test_a_hanging_rank_is_named(train, client, fields, hang, caplog) -> None:
     hang(2, 2)
-    train(RanksExecutor(client, worker_timeout=1), 30, **fields, name="there")
+    train(RanksExecutor(client, Setting(worker_timeout=1)), 30, **fields, name="there")
     told = [line.partition(" for ")[0] for line in lines(caplog)]
     assert len(told) == 2
     # The commit of round 2 may be under way until the first rank maps round 4, which another may do before it.

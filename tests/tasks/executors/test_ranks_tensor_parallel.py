@@ -9,6 +9,7 @@ from distributed import Client
 
 from roundweave.flows.stored import open_run
 from roundweave.storage.errors import ClusterError, RoundFailed
+from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
 from tests.tasks.executors.deeds import DATA, KILL, STOP, lines, until
@@ -89,7 +90,7 @@ def test_ranks_that_lose_one_share_the_network_again(train, client, fields, do, 
     fields = fields | {"ranks": 2}
     reference = train(**fields, name="reference")
     do(deed, rank, 4)
-    run = train(RanksExecutor(client, worker_timeout=5), 12, **fields, name="there")
+    run = train(RanksExecutor(client, Setting(worker_timeout=5)), 12, **fields, name="there")
     assert run.digest == reference.digest
     # Of one that is stopped the others may say that it takes long, too.
     assert sum("is lost" in line or "is given up" in line for line in lines(caplog)) == 1

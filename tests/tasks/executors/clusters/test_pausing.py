@@ -9,6 +9,7 @@ import pytest
 from distributed import LocalCluster, Status
 
 from roundweave.storage.errors import ClusterError
+from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
@@ -17,8 +18,7 @@ AT_ONCE = {f"distributed.worker.memory.{what}": share for what, share in {"pause
 
 
 @pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
-def test_workers_that_are_all_paused_end_a_run_with_a_line(train, kind) -> None:
-    notices: list[str] = []
+def test_workers_that_are_all_paused_end_a_run_with_a_line(train, kind, caplog) -> None:
     options = {"n_workers": 1, "processes": False, "memory_limit": "4GiB", "dashboard_address": ":0"}
     with (
         dask.config.set(AT_ONCE),
@@ -30,7 +30,7 @@ def test_workers_that_are_all_paused_end_a_run_with_a_line(train, kind) -> None:
     ):
         while cluster.workers[0].status is not Status.paused:
             time.sleep(0.1)
-        train(kind(client, 3.0, notices.append), 1, rounds=2)
-    (notice,) = notices
+        train(kind(client, Setting(worker_timeout=3.0)), 1, rounds=2)
+    (notice,) = [record.getMessage() for record in caplog.records if record.name == "roundweave"]
     assert "is paused by Dask: it uses" in notice
     assert notice.endswith("of 4.00 GiB of memory; give workers more")

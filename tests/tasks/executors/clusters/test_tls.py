@@ -12,6 +12,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from roundweave.storage.errors import ClusterError
+from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
@@ -78,6 +79,6 @@ def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, t
             train(RanksExecutor(client), 3, **FIELDS, name="refused")
         chosen = train(AutoExecutor(client), 3, **FIELDS, name="chosen")
         assert {chosen.round(number).commit.executor for number in (1, 2, 3)} == {"graph"}
-        plain = train(RanksExecutor(client, plain=True), 3, **FIELDS, name="plain")
+        plain = train(RanksExecutor(client, Setting(plain_ranks=True)), 3, **FIELDS, name="plain")
         assert {plain.round(number).commit.executor for number in (1, 2, 3)} == {"ranks"}
     assert reference.digest == chosen.digest == plain.digest
