@@ -37,6 +37,7 @@ from roundweave.tasks.algorithms.preset import (
     APPLIES,
     MAPS,
     TABLES,
+    check_taken,
     is_own_part,
     make_part,
     part_options,
@@ -44,7 +45,7 @@ from roundweave.tasks.algorithms.preset import (
 )
 from roundweave.tasks.algorithms.reduces.matched import Matched
 from roundweave.tasks.algorithms.reduces.table import REDUCES
-from roundweave.tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken
+from roundweave.tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import spelled, unknown
 
@@ -244,7 +245,7 @@ def _with_checked_options(table: Mapping[str, Any]) -> dict[str, Any]:
     name, parts = table["name"], {kind: part for kind in TABLES if (part := table.get(kind)) is not None}
     named, given = _named_parts(parts), {n: v for n, v in table.items() if n not in ("name", *TABLES)}
     options = _options(name, named)
-    check_taken(name, given, options)
+    check_taken(f"algorithm {name}", given, options)
     if name != "auto":
         given = ALGORITHMS[name].with_parts(dict(named)).yielding(given)
     checked = {n: valid(n, value, TypeAdapter(options[n][0])) for n, value in given.items()}

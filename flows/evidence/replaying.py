@@ -219,7 +219,7 @@ def replay_rounds(plan: ReplayPlan, executor: Executor) -> Replay:
     attempt = Attempt(full_address(stored.address), secrets.token_hex(4), epoch=0, rounds=stored.rounds)
     job = Job(work, attempt)
     results = _other_network(attempt.open(), work, plan.rounds)
-    for rounds in replay_windows(plan.rounds if not results else (), job.split):
+    for rounds in replay_windows(plan.rounds if not results else (), job.work.split):
         for result in executor.replay(job, rounds):
             results.append(result)
             notify_progress(len(results), len(plan.rounds), str(result))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,11 +73,6 @@ class Preset:
     apply: Chosen
     when: type[When] = Synchronous
     defaults: Mapping[tuple[str, str], Any] = field(default_factory=dict)
-
-    def with_defaults(self, values: Mapping[str, Any]) -> Preset:
-        """The same with other defaults, given by the names of options."""
-        options = self.options
-        return replace(self, defaults={to: value for name, value in values.items() for to in options[name].fields})
 
     def with_parts(self, named: Mapping[str, str | Code | None]) -> Preset:
         """The same with other parts in place of its own, by kind, which have their own defaults.
@@ -157,11 +152,16 @@ def make_part(kind: str, named: str | Code, given: Mapping[str, Any]) -> Any:
     part = choose_part(kind, named)
     taken = part_options(part)
     name = named.reference if isinstance(named, Code) else named
+    check_taken(f"{kind} {name}", given, taken)
     for option, value in given.items():
-        if option not in taken:
-            raise UsageError(f"{kind} {name} takes no {option}; it takes {', '.join(taken) or 'no options'}")
         valid(f"{kind} {name}: {option}", value, TypeAdapter(taken[option][0]), strict=isinstance(value, bool))
     return _made(kind, part, given)
+
+
+def check_taken(what: str, given: Iterable[str], taken: Iterable[str]) -> None:
+    """Raise `UsageError` for options that an algorithm or a part does not take."""
+    if refused := sorted({*given} - {*taken}):
+        raise UsageError(f"{what} takes no {', '.join(refused)}; it takes {', '.join(taken) or 'no options'}")
 
 
 def _made(kind: str, part: Chosen, arguments: Mapping[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_type_hints
 
@@ -18,7 +18,7 @@ from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, OwnNetw
 from roundweave.tasks.algorithms.maps.federated import Agnostic, FairSteps, FedDyn, FedNova, MimeLite
 from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.algorithms.preset import Preset, make_part, with_needs
+from roundweave.tasks.algorithms.preset import Preset, check_taken, make_part, with_needs
 from roundweave.tasks.algorithms.reduces.matched import Matched
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.reweighted import Fair, Normalised, Worst
@@ -55,7 +55,9 @@ ABOUT: Mapping[str, str] = {
 
 
 def preset(map: Any, reduce: Any, apply: Any, when: Any = Synchronous, **defaults: Any) -> Preset:
-    return Preset(map, reduce, apply, when).with_defaults(defaults)
+    """A preset whose options have other defaults than those of its parts."""
+    options = (made := Preset(map, reduce, apply, when)).options
+    return replace(made, defaults={to: value for name, value in defaults.items() for to in options[name].fields})
 
 
 NESTEROV = {"outer_lr": 0.7, "outer_momentum": 0.9, "outer_nesterov": True}
@@ -101,15 +103,6 @@ class Auto:
     most_local_steps: MostLocalSteps = None
 
 
-def check_taken(name: str, given: Iterable[str], taken: Iterable[str]) -> None:
-    """Raise `UsageError` for options that an algorithm does not take."""
-    taken = list(taken)
-    if refused := sorted(set(given) - set(taken)):
-        raise UsageError(
-            f"algorithm {name} takes no {', '.join(refused)}; it takes {', '.join(taken) or 'no options'}"
-        )
-
-
 def build_algorithm(
     named: str | Code, options: Mapping[str, Any], parts: Mapping[str, str | Code | None] | None = None
 ) -> Algorithm:
@@ -122,7 +115,7 @@ def build_algorithm(
             "name the one that they chose"
         )
     preset = ALGORITHMS[named].with_parts(parts or {})
-    check_taken(named, options, preset.options)
+    check_taken(f"algorithm {named}", options, preset.options)
     return preset.build(options)
 
 
@@ -130,7 +123,7 @@ def _own(code: Code, options: Mapping[str, Any], parts: Mapping[str, str | Code 
     """What the user's function returns, with other parts by kind."""
     make, name = code.load(), code.reference
     signature = inspect.signature(make)
-    check_taken(name, options, signature.parameters)
+    check_taken(f"algorithm {name}", options, signature.parameters)
     try:
         signature.bind(**options)
     except TypeError as error:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import ClassVar, Literal, Protocol
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.tasks.algorithms import options as option
-
-Stale = Literal["drop", "scale"]
-"""What is done with updates that are too stale."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +51,9 @@ class Asynchronous:
     buffer: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.fetch_every, self.push_every, self.buffer, (self.max_staleness or 0) + 1) < 1:
-            raise UsageError(f"{self}: staleness begins at 0, the other numbers at 1")
-        if self.stale not in get_args(Stale):
-            raise UsageError(f"stale {self.stale!r}: updates are dropped or scaled; give drop or scale")
+        option.check_options(self)
+        if min(self.fetch_every, self.push_every, self.buffer) < 1:
+            raise UsageError(f"{self}: fetch_every, push_every and buffer begin at 1")
         if self.fetch_every % self.push_every:
             raise UsageError(
                 f"fetch_every {self.fetch_every} is no multiple of push_every {self.push_every}: "

@@ -83,7 +83,14 @@ class Compute:
             return mapper
         from roundweave.tasks.compute.on_device import OnDevice
 
-        return OnDevice(map=map, at_once=mapper.at_once, inner=mapper, compute=self)
+        return OnDevice(
+            map=map,
+            at_once=mapper.at_once,
+            inner=mapper,
+            device=self.device,
+            precision=self.precision,
+            compiled=self.compiled,
+        )
 
     def _here(self, map: Map) -> Mapper:
         """The object that computes a map on the processor."""

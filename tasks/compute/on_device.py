@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -18,21 +18,21 @@ from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.devices import find_device, forget_copies, moved, resident, returned, seeded
 from roundweave.tasks.numerics.pinning import pinned
 
-if TYPE_CHECKING:
-    from roundweave.tasks.compute.compute import Compute
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnDevice(Mapper):
-    """Computes the maps of `inner` on the device and in the precision that `compute` says, or compiled.
+    """Computes the maps of `inner` on a device of its process, with forward passes in the given precision.
 
-    States and examples go there once and stay while they are in use; updates come back.
+    States and examples go there once and stay while they are in use; updates come back. If `compiled`, torch's
+    compiler makes the code of the networks.
     """
 
     inner: Mapper
-    compute: Compute
+    device: str
+    precision: str
+    compiled: bool
 
     def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
         """Raise an error if the network cannot be trained in this way; it is tried on the processor."""
@@ -56,14 +56,14 @@ class OnDevice(Mapper):
         return self._there(0, lambda to: function(self._precise(objective), moved(state, to)))
 
     def _precise(self, objective: Objective) -> Objective:
-        return replace(objective, precision=self.compute.precision, compiled=self.compute.compiled)
+        return replace(objective, precision=self.precision, compiled=self.compiled)
 
     def _there(self, seed: int, function: Callable[[Move], T]) -> T:
         """Call a function with one that brings tensors to the device, which is seeded and set up for it.
 
         Raises `RoundFailed` if the device has not enough memory even without what lay there before.
         """
-        device = find_device(self.compute.device)
+        device = find_device(self.device)
         if device.type == "cpu":
             return function(lambda tensor: tensor)
         try:

@@ -22,7 +22,7 @@ Key = tuple[str, str, int, int]
 
 
 class Task(NamedTuple):
-    """The parts of a Dask key: `key` gives the plain tuple that Dask asks for, and `Task(*key)` reads one.
+    """The parts of a Dask key, which is a plain tuple: `Task(*key)` reads one.
 
     Dask measures durations by `kind`. A key must never be used for two different tasks, so `spread` names the
     attempt, how often its work was submitted anew, and the number of blocks. In a ``push``, which is one map for a
@@ -34,10 +34,6 @@ class Task(NamedTuple):
     spread: str
     round: int
     block: int
-
-    @property
-    def key(self) -> Key:
-        return self.kind, self.spread, self.round, self.block
 
     @property
     def attempt(self) -> str:
@@ -131,7 +127,7 @@ class WorkerPool:
 
     def key(self, job: Job, kind: str, round: int, block: int = 0) -> Key:
         """The key of a task, which differs from all keys before the last `forget`."""
-        return Task(kind, f"{job.attempt.token}-{self._spread}-{job.blocks}", round, block).key
+        return kind, f"{job.attempt.token}-{self._spread}-{job.blocks}", round, block
 
     def shared(self, job: Job) -> Future[Any]:
         """A future of the job, which is sent to the cluster once."""
@@ -144,11 +140,11 @@ class WorkerPool:
         """
         shared, number = self.shared(job), job.draw(round)
         keys = [self.key(job, "data", number, block) for block in range(job.blocks)]
-        held = {Task(*key): future for key, future in self._held.items()}
         self._held = {
-            task.key: future
-            for task, future in held.items()
-            if task.spread == Task(*keys[0]).spread and (task.kind != "data" or task.round >= number - 1)
+            key: future
+            for key, future in self._held.items()
+            if (task := Task(*key)).spread == Task(*keys[0]).spread
+            and (task.kind != "data" or task.round >= number - 1)
         }
         return [self._hold(key, load, shared, round, block) for block, key in enumerate(keys)]
 

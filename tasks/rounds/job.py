@@ -161,10 +161,6 @@ class Job:
         """How many ranks map one partition together."""
         return self.work.compute.ranks
 
-    def split(self, round: int) -> int:
-        """The number of the split that a round uses."""
-        return self.work.split(round)
-
     def stores_update(self, round: int, refused: str | None) -> bool:
         """Whether an update is stored that is `refused` for this reason: as `keep` says, or for its carry."""
         carried = bool(self.work.algorithm.map.carry) and refused is None

@@ -11,6 +11,7 @@ from torch import nn
 from roundweave.storage.values.tensors import Specs, Vectors, views
 from roundweave.tasks.data.examples import Examples, Tensors
 from roundweave.tasks.data.loading import AnyExamples
+from roundweave.tasks.networks.objective import Objective
 
 
 class Minimised(Protocol):
@@ -18,14 +19,6 @@ class Minimised(Protocol):
 
     def loss_of(self, network: Any, inputs: Tensors, targets: Tensors) -> torch.Tensor:
         """The loss on inputs and targets, (), or for several stacked networks one each, (network,)."""
-        ...
-
-
-class Counting(Minimised, Protocol):
-    """A loss that is a mean, and says over how many items of its targets."""
-
-    def counted(self, targets: Tensors) -> int:
-        """Over how many items of targets (examples, *) the loss is a mean."""
         ...
 
 
@@ -40,7 +33,7 @@ def backprop(objective: Minimised, network: nn.Module, batch: Examples, share: f
     return loss.detach()
 
 
-def backprop_in_pieces(objective: Counting, network: nn.Module, batch: Examples, size: int) -> torch.Tensor:
+def backprop_in_pieces(objective: Objective, network: nn.Module, batch: Examples, size: int) -> torch.Tensor:
     """Do as `backprop` does, with at most `size` examples at once; both results are means over all.
 
     A piece in which nothing counts is left out, unless nothing does in the whole batch.

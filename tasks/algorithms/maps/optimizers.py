@@ -80,7 +80,7 @@ def check_name(name: str) -> None:
     if name not in _names().values():
         meant = [_names()[close] for close in near(name.lower(), _names())] or _names().values()
         raise UsageError(f"torch.optim has no optimizer {name!r}; there is {', '.join(meant)}")
-    check_optimizer(_kind(name))
+    check_optimizer(getattr(torch.optim, name))
 
 
 def check_optimizer(kind: type[torch.optim.Optimizer]) -> None:
@@ -98,7 +98,7 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:
     """A new optimizer for parameters, or groups of them; raises `UsageError` if it takes them or options not."""
     try:
-        optimizer: torch.optim.Optimizer = _kind(name)(parameters, **{"lr": lr, **options})
+        optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, **{"lr": lr, **options})
     except (TypeError, ValueError) as error:
         raise UsageError(f"optimizer {name}: {error}") from error
     return optimizer
@@ -149,10 +149,6 @@ def check_steps(optimizer: torch.optim.Optimizer) -> None:
     who = f"optimizer {type(optimizer).__name__}"
     with failing_as(lambda error: UsageError(f"{who} cannot train this network: {one_line(error)}")):
         optimizer.step()
-
-
-def _kind(name: str) -> Any:
-    return getattr(torch.optim, name)
 
 
 @functools.cache

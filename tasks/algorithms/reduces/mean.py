@@ -39,7 +39,7 @@ class Mean(Reduce):
     ([2.0], 4)
     """
 
-    weighted: bool = True
+    weighted: bool = field(default=True, kw_only=True)
     elementwise = True
 
     @torch.no_grad()
@@ -109,11 +109,6 @@ class ClippedMean(Mean):
             k: (vector.to(accumulator(k)) * times).to(vector.dtype) if times < 1 and is_float(k) else vector
             for k, vector in vectors.items()
         }
-
-
-def clipped_mean(norm: float) -> ClippedMean:
-    """The mean of updates whose directions are clipped to a norm."""
-    return ClippedMean(norm=norm)
 
 
 def plain_mean() -> Mean:

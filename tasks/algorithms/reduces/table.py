@@ -10,7 +10,7 @@ from roundweave.tasks.own_code.tables import Entry, make
 REDUCES: Mapping[str, Entry] = {
     "mean": Entry("the mean, weighted by examples", ".algorithms.reduces.mean:Mean"),
     "plain_mean": Entry("the mean, in which each update counts as one", ".algorithms.reduces.mean:plain_mean"),
-    "clipped_mean": Entry("the mean, no update longer than NORM", ".algorithms.reduces.mean:clipped_mean", "NORM"),
+    "clipped_mean": Entry("the mean, no update longer than NORM", ".algorithms.reduces.mean:ClippedMean", "NORM"),
     "median": Entry("the median of each coordinate", ".algorithms.reduces.robust:Median"),
     "trimmed_mean": Entry("the mean without F least and greatest", ".algorithms.reduces.robust:TrimmedMean", "F"),
     "krum": Entry("the update nearest to the others, F corrupted", ".algorithms.reduces.robust:Krum", "F[:KEEP]"),

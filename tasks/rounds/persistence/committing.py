@@ -109,7 +109,7 @@ def commit_round(job: Job, computed: Computed, previous: Commit | None, closing:
         updates=records,
         carry_from=after.carry_from,
         server=after.server,
-        split=_split(job.work.partitions, job.split(state.round)),
+        split=_split(job.work.partitions, job.work.split(state.round)),
         score=scored,
         updates_stored=attempt.keep.writes_updates(state.round),
         stored=stored,

@@ -52,7 +52,7 @@ def load_and_persist(job: Job, round: int, block: int) -> BlockExamples:
     """
     partitions = job.work.partitions
     if block == 0 and not partitions.source.partitioned:
-        _persist_split(job.attempt.open(), partitions, job.split(round))
+        _persist_split(job.attempt.open(), partitions, job.work.split(round))
     return load_block(job, round, block)
 
 
@@ -67,7 +67,7 @@ def load_block(job: Job, round: int, block: int) -> BlockExamples:
 
     Those that take part share the held-out examples of a whole data set.
     """
-    plan, number, load = job.plan_of(round), job.split(round), job.work.partitions.load
+    plan, number, load = job.plan_of(round), job.work.split(round), job.work.partitions.load
     scorers = len(plan.taking_part)
     examples = {
         p: load(number, p, place, scorers)

@@ -38,11 +38,11 @@ def test_what_is_stale_is_refused_or_scaled_by_hand() -> None:
     [
         ({"fetch_every": 3, "push_every": 2}, "fetch_every 3 is no multiple of push_every 2"),
         ({"push_every": 2}, "fetch_every 1 is no multiple of push_every 2"),
-        ({"stale": "scaled"}, "stale 'scaled': updates are dropped or scaled; give drop or scale"),
-        ({"buffer": 0}, "staleness begins at 0, the other numbers at 1"),
-        ({"push_every": 0}, "staleness begins at 0, the other numbers at 1"),
-        ({"fetch_every": 0}, "staleness begins at 0, the other numbers at 1"),
-        ({"max_staleness": -1}, "staleness begins at 0, the other numbers at 1"),
+        ({"stale": "scaled"}, "stale = 'scaled': Input should be 'drop' or 'scale'"),
+        ({"buffer": 0}, "fetch_every, push_every and buffer begin at 1"),
+        ({"push_every": 0}, "fetch_every, push_every and buffer begin at 1"),
+        ({"fetch_every": 0}, "fetch_every, push_every and buffer begin at 1"),
+        ({"max_staleness": -1}, "max_staleness = -1: Input should be greater than or equal to 0"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(options: dict[str, object], says: str) -> None:
