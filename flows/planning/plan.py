@@ -222,7 +222,7 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
 
     cluster = connect(config.scheduler, config.workers, config.private, config.wait_for_workers)
     with cluster as client, trial_root(config.root) as root:
-        setting = Setting(worker_timeout=config.worker_timeout, plain_ranks=config.plain_ranks, round_seconds=0.0)
+        setting = Setting(**config.placed, round_seconds=0.0)
         executors: dict[str, Executor] = {
             "inline": InlineExecutor(setting),
             "graph": GraphExecutor(client, setting),

@@ -21,7 +21,7 @@ from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, 
 from roundweave.tasks.executors.clusters.plugins import Loosen, import_nothing_ahead, prompt
 from roundweave.tasks.executors.clusters.starting import is_class, refused, root_of, started_cluster
 from roundweave.tasks.executors.clusters.watching import begin_run
-from roundweave.tasks.executors.clusters.workers import WORKER_SECONDS, on_workers, scheduler_gone, wait_at_most
+from roundweave.tasks.executors.clusters.workers import WORKER_SECONDS, on_workers, wait_at_most
 from roundweave.tasks.executors.shared import shared
 from roundweave.tasks.numerics.fingerprints import source_digest
 
@@ -186,12 +186,10 @@ def _client(scheduler: str) -> Client:
 
 
 def _make_ready(client: Client) -> None:
-    """Tell the scheduler that a run begins; raises `ClusterError` where Roundweave is not installed."""
+    """Note that a run begins; raises `ClusterError` where Roundweave is not installed."""
     try:
         begin_run(client)
         on_workers(client, partial(client.run, source_digest))
-    except OSError as error:
-        raise scheduler_gone(error) from error
     except ImportError as error:
         raise ClusterError(
             f"the scheduler or a worker has no Roundweave ({error}); install it there, as on the others"

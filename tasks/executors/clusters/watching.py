@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import astuple, dataclass
 from itertools import takewhile
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dask.utils import format_bytes
 from distributed import Client, Status, get_worker
@@ -17,10 +18,7 @@ from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, on_schedul
 from roundweave.tasks.rounds.timing import Timing, timing
 
 METRIC = "roundweave"
-"""The name of the maps' timing in workers' heartbeats, and the topic of a run's events on the scheduler."""
-
-UNWATCHED = "a run begins"
-"""An event on the scheduler; the next `Watch` reports workers that are lost after it."""
+"""The name of the maps' timing in workers' heartbeats."""
 
 END_SECONDS = 10
 """The longest time to wait for a nanny to end its worker; afterwards the worker is removed in any case."""
@@ -61,7 +59,7 @@ class Watch:
     def __init__(self, client: Client, worker_timeout: float) -> None:
         self.client = client
         self.worker_timeout = worker_timeout
-        self._since: float = on_scheduler(client, _watched)
+        self._since: float = _began.pop(client, 0.0) or on_scheduler(client, _now)
         self._all_paused = 0.0
         self._silence: dict[str, tuple[float, float]] = {}
         self._given_up: dict[str, float] = {}
@@ -103,9 +101,13 @@ class Watch:
         return Lost(worker, working, finished, silent, at, memory)
 
 
+_began: WeakKeyDictionary[Client, float] = WeakKeyDictionary()
+"""When a client's run began that is not watched yet, by the scheduler's clock."""
+
+
 def begin_run(client: Client) -> None:
-    """Tell the scheduler that a run begins, so that the next `Watch` reports workers that are lost from now on."""
-    client.run_on_scheduler(_begin)
+    """Have the next `Watch` report workers that are lost from now on. Raises `ClusterError`."""
+    _began[client] = on_scheduler(client, _now)
 
 
 def report_timing() -> None:
@@ -115,20 +117,9 @@ def report_timing() -> None:
         worker.metrics = worker.metrics | {METRIC: lambda worker: astuple(timing())}
 
 
-def _begin(dask_scheduler: Any) -> None:
-    """Runs on the scheduler: records the time at which a run begins that is not watched yet."""
-    dask_scheduler.log_event(METRIC, UNWATCHED)
-
-
-def _watched(dask_scheduler: Any) -> float:
-    """Runs on the scheduler: the time at which the unwatched run began, or now if there is none.
-
-    Marks it watched.
-    """
-    events = dask_scheduler.get_events(METRIC)
-    dask_scheduler.log_event(METRIC, "a run is watched")
-    began, what = events[-1] if events else (0.0, "")
-    return float(began) if what == UNWATCHED else time.time()
+def _now() -> float:
+    """Runs on the scheduler: the time."""
+    return time.time()
 
 
 def _census(

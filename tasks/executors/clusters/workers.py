@@ -161,14 +161,9 @@ def on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
     try:
         return client.run_on_scheduler(function, *arguments, callback_timeout=ANSWER_SECONDS)
     except (OSError, TimeoutError) as error:
-        raise scheduler_gone(error) from error
-
-
-def scheduler_gone(error: Exception) -> ClusterError:
-    """The error for a scheduler that does not answer."""
-    return ClusterError(
-        f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` goes on"
-    )
+        raise ClusterError(
+            f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` goes on"
+        ) from error
 
 
 def _processes(dask_scheduler: Any) -> dict[str, tuple[str, int]]:
