@@ -242,7 +242,7 @@ def wanted(references: dict[str, dict[int, str]]) -> dict[int, str]:
 
 
 @pytest.fixture(scope="module")
-def wanted_of_teams(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+def wanted_of_shared(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """The same of ranks that share the network."""
     return inline(tmp_path_factory.mktemp("shared"), SHARED_NETWORK)
 
@@ -258,11 +258,11 @@ def test_any_number_of_workers_and_any_window_give_the_same_bits(
 
 @ON_WORKERS
 def test_ranks_that_share_a_network_give_the_same_bits_wherever_they_are(
-    train, wanted_of_teams, cluster, executor
+    train, wanted_of_shared, cluster, executor
 ) -> None:
     found: dict[int, str] = {}
     train(executor(cluster), 3, lambda commit: found.update({commit.round: commit.state}), **SHARED_NETWORK)
-    assert found == wanted_of_teams
+    assert found == wanted_of_shared
 
 
 SHARED = """
@@ -290,11 +290,11 @@ def test_hybrids_and_heads_give_the_same_bits_in_processes_of_their_own(train, o
 
 
 @pytest.mark.slow
-def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(train, wanted_of_teams) -> None:
+def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(train, wanted_of_shared) -> None:
     run = train(**SHARED_NETWORK, name="shared")
     replay = command_line("replay", "shared", "--all", "--root", str(run.path.parent))
     subprocess.run(replay, check=True, capture_output=True)
-    assert {number: run.round(number).commit.state for number in range(1, 7)} == wanted_of_teams
+    assert {number: run.round(number).commit.state for number in range(1, 7)} == wanted_of_shared
 
 
 QUICK_KILLS = [
@@ -475,7 +475,7 @@ def test_every_algorithm_pickles_prints_and_survives_three_rounds(train, name) -
     algorithm = build_algorithm(name, {})
     assert pickle.loads(pickle.dumps(algorithm)) == algorithm
     assert repr(algorithm).startswith("Algorithm(map=")
-    # Where updates arrive one by one, so many rounds are three turns of each partition.
+    # Where updates arrive one by one, so many rounds are three pushes of each partition.
     rounds = 3 if algorithm.when == SYNCHRONOUS else 9
     run = train(algorithm=name, partitions=3, rounds=rounds)
     assert run.history()["train_loss"].iloc[-1] < run.history()["train_loss"].iloc[1]

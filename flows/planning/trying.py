@@ -170,7 +170,7 @@ class Lane:
             executor.end()
             # The last window may have gone beyond the end of the heat, at which the state is scored.
             self._score(run.job, {min(self.rounds, self.whole, max(1, round(until / self.worth)))})
-        self.resolved = replace(self.resolved, run=StoredRun(self.resolved.address))  # later turns go on with it
+        self.resolved = replace(self.resolved, run=StoredRun(self.resolved.address))  # later heats go on with it
 
     def refine(self) -> None:
         """Score about `FINE` earlier rounds of the strategy, more of them near the start than near the end."""

@@ -95,7 +95,7 @@ class Place(Protocol):
         """
 
     def fenced(self, check: Callable[[], None]) -> Place:
-        """This place for a writer whose turn may be over: `check` raises an error then.
+        """This place for a writer whose lease may be over: `check` raises an error then.
 
         It is called before each change, in such a way that a writer which is suspended between the two changes
         nothing that a later writer wrote.
@@ -109,7 +109,7 @@ class Place(Protocol):
 
 
 def unfenced() -> None:
-    """The check of a place that is not fenced: its turn is never over."""
+    """The check of a place that is not fenced: its writer may always write."""
 
 
 def parts_of(key: str, place: object) -> list[str]:

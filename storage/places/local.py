@@ -229,7 +229,7 @@ class LocalPlace:
         return None
 
     def fenced(self, check: Callable[[], None]) -> LocalPlace:
-        """This folder for a writer whose turn may be over: `check` raises an error then."""
+        """This folder for a writer whose lease may be over: `check` raises an error then."""
         return replace(self, check=check)
 
     @contextmanager

@@ -305,7 +305,7 @@ class ObjectPlace:
         return None if about is None else float((self._now() - about["last_modified"]).total_seconds())
 
     def fenced(self, check: Callable[[], None]) -> ObjectPlace:
-        """These objects for a writer whose turn may be over: `check` raises an error then."""
+        """These objects for a writer whose lease may be over: `check` raises an error then."""
         return replace(self, check=check)
 
     def _now(self) -> datetime:

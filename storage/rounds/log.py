@@ -170,7 +170,7 @@ class CommitLog:
 
         A round may be committed twice: a worker can die after its commit, so that its task runs again, or the last
         task of a killed run can commit while the run is being resumed. `before` is the result of `link_before`,
-        where it was read already. A record that an earlier writer made once its turn was over is replaced. Raises
+        where it was read already. A record that an earlier writer made once its lease was over is replaced. Raises
         `WriterFenced` where the existing record has other bits or comes from a later writer.
         """
         text, before = commit.to_json(), before or self.link_before(commit.round)

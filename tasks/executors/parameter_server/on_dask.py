@@ -91,7 +91,7 @@ class DaskServer:
     def _rounds(self, last: int) -> Iterator[Commit]:
         self._submitter.home = self._fastest()
         self._server.data = self.pool.data(self.job, self._server.round + 1, load_and_persist)
-        self._server.read_committed(self._ledger.landed)
+        self._server.read_committed(self._ledger.arrived)
         for place, partition in enumerate(sorted(self._server.in_flight)):
             self._blocks.setdefault(partition, place * self.job.blocks // len(self._server.in_flight))
         self._idle = {}
@@ -153,7 +153,7 @@ class DaskServer:
         begin = [p for p in self._idle if (closed or p in taken) and self._may_begin(p)]
         if closed:
             # Who goes on after a push in the round that is still open begins from the state before it.
-            fetching = closed[-1].fetching.union(begin).difference(self._ledger.landed.values())
+            fetching = closed[-1].fetching.union(begin).difference(self._ledger.arrived.values())
             closed[-1] = replace(closed[-1], fetching=fetching)
             self._uncommitted.append(self._server.serve(closed, pushed))
         for partition in begin:

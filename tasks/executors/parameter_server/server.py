@@ -74,26 +74,26 @@ class ParameterServer:
         self.carry_from: Mapping[int, int] = {}
         self._versions: dict[int, Result] = {}
 
-    def read_committed(self, landed: Collection[int] = ()) -> None:
+    def read_committed(self, arrived: Collection[int] = ()) -> None:
         """Go on from what the last round's commit says is in flight, except for maps that have begun.
 
-        The pushes that have `landed` in the round that is open are taken already.
+        The pushes that have `arrived` in the round that is open are taken already.
         It reads the newest state from the store, so that lost work is not computed again from further back.
         """
         commit = self.job.attempt.open().log.read(self.round)
         self.carry_from = commit.carry_from
-        self.settle(landed)
+        self.settle(arrived)
         for partition, item in server_before(self.job.work, commit.server).in_flight.items():
-            if partition not in self.maps and partition not in landed:
+            if partition not in self.maps and partition not in arrived:
                 self.in_flight[partition] = item
                 self._before.pop(partition, None)
         idle = self.in_flight.keys() - self.maps.keys()
         for version in {self.round, *(self.in_flight[partition].version for partition in idle)}:
             self._versions[version] = self._submit("read", version, None, read_version, version)
 
-    def settle(self, landed: Collection[int] = ()) -> None:
+    def settle(self, arrived: Collection[int] = ()) -> None:
         """Forget what partitions pushed that sit out, once it is committed: the store has what they carry."""
-        self._before = {p: ref for p, ref in self._before.items() if p in self.in_flight or p in landed}
+        self._before = {p: ref for p, ref in self._before.items() if p in self.in_flight or p in arrived}
 
     def begin(self, partitions: Sequence[int], block: int = 0) -> Result:
         """Map what some partitions of one block have in flight, in one task."""

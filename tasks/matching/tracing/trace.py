@@ -27,7 +27,7 @@ from roundweave.tasks.matching.tracing.axes import (
 from roundweave.tasks.matching.tracing.export import Inputs, exported, first_names
 from roundweave.tasks.matching.tracing.rules import rule_of
 from roundweave.tasks.matching.tracing.rules.registry import Dependence, Site
-from roundweave.tasks.matching.tracing.rules.routing import KEEPING
+from roundweave.tasks.matching.tracing.rules.routing import PRESERVING
 from roundweave.tasks.matching.unofficial import (
     OpOverload,
     arguments,
@@ -166,7 +166,7 @@ class Trace:
     ) -> tuple[Axes | None, ...]:
         """The axes of outputs, as numbers where an operation kept those that it was given; others are pinned."""
         numbers = [axes for axes in _axes_within(given) if isinstance(axes, UnitNumbers)]
-        if site.name in KEEPING and numbers and node.meta["val"].dtype in EXACT:
+        if site.name in PRESERVING and numbers and node.meta["val"].dtype in EXACT:
             return tuple(UnitNumbers(axes or [], numbers[0].what, *numbers[0].of) for axes in outputs)
         unread = [axes for axes in numbers if not any(axes is read for read in site.read)]
         _pin_numbered(unread, site.name)

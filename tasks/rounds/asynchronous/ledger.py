@@ -14,7 +14,7 @@ from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
 
 @dataclass
 class Ledger:
-    """The round of a server that is open: `landed` are the partitions whose push it has, each at most once.
+    """The round of a server that is open: `arrived` are the partitions whose push it has, each at most once.
 
     Each has the partition that computes after it: itself, or one that takes its place `in_flight`, if they are
     drawn. `following` is that of the last push, and `round` the last round that was closed.
@@ -28,20 +28,20 @@ class Ledger:
     round: int = 0
     in_flight: dict[int, InFlight] = field(default_factory=dict)
     draw: Draw = None
-    landed: dict[int, int] = field(default_factory=dict)
+    arrived: dict[int, int] = field(default_factory=dict)
     following: int = -1
 
     def takes(self, partition: int) -> bool:
         """Whether the open round may have a push of this partition; if not, the push waits until it closes."""
-        return partition not in self.landed.values()
+        return partition not in self.arrived.values()
 
     def arrive(self, partition: int) -> ServerRound | None:
         """Add a partition's push to the open round. Returns the round if this closes it, else None."""
-        pushes = self.round * self.when.buffer + len(self.landed) + 1
-        self.landed[partition] = self.following = hand_over(self.in_flight, partition, pushes, self.draw)
-        if len(self.landed) < self.when.buffer:
+        pushes = self.round * self.when.buffer + len(self.arrived) + 1
+        self.arrived[partition] = self.following = hand_over(self.in_flight, partition, pushes, self.draw)
+        if len(self.arrived) < self.when.buffer:
             return None
-        pushed, self.landed, self.round = self.landed, {}, self.round + 1
+        pushed, self.arrived, self.round = self.arrived, {}, self.round + 1
         return ServerRound(tuple(pushed if self.draw else sorted(pushed)), frozenset({self.following}))
 
 

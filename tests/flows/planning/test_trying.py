@@ -19,17 +19,17 @@ from roundweave.flows.planning.workload import workload
 from roundweave.tasks.data.examples import Examples
 
 
-def timing(*turns: list[float], mapped: float = 0.0) -> TrialTiming:
+def timing(*heats: list[float], mapped: float = 0.0) -> TrialTiming:
     made = TrialTiming()
-    for turn in turns:
+    for heat in heats:
         made.begin()
-        for now in turn:
+        for now in heat:
             made.tick(now, mapped)
     return made
 
 
 def test_the_first_round_of_a_turn_is_not_measured() -> None:
-    # It ends after 6 s, and so does that of the next turn; a round takes 0.5 s otherwise.
+    # It ends after 6 s, and so does that of the next heat; a round takes 0.5 s otherwise.
     made = timing([6, 6.5, 7], [26, 26.5])
     assert (made.rounds, made.seconds) == (3, 1.5)
 

@@ -18,7 +18,7 @@ def test_a_partition_fetches_after_every_so_many_steps(push: int, times: int) ->
     """Dean et al. 2012, Algorithm 1: a step fetches where fetch_every divides its number, from 0."""
     when = Asynchronous(push_every=push, fetch_every=push * times)
     by_step = [step for step in range(60 * push) if step % when.fetch_every == 0]
-    assert [(turn - 1) * push for turn in range(1, 61) if when.fetches(turn)] == by_step
+    assert [(number - 1) * push for number in range(1, 61) if when.fetches(number)] == by_step
 
 
 def test_what_is_stale_is_refused_or_scaled_by_hand() -> None:

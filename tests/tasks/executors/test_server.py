@@ -53,20 +53,20 @@ def pushes_by_the_draws(run: Run, partitions: int) -> Iterator[tuple[int, int]]:
     """The pushes in the order in which they arrived: each of who was to compute then, under its own number."""
     dealt = resolve(TrainConfig.model_validate(run.config)).partitions
     sizes, size = dealt.sizes(0), dealt.taking_part
-    turns = dict.fromkeys(range(partitions), 1)
+    pushes = dict.fromkeys(range(partitions), 1)
     if dealt.cohort:
-        turns = dict.fromkeys(dealt.cohort.draw(0, 0, sizes), 1)
+        pushes = dict.fromkeys(dealt.cohort.draw(0, 0, sizes), 1)
     arrived = 0
     for round in range(1, run.done + 1):
         for partition in run.round(round).commit.updates:
             arrived += 1
-            push = turns.pop(partition)
+            push = pushes.pop(partition)
             yield partition, push
-            following = dealt.cohort.draw_next(0, arrived, sizes, turns) if dealt.cohort else partition
-            turns[following] = 1 + (arrived if dealt.cohort else push)
+            following = dealt.cohort.draw_next(0, arrived, sizes, pushes) if dealt.cohort else partition
+            pushes[following] = 1 + (arrived if dealt.cohort else push)
         in_flight = run.round(round).commit.server.in_flight
-        assert {each: item.push for each, item in in_flight.items()} == turns
-        assert len(turns) == size
+        assert {each: item.push for each, item in in_flight.items()} == pushes
+        assert len(pushes) == size
 
 
 @pytest.fixture

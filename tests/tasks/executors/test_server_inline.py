@@ -1,4 +1,4 @@
-"""Asynchronous runs in this process: killed anywhere, in an order that was recorded, and keeping less."""
+"""Asynchronous runs in this process: killed anywhere, in an order that was recorded, and storing less."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_history_tells_of_staleness_and_refusals(some) -> None:
     assert history["staleness"].max() == 1
 
 
-def test_a_servers_network_is_scored_after_ten_turns_of_each_partition(some) -> None:
+def test_a_servers_network_is_scored_after_ten_pushes_of_each_partition(some) -> None:
     fields = RUNS["async_sgd"]
     run = some(60, "run", last=60, **fields)
     assert [round for round in range(61) if run.round(round).score] == [0, 40, 60]
@@ -254,10 +254,10 @@ from roundweave import Algorithm, Mean, Sgd
 from roundweave.tasks.algorithms.maps.gradient import Downpour
 from roundweave.tasks.numerics.pinning import derive_seed
 from roundweave.tasks.algorithms.when import Asynchronous
-FAULTS = {derive_seed(0, turn, 1) for turn in (3, 6, 7)}
+FAULTS = {derive_seed(0, push, 1) for push in (3, 6, 7)}
 @dataclass(frozen=True)
 class Faulty(Downpour):
-    '''Partition 1 is unsound at turns 3, 6 and 7; tells whether it went on from a replica.'''
+    '''Partition 1 is unsound at pushes 3, 6 and 7; tells whether it went on from a replica.'''
     def __call__(self, objective, state, examples, carry, seed):
         update = super().__call__(objective, state, examples, carry, seed)
         if seed in FAULTS:
@@ -269,13 +269,13 @@ def algorithm():
 
 
 def test_a_replica_goes_on_from_what_it_fetched_though_its_update_was_unsound(some, own) -> None:
-    """It fetches at odd turns: at 6 it goes on from its turn 5, at 4 and 8 from what it fetched before."""
+    """It fetches before odd pushes: push 6 goes on from push 5, and 4 and 8 from what it fetched before."""
     fields = {"algorithm": f"{own(FAULTY)}:algorithm", "last": 40}
     whole = some(40, "whole", **fields)
     updates = [whole.round(round).commit.updates.get(1) for round in range(1, 41)]
-    turns = {update.arrival.push: update for update in updates if update}
-    assert [turn for turn, update in turns.items() if update.refused] == [3, 6, 7]
-    assert [turns[turn].metrics["carried"] for turn in range(1, 9)] == [0, 1, 0, 0, 0, 1, 0, 0]
+    pushes = {update.arrival.push: update for update in updates if update}
+    assert [push for push, update in pushes.items() if update.refused] == [3, 6, 7]
+    assert [pushes[push].metrics["carried"] for push in range(1, 9)] == [0, 1, 0, 0, 0, 1, 0, 0]
     for rounds in [1] * 12 + [7] * 4:
         cut = some(rounds, "cut", **fields)
     assert identities(cut) == identities(whole)

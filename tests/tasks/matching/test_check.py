@@ -103,7 +103,7 @@ def test_a_check_takes_no_memory_for_parameters_that_are_not_in_use(monkeypatch)
     assert len(alive) == 20
 
 
-class Keeping(nn.Module):
+class Referring(nn.Module):
     """Keeps a value that it computed with gradients: torch does not copy such."""
 
     def __init__(self):
@@ -116,5 +116,5 @@ class Keeping(nn.Module):
 
 
 def test_a_network_that_cannot_be_copied_is_refused_in_one_line():
-    with pytest.raises(ModelError, match="Keeping cannot be copied: RuntimeError: "):
-        find_units(Keeping(), (torch.randn(2, 4),))
+    with pytest.raises(ModelError, match="Referring cannot be copied: RuntimeError: "):
+        find_units(Referring(), (torch.randn(2, 4),))

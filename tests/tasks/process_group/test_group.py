@@ -25,31 +25,31 @@ from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, 
 RANKS = 3
 
 
-def told(rank: int, turn: int) -> Update:
+def told(rank: int, number: int) -> Update:
     """Of another size each time, larger and smaller ones."""
-    size = (7, 300_000, 20, 1_000_000, 3)[turn % 5] + rank
-    return Update({"float32": torch.full((size,), float(rank * 100 + turn))}, weight=rank + 1)
+    size = (7, 300_000, 20, 1_000_000, 3)[number % 5] + rank
+    return Update({"float32": torch.full((size,), float(rank * 100 + number))}, weight=rank + 1)
 
 
 def all_tell(group: Group) -> list[bool]:
-    """Whether what all tell is what each has told, over many turns."""
+    """Whether what all tell is what each has told, over many exchanges."""
     sound = []
-    for turn in range(10):
-        received = group.all_gather(told(group.rank, turn))
+    for number in range(10):
+        received = group.all_gather(told(group.rank, number))
         for rank, update in enumerate(received):
-            wanted = told(rank, turn)
+            wanted = told(rank, number)
             sound.append(torch.equal(update.direction["float32"], wanted.direction["float32"]))
         sound.append([update.weight for update in received] == [1, 2, 3])
     return sound
 
 
 def all_scatter(group: Group) -> list[bool]:
-    """Whether each has what each had for it, over many turns."""
+    """Whether each has what each had for it, over many exchanges."""
     sound = []
-    for turn in range(10):
-        received = group.scatter([told(10 * group.rank + to, turn) for to in range(RANKS)])
+    for number in range(10):
+        received = group.scatter([told(10 * group.rank + to, number) for to in range(RANKS)])
         for rank, update in enumerate(received):
-            wanted = told(10 * rank + group.rank, turn)
+            wanted = told(10 * rank + group.rank, number)
             sound.append(torch.equal(update.direction["float32"], wanted.direction["float32"]))
     return sound
 

@@ -11,7 +11,7 @@ from roundweave.tasks.matching.tracing.axes import UNSEEN, Atom, Axes, UnitNumbe
 from roundweave.tasks.matching.tracing.rules.registry import Result, Site, rule, tensors
 from roundweave.tasks.matching.tracing.rules.sums import ordered, summed_product
 
-KEEPING = ("alias", "clone", "contiguous", "detach", "flatten", "reshape", "squeeze", "to", "_to_copy", "view")
+PRESERVING = ("alias", "clone", "contiguous", "detach", "flatten", "reshape", "squeeze", "to", "_to_copy", "view")
 """Operations that change no numbers, but only their type or the shape of the tensor."""
 
 

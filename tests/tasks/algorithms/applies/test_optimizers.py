@@ -108,12 +108,12 @@ PARAMS = {"float32": torch.ones(2)}
 
 def test_the_extras_are_added_up_beside_the_memory_of_the_apply() -> None:
     """3, then 3 + 4."""
-    plain, keeping = Sgd(0.5, 0.9), KeepExtras(Sgd(0.5, 0.9), ("control",))
-    one, two = State(PARAMS, memory=plain.init(PARAMS)), State(PARAMS, memory=keeping.init(PARAMS))
+    plain, with_extras = Sgd(0.5, 0.9), KeepExtras(Sgd(0.5, 0.9), ("control",))
+    one, two = State(PARAMS, memory=plain.init(PARAMS)), State(PARAMS, memory=with_extras.init(PARAMS))
     assert two.memory["control"]["float32"].tolist() == [0, 0]
     for number, sum_of_all in ((3.0, 3.0), (4.0, 7.0)):
         extras = {"control": {"float32": torch.full((2,), number)}}
-        one, two = plain(one, Update(PARAMS)), keeping(two, Update(PARAMS, extras=extras))
+        one, two = plain(one, Update(PARAMS)), with_extras(two, Update(PARAMS, extras=extras))
         assert torch.equal(one.params["float32"], two.params["float32"])
         assert torch.equal(one.memory["velocity"]["float32"], two.memory["velocity"]["float32"])
         assert two.memory["control"]["float32"].tolist() == [sum_of_all] * 2
@@ -143,10 +143,10 @@ def test_the_apply_inside_is_told_what_it_works_for() -> None:
 
 def test_of_ten_partitions_two_move_the_mean_by_a_fifth_of_their_own() -> None:
     """Karimireddy et al. 2020, Algorithm 1, line 17: c + |S| / N times the mean change, 1 + 2 / 10 * 5."""
-    keeping = KeepExtras(Sgd(), ("control",), 10)
+    with_extras = KeepExtras(Sgd(), ("control",), 10)
     state = State(PARAMS, memory={"control": {"float32": torch.ones(2)}})
     reduced = Update(PARAMS, extras={"control": {"float32": torch.full((2,), 5.0)}}, count=2)
-    assert keeping(state, reduced).memory["control"]["float32"].tolist() == [2.0, 2.0]
+    assert with_extras(state, reduced).memory["control"]["float32"].tolist() == [2.0, 2.0]
 
 
 THREE = [Adam, Yogi, Adagrad]

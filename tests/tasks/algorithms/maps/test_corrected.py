@@ -312,9 +312,9 @@ def test_a_turn_is_that_of_the_paper_in_plain_floats() -> None:
     part = Examples(torch.zeros(4, 1, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
     server, own = (torch.tensor([0.0, bias], dtype=torch.float64) for bias in (1.0, 3.0))
     state = replace(what.initial(), params={"float64": server})
-    turn = Elastic(local_steps=2, lr=0.1, elasticity=0.25)
+    elastic = Elastic(local_steps=2, lr=0.1, elasticity=0.25)
     with pinned(0, threads=1):
-        update = turn(what, state, part, {"own": {"float64": own}}, 0)
+        update = elastic(what, state, part, {"own": {"float64": own}}, 0)
     assert update.direction["float64"].tolist() == [0.0, -0.5]
     assert update.carry["own"]["float64"].tolist() == pytest.approx([0.0, 1.88], abs=1e-12)
 

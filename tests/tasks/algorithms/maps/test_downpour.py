@@ -74,7 +74,7 @@ def test_the_sum_times_its_rate_is_how_far_local_steps_go() -> None:
 
 
 def test_a_replica_goes_on_from_where_it_is() -> None:
-    """Two turns of a replica are one of as many steps, where its batches are all of the partition."""
+    """Two pushes of a replica are one of as many steps, where its batches are all of the partition."""
     what = objective(dtype="float64")
     first = mapped(going_on(2, None, 0.3), what)
     second = mapped(going_on(3, None, 0.3), what, first.carry)

@@ -32,9 +32,9 @@ def _no_thread_left() -> Iterator[None]:
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_each_has_what_all_have_told(ranks: int) -> None:
     def talk(group: Communicator) -> list[object]:
-        return [list(group.all_gather((group.rank, turn))) for turn in range(4)]
+        return [list(group.all_gather((group.rank, exchange))) for exchange in range(4)]
 
-    wanted = [[(rank, turn) for rank in range(ranks)] for turn in range(4)]
+    wanted = [[(rank, exchange) for rank in range(ranks)] for exchange in range(4)]
     assert as_ranks(ranks, talk) == [wanted] * ranks
 
 
@@ -50,10 +50,10 @@ def test_one_rank_runs_at_a_time_and_from_one_exchange_to_the_next() -> None:
     order: list[tuple[int, int]] = []
 
     def note(group: Communicator) -> None:
-        for turn in range(3):
-            order.append((turn, group.rank))
+        for exchange in range(3):
+            order.append((exchange, group.rank))
             group.all_gather(None)
-            order.append((turn, group.rank))
+            order.append((exchange, group.rank))
 
     as_ranks(3, note)
     assert order == [
@@ -65,14 +65,14 @@ def test_one_rank_runs_at_a_time_and_from_one_exchange_to_the_next() -> None:
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
-@pytest.mark.parametrize("turn", [0, 2])
-def test_the_error_of_one_ends_all_and_tells_where_it_was(bad: int, turn: int) -> None:
+@pytest.mark.parametrize("exchange", [0, 2])
+def test_the_error_of_one_ends_all_and_tells_where_it_was(bad: int, exchange: int) -> None:
     ended: list[int] = []
 
     def fails_here(group: Communicator) -> None:
         try:
             for number in range(5):
-                if (group.rank, number) == (bad, turn):
+                if (group.rank, number) == (bad, exchange):
                     raise ValueError("no")
                 group.all_gather(None)
         finally:
@@ -120,8 +120,8 @@ def test_each_rank_draws_as_it_would_in_a_process_of_its_own(number: Callable[[]
 def test_ranks_may_pin_numerics_that_are_pinned_around_them() -> None:
     def draw(group: Communicator) -> list[float]:
         drawn = []
-        for turn in range(2):
-            with pinned(turn, threads=1):
+        for exchange in range(2):
+            with pinned(exchange, threads=1):
                 drawn.append(torch.rand(()).item())
                 group.all_gather(None)
                 drawn.append(torch.rand(()).item())
@@ -148,7 +148,7 @@ def test_ranks_have_the_settings_of_the_thread_that_waits() -> None:
     assert as_ranks(2, settings) == [(True, threads)] * 2
 
 
-def test_teams_may_be_within_ranks() -> None:
+def test_groups_may_be_within_ranks() -> None:
     def outer(group: Communicator) -> list[object]:
         return as_ranks(2, lambda inner: list(inner.all_gather((group.rank, inner.rank))))
 

@@ -111,7 +111,7 @@ def test_the_data_of_others_are_not_read_in_a_round(train, own, tmp_path) -> Non
 
 
 def test_the_data_of_others_are_not_read_for_a_server(train, own, tmp_path) -> None:
-    """A partition's are read when it is its turn; those of the first cohort also where the network is scored."""
+    """A partition's are read when it begins a push; those of the first cohort also where the network is scored."""
     read, first = tmp_path / "read", {*Cohort(3).draw(0, 0, range(12))}
 
     def note(commit) -> None:

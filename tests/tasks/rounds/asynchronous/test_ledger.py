@@ -15,7 +15,7 @@ Choices = st.lists(st.integers(0, 10**6), max_size=200)
 
 
 class Partitions:
-    """Partitions that push turn after turn: whose update may arrive next."""
+    """Partitions that push again and again: whose update may arrive next."""
 
     def __init__(self, buffer: int, partitions: int) -> None:
         self.ledger, self.partitions = Ledger(Asynchronous(buffer=buffer)), range(partitions)
@@ -57,7 +57,7 @@ def test_a_buffer_closes_when_it_is_full() -> None:
 # What partitions have in item.
 
 
-def test_who_closes_a_round_goes_on_from_it_and_who_landed_before_from_the_one_before() -> None:
+def test_who_closes_a_round_goes_on_from_it_and_who_arrived_before_from_the_one_before() -> None:
     """By item, at round 8 with 5 rounds so far that took an update and this one the sixth."""
     server = ServerRecord({0: InFlight(3, 6, 4), 1: InFlight(2, 5, 3), 2: InFlight(1, 0, 0)}, steps=5)
     taken_in = ServerRound((0, 1), frozenset({1}))
@@ -66,14 +66,14 @@ def test_who_closes_a_round_goes_on_from_it_and_who_landed_before_from_the_one_b
 
 
 def test_who_does_not_fetch_keeps_what_it_fetched() -> None:
-    """Fetching every second turn: the third turn begins with a fetch, the second and the fourth do not."""
+    """Fetching before every second push: the third begins with a fetch, the second and the fourth do not."""
     when = Asynchronous(fetch_every=4, push_every=2)
     server = ServerRecord({0: InFlight(1, 0, 0), 1: InFlight(2, 3, 2)}, steps=4)
     in_flight = next_in_flight(when, server, ServerRound((0, 1), frozenset({0, 1})), 6, 5)
     assert in_flight == {0: InFlight(2, 0, 0), 1: InFlight(3, 6, 5)}
 
 
-def test_who_landed_earlier_and_has_not_begun_may_fetch_again() -> None:
+def test_who_arrived_earlier_and_has_not_begun_may_fetch_again() -> None:
     server = ServerRecord({0: InFlight(2, 1, 1), 1: InFlight(1, 0, 0)}, steps=1)
     in_flight = next_in_flight(Asynchronous(), server, ServerRound((1,), frozenset({0, 1})), 2, 2)
     assert in_flight == {0: InFlight(2, 2, 2), 1: InFlight(2, 2, 2)}
@@ -88,15 +88,15 @@ def histories(draw: st.DrawFn) -> tuple[Asynchronous, int, list[tuple[ServerRoun
     partitions = draw(st.integers(1, 4))
     some = st.lists(st.integers(0, partitions - 1), min_size=1, max_size=partitions)
     rounds = []
-    for landed in draw(st.lists(some, min_size=1, max_size=12)):
+    for arrived in draw(st.lists(some, min_size=1, max_size=12)):
         fetching = frozenset(draw(some)) if draw(st.booleans()) else frozenset[int]()
-        rounds.append((ServerRound(tuple(sorted(set(landed))), fetching), draw(st.booleans())))
+        rounds.append((ServerRound(tuple(sorted(set(arrived))), fetching), draw(st.booleans())))
     return when, partitions, rounds
 
 
 @given(histories())
 def test_a_record_gives_back_what_was_taken_in(history) -> None:
-    """But for those who were to fetch at a turn that begins without: of them there is nothing to tell."""
+    """But for those who were to fetch before a push that begins without: of them there is nothing to tell."""
     when, partitions, rounds = history
     server = standing(None, range(partitions))
     for round, (taken_in, took) in enumerate(rounds, start=1):

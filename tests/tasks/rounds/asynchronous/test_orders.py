@@ -46,13 +46,13 @@ def test_a_run_that_goes_on_from_any_round_goes_on_in_the_same_order(partitions,
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**31), speeds=st.lists(st.floats(0.2, 5.0), min_size=1, max_size=5))
 def test_partitions_take_shares_of_their_speeds(seed: int, speeds: list[float]) -> None:
-    """A turn takes 1 / speed on the mean, and never more than 1.5 times that nor less than half of it."""
+    """A push takes 1 / speed on the mean, and never more than 1.5 times that nor less than half of it."""
     in_flight = standing(None, range(len(speeds))).in_flight
     rounds_taken = Seeded(seed, tuple(speeds)).rounds(Asynchronous(), 1, in_flight)
-    landed = Counter(taken_in.partitions[0] for taken_in in islice(rounds_taken, 600))
+    arrived = Counter(taken_in.partitions[0] for taken_in in islice(rounds_taken, 600))
     for partition, speed in enumerate(speeds):
         share = 600 * speed / sum(speeds)
-        assert 0.75 * share - 2 <= landed[partition] <= 1.35 * share + 2
+        assert 0.75 * share - 2 <= arrived[partition] <= 1.35 * share + 2
 
 
 def test_seeds_have_orders_of_their_own() -> None:

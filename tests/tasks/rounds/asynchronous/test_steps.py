@@ -171,7 +171,7 @@ def test_what_a_partition_carries_is_of_its_last_sound_update() -> None:
 
 
 def test_an_unsound_update_of_who_fetched_leaves_no_replica_of_before_the_fetch() -> None:
-    """A fetch is of turns 1 and 3: at turn 4 the replica goes on from what it fetched, not from turn 2."""
+    """Pushes 1 and 3 begin with a fetch: push 4 goes on from what was fetched, not from push 2."""
     work = work_of(Asynchronous(fetch_every=2), partitions=2)
     work = replace(work, algorithm=replace(work.algorithm, map=Downpour(fetch_every=2)))
     sound, bad = pushed(0, 1.0, 1.0, 1.0), pushed(0, float("nan"), 1.0, 1.0, refused=REASON)

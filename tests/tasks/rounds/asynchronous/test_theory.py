@@ -131,7 +131,7 @@ def test_replicas_go_on_by_themselves_between_fetches_and_push_sums(served, quad
 def test_elastic_averaging_is_the_papers(served, quadratic, order, steps) -> None:
     """Zhang et al. 2015, Algorithm 1: every tau steps x moves by alpha (x - centre), and the centre against it.
 
-    The centre's part arrives when the turn ends.
+    The centre's part arrives with the push.
     """
     rounds, partitions = 24, max(order) + 1
     options = {"algorithm": "easgd", "local_steps": steps, "lr": 0.2, "elasticity": 0.3}
@@ -152,7 +152,7 @@ def test_elastic_averaging_is_the_papers(served, quadratic, order, steps) -> Non
 
 
 def test_the_elastic_force_of_all_partitions_is_the_papers(served, quadratic) -> None:
-    """alpha = 0.9 / p where nothing is given (section 5): in its first turn nobody moves, in its second by it."""
+    """alpha = 0.9 / p where nothing is given (section 5): in its first push nobody moves, in its second by it."""
     run = served(0, 0, rounds=2, partitions=3, algorithm="easgd", local_steps=1, lr=0.2, **quadratic)
     first = START - 0.2 * gradient(START, 0)
     assert path_of(run) == pytest.approx([START, START, START + 0.3 * (first - START)], rel=0, abs=1e-12)
@@ -169,15 +169,15 @@ def drawn(train, quadratic) -> Callable[..., tuple[Run, list[list[tuple[int, int
         ran = train(None, 5, rounds=rounds, partitions=4, cohort=2, speeds=(1, 2, 0.4, 1), **quadratic | fields)
         in_flight, pushes, told = [*Cohort(2).draw(0, 0, range(4))], 0, list[list[tuple[int, int, bool]]]()
         for round in range(1, rounds + 1):
-            landed = list(ran.round(round).commit.updates)
+            arrived = list(ran.round(round).commit.updates)
             told.append([])
-            for partition in landed:
+            for partition in arrived:
                 pushes += 1
                 in_flight.remove(partition)
                 free = [each for each in range(4) if each not in in_flight]
                 following = free[derive_seed(0, "next", pushes) % 3]
                 in_flight.append(following)
-                told[-1].append((partition, following, len(told[-1]) + 1 == len(landed)))
+                told[-1].append((partition, following, len(told[-1]) + 1 == len(arrived)))
         return ran, told
 
     return run
