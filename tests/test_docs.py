@@ -45,6 +45,9 @@ SLOW = (
 """Pages of which make test-slow runs the commands: many, or with clusters and servers of their own."""
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 PROJECT = ("flows", "tasks", "storage", "tests")
+PATH = re.compile(r"(?<![\w/.:-])(?:flows|tasks|storage|tests|docs|roundweave|notebooks)/[\w./-]*(?<![.-])")
+USERS = ("mine.py",)
+"""The files of a user of which pages tell."""
 
 
 @dataclass(frozen=True)
@@ -250,14 +253,26 @@ def assert_covered(test: str) -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, HERE / "CHANGELOG.md"], ids=lambda page: page.stem)
-def test_what_a_page_names_exists(page: Path) -> None:
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
     for link in links:
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
-    named = re.findall(r"`(?:python |\S+=\S+ )?((?:flows|tasks|storage|tests|docs)/[\w/.]*)", text)
-    for name in named:
-        assert (HERE / name).exists(), f"{page.name} names {name}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, HERE / "CHANGELOG.md"], ids=lambda page: page.stem)
+def test_the_paths_of_a_page_exist(page: Path) -> None:
+    """In its text, pictures and blocks, but for what its own blocks write; a file alone is one of the project."""
+    text = page.read_text(encoding="utf-8")
+    written = {found[1] for block in blocks(page) if (found := FILE.match(block.text))}
+    assert {path for path in PATH.findall(text) if not (HERE / path).exists()} <= written
+    files = {file.name for folder in PROJECT for file in (HERE / folder).rglob("*.py")} | {*USERS, *written}
+    assert {*re.findall(r"`(\w+\.py)`", text)} <= files
+
+
+def test_a_path_is_found_in_a_picture_and_not_in_an_address() -> None:
+    text = "flows/config/ (`tasks/gone.py`), `python tests/a.py`.\ntasks/rounds/ a round\nhttps://x/docs/y a/tasks/z"
+    assert PATH.findall(text) == ["flows/config/", "tasks/gone.py", "tests/a.py", "tasks/rounds/"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

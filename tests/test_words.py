@@ -9,23 +9,27 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent.parent
+TESTS = [file for file in (HERE / "tests").rglob("*.py") if "benchmarks" not in file.parts]
 FILES = [
     *(file for room in ("flows", "tasks", "storage") for file in (HERE / room).rglob("*.py")),
     *HERE.glob("roundweave/*.py*"),
     *(HERE / "docs").glob("*.md"),
     HERE / "README.md",
+    *(file for file in TESTS if file != Path(__file__).resolve()),
 ]
 
 INSTEAD = {
-    "ranks, a process group": r"gangs?|Gang\w*|Seat|Board",
-    "tensor parallel": r"teamed|Teamed|in_team|as_team",
-    "column, row": r"_Into|_Out",
-    "parameter server, push": r"intakes?|landings?|served_by",
-    "persistence, recompute": r"\w+_and_keep|keep_state|keep_merge|remade|remaking|keeping_state",
-    "timing, straggler": r"pace|paces|Pace|Hangs|tell_pace",
-    "result": r"verdicts?|Verdicts?|VERDICTS",
-    "quarantine": r"set_aside|put_aside|set aside|put aside",
-    "options of parts": r"extending|build_of|Teamed",
+    "a process group, or ranks": r"(?<!-)[Tt]eams?|TEAM\w*|[Tt]eamed|\w+_teams?(?:_\w+)?|teams?_\w+|in_turn",
+    "a communicator": r"Line|line: \w*(?:Communicator|Group)|over (?:a|the) line",
+    "a push, an exchange or a heat": (
+        r"(?:an?|its|each|every|this|first|second|last|later|many|ten) turns?|turns? (?:\d|in range|may)|turns?\["
+    ),
+    "stacked replicas and their batches": r"courses|phases?|Courses?|Phases?",
+    "persistence, or what stays": r"keeping|KEEPING|keeping_\w+|\w+_keeping",
+    "shares": r"InShares",
+    "arrived, or a push": r"landed|landings?|intakes?",
+    "a result": r"verdicts?|Verdicts?",
+    "quarantine": r"(?:set|put) aside",
 }
 """The words in use, and what they have replaced."""
 
@@ -59,3 +63,14 @@ def test_no_more_than_two_modules_share_a_name() -> None:
     common = {"__init__", "table", "base", "mapper", "inline", "unofficial"}
     names = [file.stem for room in ("flows", "tasks", "storage") for file in (HERE / room).rglob("*.py")]
     assert not {name for name in names if names.count(name) > 2} - common
+
+
+def test_a_test_file_mirrors_a_module_or_says_its_law() -> None:
+    """Its name and place are a module's, or its first line is a sentence, and its name no other test file's."""
+    files = [file.relative_to(HERE / "tests") for file in TESTS if file.name.startswith("test_")]
+    laws = [file for file in files if not (HERE / file.with_name(file.name.removeprefix("test_"))).exists()]
+    for file in laws:
+        first, *_ = (ast.get_docstring(ast.parse((HERE / "tests" / file).read_text("utf-8"))) or "").splitlines()
+        assert len(first) > 30, f"{file} has the name of no module beside it, and does not say its law"
+        assert first.endswith("."), f"{file} does not say its law in one line"
+    assert not {file for file in laws if [other.name for other in files].count(file.name) > 1}

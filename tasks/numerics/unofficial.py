@@ -15,7 +15,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils._pytree import tree_leaves
 
 
-def tensors_within(values: object) -> list[torch.Tensor]:
+def nested_tensors(values: object) -> list[torch.Tensor]:
     """All tensors in nested tuples, lists and dicts, and in output classes that libraries register with torch."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 

@@ -19,7 +19,7 @@ from roundweave.storage.values.tensors import let_go, same_bits
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective, named_tensors, network_tensors
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
-from roundweave.tasks.numerics.unofficial import spectral_norms, tensors_within
+from roundweave.tasks.numerics.unofficial import nested_tensors, spectral_norms
 
 Numbers = Mapping[str, torch.Tensor]
 """Tensors (*shape) by what they are, such as ``output 0`` or ``gradient of fc1.weight``."""
@@ -104,7 +104,7 @@ class Passes:
 
     def _outputs(self, network: nn.Module, mode: str = "") -> dict[str, torch.Tensor]:
         with pinned(0, threads=1, fill=True):
-            outputs = tensors_within(self.objective.outputs(network, self.examples.inputs, self.examples.targets))
+            outputs = nested_tensors(self.objective.outputs(network, self.examples.inputs, self.examples.targets))
         real = (torch.view_as_real(each.resolve_conj()) if each.is_complex() else each for each in outputs)
         return {f"output {number}{mode}": output for number, output in enumerate(real)}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from roundweave.tasks.numerics.unofficial import hooked, spectral_norms, tensors_within
+from roundweave.tasks.numerics.unofficial import hooked, nested_tensors, spectral_norms
 
 GONE = "torch has it no more, or otherwise: mend tasks/numerics/unofficial.py"
 
 
 def test_tensors_are_those_of_tuples_lists_and_dicts() -> None:
     one, two = torch.zeros(1), torch.zeros(2)
-    assert [t.numel() for t in tensors_within({"a": (one, 3), "b": [two, None]})] == [1, 2], GONE
+    assert [t.numel() for t in nested_tensors({"a": (one, 3), "b": [two, None]})] == [1, 2], GONE
 
 
 def test_spectral_norms_are_those_of_either_kind() -> None:

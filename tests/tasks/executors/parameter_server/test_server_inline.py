@@ -192,8 +192,8 @@ def test_what_a_partition_carries_that_sits_out_is_in_the_store_alone(some, monk
     held = list[tuple[int, int]]()
     settle = ParameterServer.settle
 
-    def settled(server: ParameterServer, *landed: object) -> None:
-        settle(server, *landed)
+    def settled(server: ParameterServer, *arrived: object) -> None:
+        settle(server, *arrived)
         held.append((len(server._before), len(server.carry_from)))
 
     monkeypatch.setattr(ParameterServer, "settle", settled)
