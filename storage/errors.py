@@ -108,7 +108,7 @@ class NumericsMismatch(RoundweaveError, RuntimeError):
 
 
 class StoreError(RoundweaveError):
-    """The base of all errors about stored runs; `status` is that of a run that cannot be opened for it."""
+    """The base of all errors about stored runs. `status` is that of a run which it keeps from opening."""
 
     status = "damaged"
 
@@ -126,13 +126,13 @@ class NotARun(StoreError, ValueError):
 
 
 class ForeignPlace(NotARun):
-    """What lies at the path is not of Roundweave."""
+    """The path holds something that Roundweave did not make."""
 
     status = "no run"
 
 
 class OtherVersion(NotARun):
-    """The store of a run has the form of another version of Roundweave; nothing of it is damaged."""
+    """The store of a run was written by another version of Roundweave. It is not damaged."""
 
     status = "of another version"
 

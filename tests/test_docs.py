@@ -271,7 +271,7 @@ def test_the_paths_of_a_page_exist(page: Path) -> None:
 
 
 def test_a_path_is_found_in_a_picture_and_not_in_an_address() -> None:
-    text = "flows/config/ (`tasks/gone.py`), `python tests/a.py`.\ntasks/rounds/ a round\nhttps://x/docs/y a/tasks/z"
+    text = "flows/config/ (`tasks/gone.py`), `python tests/a.py`.\ntasks/rounds/ a round\nhttps://x/docs/y"
     assert PATH.findall(text) == ["flows/config/", "tasks/gone.py", "tests/a.py", "tasks/rounds/"]
 
 

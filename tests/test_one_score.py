@@ -207,10 +207,10 @@ def test_what_keeps_sums_is_not_too_much(own, train, monkeypatch) -> None:
     ("score", "says"),
     [
         ("full", "full is a metric whose batches cannot be merged: RuntimeError: .*; give a function of outputs"),
-        ("averaged", r"averaged is a metric whose batches cannot be merged: apart they give .*, at once .*; give"),
+        ("averaged", r"averaged is a metric whose batches cannot be merged: the batches give .*, all examples at once .*; give"),
         ("classes", r"classes must compute one number, not a tensor \(10,\); choose its average"),
-        ("seconds", "two numbers would be called 'seconds', of scores and those of rounds; rename one"),
-        ("loss", "two numbers would be called 'loss', of scores and those of rounds; rename one"),
+        ("seconds", "a score has the name of another number of rounds, 'seconds'; rename it"),
+        ("loss", "a score has the name of another number of rounds, 'loss'; rename it"),
     ],
 )
 def test_a_score_that_has_no_one_number_is_refused_at_the_start(own, train, score: str, says: str) -> None:

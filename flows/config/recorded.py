@@ -51,7 +51,7 @@ def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str,
     root = root or default_root()
     stored = open_stored(run, root)
     if stored.algorithm == "merge":
-        raise UsageError(f"{stored.name} is a merge, which has nothing to go on with; merge again instead")
+        raise UsageError(f"{stored.name} is a merge and has no rounds to go on with; merge again")
     if changes.get("rounds", stored.done) < stored.done:
         raise UsageError(f"{stored.name} has {stored.done} rounds already; give --rounds a larger number")
     return recorded_config(stored, root, trust, changes)
@@ -76,7 +76,7 @@ def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mappi
     Raises `UsageError` for a merge, and for foreign code that the changes do not replace, without `trust`.
     """
     if run.algorithm == "merge":
-        raise UsageError(f"{run.name} is a merge, which no rounds have led to; name a run that was trained")
+        raise UsageError(f"{run.name} is a merge, and no rounds led to it; name a run that was trained")
     recorded = {name: value for name, value in run.config.items() if name in Experiment.model_fields}
     check_trust(run, root, trust, Experiment(**recorded), BUILT_IN.keys() - changes.keys())
     return {**recorded, **changes}

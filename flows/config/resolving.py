@@ -241,7 +241,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     """
     if not algorithm.when.asynchronous:
         if config.order or config.speeds:
-            raise UsageError("order and speeds are of updates that arrive one by one; choose such an algorithm")
+            raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
         return _filled(config, evaluate_every=1, keep="all")
     in_flight = config.drawn.size if config.drawn else config.partitions
     more = "a larger cohort" if config.drawn else "more partitions"
@@ -282,7 +282,7 @@ def _check_speeds(config: TrainConfig) -> None:
     if config.speeds is None:
         return
     if config.order and config.order.startswith(RECORDED):
-        raise UsageError("speeds are of a seeded order, and this one is recorded; leave one of them out")
+        raise UsageError("speeds decide a seeded order, and this order is recorded; leave one of them out")
     if len(config.speeds) != config.partitions or not all(0 < speed < inf for speed in config.speeds):
         raise UsageError(f"speeds needs {config.partitions} numbers above 0, one for each partition")
 

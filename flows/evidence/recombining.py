@@ -55,7 +55,7 @@ class RecombineConfig(Parts, OfRun):
     @model_validator(mode="after")
     def _one_is_kept(self) -> RecombineConfig:
         if self.name is not None and self.round is None:
-            raise ValueError("one round can be kept as a run, since each is reduced on its own; say which")
+            raise ValueError("a new run stores the result of one round; give round")
         return self
 
 
@@ -162,11 +162,11 @@ def _check_without(run: StoredRun, rounds: tuple[int, ...], without: tuple[int, 
         accepted = run.round(number).commit.accepted
         left = set(accepted) - set(without)
         if len(left) < quorum and not without:
-            raise UsageError(f"round {number} accepted {len(left)} updates, and {quorum} must be; name another")
+            raise UsageError(f"round {number} accepted {len(left)} updates, the quorum is {quorum}; name another")
         if len(left) < quorum:
             raise UsageError(
                 f"round {number}: without {listed(without)} there are {len(left)} of {len(accepted)} accepted "
-                f"updates left, and {quorum} needed; leave out fewer"
+                f"updates left, and the quorum is {quorum}; leave out fewer"
             )
 
 

@@ -67,7 +67,7 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     The examples are split into `blocks`. Raises `UsageError` if neither data nor the inputs' shape are given.
     """
     if config.model is None:
-        raise UsageError("which model? give --model FILE.py:function, or one of " + ", ".join(MODELS))
+        raise UsageError("no model is named; give --model FILE.py:function, or one of " + ", ".join(MODELS))
     if config.data is None:
         return _without_data(config, config.model)
     each = config.data if isinstance(config.data, tuple) else ()

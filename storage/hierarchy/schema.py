@@ -160,7 +160,7 @@ class Schema:
     shard: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)] = 1
 
     def sharded(self, processes: int = 1) -> Schema:
-        """The same schema with as few files as are good for so many processes that write them.
+        """The schema with as few files as suit so many processes that write them.
 
         Of the sizes from the least to twice that, it has the one with which partitions are most often halved into
         whole shards: a block that is such a part sends a single vector to the reduce.

@@ -27,7 +27,7 @@ MOST = 1 << 58
 
 
 def checked_schema(value: Any) -> Schema:
-    """The schema of a JSON value; raises `ValueError` where it is none that a run can have.
+    """The schema of a JSON value; raises `ValueError` where no run can have it.
 
     Reasons are names that cannot be paths or that clash, and impossible dtypes, shapes and numbers of partitions.
     """
@@ -36,7 +36,7 @@ def checked_schema(value: Any) -> Schema:
     for spec in (*layout.params, *layout.buffers, *layout.frozen, *schema.matches):
         stored = RAW.get(spec.dtype, spec.dtype)
         if stored not in np.sctypeDict or np.dtype(stored).name != stored or np.dtype(stored).kind not in "biufc":
-            raise ValueError(f"{_quoted(spec.name)} has the type {_quoted(spec.dtype)}, which is none of numbers")
+            raise ValueError(f"{_quoted(spec.name)} has the type {_quoted(spec.dtype)}, which is not of numbers")
         if len(spec.shape) > AXES or min(spec.shape, default=0) < 0 or math.prod(spec.shape) > MOST:
             raise ValueError(f"{_quoted(spec.name)} has the shape {_quoted(spec.shape)}, which no tensor has")
     if schema.shard > schema.largest_shard:
@@ -45,7 +45,7 @@ def checked_schema(value: Any) -> Schema:
     names = {spec.name for spec in (*layout.params, *layout.buffers, *layout.frozen)}
     for _, name in layout.aliases:
         if name not in names:
-            raise ValueError(f"a tensor is tied to {_quoted(name)}, which there is not")
+            raise ValueError(f"a tensor is tied to {_quoted(name)}, which is no tensor of the network")
     return schema
 
 
@@ -66,7 +66,7 @@ def _check_paths(schema: Schema) -> None:
 
 
 def _count(schema: Schema) -> int:
-    """How many arrays the schema means to have. A dict by path has fewer where two paths are equal."""
+    """The number of arrays of a schema. A dict by path has fewer where two paths are equal."""
     layout = schema.layout
     tensors = len(layout.params) * (1 + len(schema.memory)) + len(layout.buffers) + len(layout.frozen)
     vectors = len(vector_sizes(layout.params)) * (1 + len(schema.extras) + len(schema.carry)) + len(

@@ -129,14 +129,14 @@ class CommitLog:
         """Raise `ValueError` for a record that names rounds, partitions or tensors that the run does not have."""
         in_flight = commit.server.in_flight if commit.server else {}
         if commit.round != round:
-            raise ValueError(f"it is of round {commit.round}")
+            raise ValueError(f"it is the record of round {commit.round}")
         if max([*commit.carry_from.values(), *commit.begins]) > round:
-            raise ValueError("it tells of rounds to come")
+            raise ValueError("it names rounds after its own")
         check_names(commit)
         if max([0, *commit.updates, *commit.carry_from, *in_flight]) >= self.schema.partitions:
-            raise ValueError(f"it tells of a partition that is none of {self.schema.partitions}")
+            raise ValueError(f"it names a partition beyond the {self.schema.partitions} of the run")
         if commit.tensors.keys() != self._tensors:
-            raise ValueError("it tells of other tensors than the run has")
+            raise ValueError("it names other tensors than the run has")
 
     def commit(self, at: int | Commit) -> Commit:
         """The record of a round by its number; a commit is returned unchanged."""

@@ -46,7 +46,7 @@ NOTHING_COPIED = Copied(-1, "", {})
 
 
 def read_statement(log: CommitLog) -> Copied:
-    """What the file says, whether the record that it names is there or not; raises `StoreDamaged`."""
+    """The content of the file, even if the record that it names is missing; raises `StoreDamaged`."""
     content = log.place.read(KEY, most=LARGEST)
     if content is None:
         return NOTHING_COPIED
@@ -60,14 +60,14 @@ def read_statement(log: CommitLog) -> Copied:
 
 
 def read_copied(log: CommitLog) -> Copied:
-    """Up to which round the arrays are copies; raises `StoreDamaged` where the file is, or is of another history.
+    """The last round that the arrays copy; raises `StoreDamaged` for a damaged file, or one of another history.
 
     `NOTHING_COPIED` where it is missing, or where the record that it names is damaged or lost.
     """
     copied = read_statement(log)
     link = log.whole(copied.round)
     if link is not None and link.chain != copied.chain:
-        raise StoreDamaged(f"{log.place}/{KEY}: it is of another history")
+        raise StoreDamaged(f"{log.place}/{KEY}: it belongs to another history")
     return copied if link else NOTHING_COPIED
 
 

@@ -125,16 +125,16 @@ def check_pruned(log: CommitLog) -> None:
     try:
         commit, chain = log.read(newest), log.chain(newest)
     except RoundMissing as error:
-        raise StoreDamaged(f"{log.place}/{KEY}: round {newest}, which it tells of, has no record") from error
+        raise StoreDamaged(f"{log.place}/{KEY}: it names round {newest}, which has no record") from error
     except StoreDamaged:
         return
     if chain != record.chain:
-        raise StoreDamaged(f"{log.place}/{KEY}: it is of another history")
+        raise StoreDamaged(f"{log.place}/{KEY}: it belongs to another history")
     carried = all(pruned.has_update(round, partition) for partition, round in commit.carry_from.items())
     # The newest state is stored, or else all updates from which it can be recomputed.
     again = all(map(pruned.has_update, range(base_of(log, pruned, newest) + 1, newest + 1)))
     if not (carried and again and pruned.has_state(0) and pruned.has_state(newest)):
-        raise StoreDamaged(f"{log.place}/{KEY}: it tells that went what no pruning lets go")
+        raise StoreDamaged(f"{log.place}/{KEY}: it names as pruned what no pruning deletes")
 
 
 def _read(log: CommitLog) -> tuple[Pruned, PrunedRecord | None]:
@@ -145,7 +145,7 @@ def _read(log: CommitLog) -> tuple[Pruned, PrunedRecord | None]:
     try:
         record = unsealed(PrunedRecord, content)
         if record.run != log.run:
-            raise ValueError("it is of another run")
+            raise ValueError("it belongs to another run")
         states, updates = (_rounds(each, record.newest) for each in (record.states, record.updates))
         return Pruned(states, updates, frozenset(record.carried)), record
     except ValueError as error:
@@ -179,5 +179,5 @@ def _rounds(value: Sequence[tuple[int, int]], newest: int) -> frozenset[int]:
     """The rounds of spans (first, last); raises `ValueError` unless spans ascend and end by the newest round."""
     ends = [end for span in value for end in span]
     if ends != sorted(ends) or ends[-1:] > [newest]:
-        raise ValueError("it tells of rounds to come, or twice of one")
+        raise ValueError("it names rounds after its own, or one twice")
     return frozenset(round for first, last in value for round in range(first, last + 1))

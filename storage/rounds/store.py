@@ -105,7 +105,7 @@ class RoundStore:
         try:
             checked_schema(schema.to_json())
         except ValueError as error:
-            raise UsageError(f"the network cannot be kept: {error}; rename what is called so") from error
+            raise UsageError(f"the network cannot be stored: {error}; rename the tensor") from error
         kinds = {"version": VERSION, "digest": ALGORITHM, "coordinates": "committed"}
         root = {**kinds, "schema": schema.to_json(), **attributes}
         try:

@@ -139,7 +139,7 @@ def update_divergence(rounds: Sequence[StoredRound], partitions: int) -> pd.Data
     import pandas as pd
 
     if partitions > COMPARED:
-        raise UsageError(f"of {partitions:,} partitions no table is made; compare single updates of a round")
+        raise UsageError(f"{partitions:,} partitions are too many for a table; compare single updates of a round")
     columns = pd.MultiIndex.from_product([MEASURES, range(partitions)], names=["measure", "partition"])
     index = pd.Index([round.number for round in rounds], name="round")
     table = pd.DataFrame(float("nan"), index, columns)

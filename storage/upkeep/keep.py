@@ -49,7 +49,7 @@ class Keep(ABC):
         if (kind := POLICIES.get(name)) is None:
             close = near(name, POLICIES)
             hint = f"did you mean {close[0]}?" if close else f"there are {policies_spelled()}"
-            raise UsageError(f"keep {text!r}: nothing is kept so; {hint}")
+            raise UsageError(f"keep {text!r} is no policy; {hint}")
         if len(numbers) != len(fields(kind)) or not all(re.fullmatch("0*[1-9][0-9]{0,8}", n) for n in numbers):
             how = f"{kind.spelling()} with a number of rounds, 1 or more" if fields(kind) else f"{name} alone"
             raise UsageError(f"keep {text!r}: give {how}")

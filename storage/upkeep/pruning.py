@@ -83,7 +83,7 @@ def _goes(store: RoundStore, keep: Keep, newest: Commit) -> LetGo:
 
 
 def _going(store: RoundStore, pruned: Pruned) -> Iterator[tuple[int, int]]:
-    """The round of each file that is pruned, as a whole or in part, and how many bytes less there will be."""
+    """The round of each file that is pruned, as a whole or in part, and the number of bytes that this frees."""
     for key, size in store.place.sizes().items():
         if found := array_of(store.tensors.arrays, key):
             spec, numbers = found

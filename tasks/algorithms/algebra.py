@@ -46,7 +46,7 @@ Node = Any
 
 
 class Part(Protocol):
-    """What map, reduce and apply have in common; one's own inherit one of these three."""
+    """What map, reduce and apply have in common. A part of the user's own inherits one of the three."""
 
     either: ClassVar[tuple[str, ...]] = ()
     """Options of which only one may be given; a given one overrides the default of the other."""
@@ -60,7 +60,7 @@ class Part(Protocol):
         return False
 
     def bound(self, objective: Any, partitions: Any) -> Self:
-        """This part as it is bound to a run's networks and partitions before round 1; by default the same."""
+        """The part, bound to a run's networks and partitions before round 1; by default the part itself."""
         return self
 
 

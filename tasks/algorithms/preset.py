@@ -75,7 +75,7 @@ class Preset:
     defaults: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
     def with_parts(self, named: Mapping[str, str | Code | None]) -> Preset:
-        """The same with other parts in place of its own, by kind, which have their own defaults.
+        """The preset with other parts, by kind. Each new part has its own defaults.
 
         Raises `UsageError`, `CodeError`.
         """

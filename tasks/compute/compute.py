@@ -58,7 +58,7 @@ class Compute:
         if self.ranks == 1 and (self.units or self.hybrid):
             raise UsageError("units and hybrid say what ranks share: give ranks, 2 or more")
         if self.ranks > 1 and self.stacked > 1:
-            raise UsageError(f"stacked = {self.stacked} is for networks of one process; leave it out, or ranks")
+            raise UsageError(f"stacked = {self.stacked} trains networks in one process; leave it out, or ranks")
         if self.precision == "fp16" and self.stacked > 1:
             raise UsageError("precision fp16 is for networks that are trained alone; leave it out, or stacked")
         if self.compiled and (self.ranks > 1 or self.stacked > 1):

@@ -104,7 +104,7 @@ class Scaled(Map):
 
     @property
     def unit_slots(self) -> tuple[str, ...]:
-        """Those of the map: the scaler's two numbers have no such order."""
+        """The map's slots in the order of units. The scaler's two numbers have no such order."""
         return self.map.unit_slots
 
     @property

@@ -60,6 +60,6 @@ def partition() -> CurrentPartition:
     current = CURRENT.get()
     if current is None:
         raise UsageError(
-            "rw.partition() is for code that is called for one partition, and this is for all or several"
+            "rw.partition() needs code that is called for one partition, and this code is called for several"
         )
     return replace(current, options=copy.deepcopy(current.options))

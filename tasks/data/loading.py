@@ -61,7 +61,7 @@ class Loader:
 
 
 def _begin_process() -> None:
-    """Let this process of a loader end when that of the map dies, and not by Ctrl-C, which is that one's."""
+    """Let this process of a loader end when the process of the map dies. Ctrl-C ends the map's process alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -77,7 +77,7 @@ _loaders: MutableMapping[int, Loader] = WeakValueDictionary()
 
 
 def forget_loaders() -> None:
-    """Have new processes read ahead, since the present ones hold what they have opened."""
+    """Have new processes read ahead. The present ones hold the files that they have opened."""
     _loaders.clear()
 
 

@@ -47,7 +47,7 @@ class File:
     version: str
 
     def check(self) -> None:
-        """Raise `DataError` if the file is gone, or is another one than the one that was found."""
+        """Raise `DataError` if the file is gone or has changed since it was found."""
         if file_at(self.address, self.name) != self:
             raise DataError(f"{self.address} has changed since it was opened; restore it and resume the run")
 

@@ -109,7 +109,7 @@ class GraphExecutor:
                 return
 
     def _compute(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
-        """Yield the commits of rounds, which may end before the last one; see `_despite_losses`."""
+        """Yield the commits of rounds, of which the last ones may be missing; see `_despite_losses`."""
         job = job.run_by("graph")
         if job.work.algorithm.when.asynchronous:
             return self._serve(job, rounds)

@@ -57,7 +57,7 @@ def commit_and_hold(job: Job, after: Outcome, scored: Any, previous: Commit | No
 
 
 def read_or_held(job: Job, round: int) -> Outcome:
-    """The outcome of a committed round: what this process holds of it, else read from the store and verified."""
+    """The outcome of a committed round, which this process holds, or reads from the store and verifies."""
     return _committed.pop((job.attempt.token, round), None) or read_outcome(job, round)
 
 

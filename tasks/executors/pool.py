@@ -102,7 +102,7 @@ class WorkerPool:
         return self.workers if self.blind else []
 
     def leave_out_blind(self, job: Job | None, error: StoreError) -> None:
-        """Use those workers no more that cannot read or write the store, and notify of each.
+        """Leave out the workers that cannot read or write the store, and notify of each.
 
         Raises the `error` of a step if all can, or if none can.
         """

@@ -131,7 +131,7 @@ class RanksExecutor(GraphExecutor):
             time.sleep(LOOK_SECONDS)
 
     def _by_ranks(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """The commits of the running ranks; of new ones if workers have come or gone, or none are running."""
+        """Yield the commits of the running ranks, or of new ranks if workers came or went or none are running."""
         spread = self.pool.spread(job.run_by("ranks"), ranks=job.ranks)
         if self._running is None or not self._running.goes_on(spread, first - 1, self.pool.workers):
             self.end()
@@ -162,7 +162,7 @@ class RanksExecutor(GraphExecutor):
         if self.choosing:
             return True
         raise ClusterError(
-            "the cluster speaks encrypted, and ranks on several machines do not: give --executor graph, "
+            "the cluster encrypts its messages, and ranks on several machines do not; give --executor graph, "
             "or --plain-ranks where nobody else is on their network"
         )
 

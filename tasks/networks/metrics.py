@@ -71,7 +71,7 @@ def check_merging(score: Code, outputs: torch.Tensor, targets: torch.Tensor) -> 
         apart = merged(score, [updated(score, *batch) for batch in batches])
     same = math.isclose(once, apart, rel_tol=1e-3, abs_tol=1e-6)
     if not (same or (math.isnan(once) and math.isnan(apart))):
-        raise _unmerged(score, f"apart they give {apart:.4g}, at once {once:.4g}")
+        raise _unmerged(score, f"the batches give {apart:.4g}, all examples at once {once:.4g}")
 
 
 def _unmerged(score: Code, reason: str) -> ModelError:

@@ -63,5 +63,5 @@ def with_output(given: Any, output: torch.Tensor) -> Any:
 
 
 def member(given: Any, name: str) -> Any:
-    """The part of this name of what a network gives, such as ``logits``; None without one."""
+    """The part of a network's outputs that has this name, such as ``logits``; None if there is none."""
     return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)

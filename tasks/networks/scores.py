@@ -64,7 +64,7 @@ class LabelRule:
         return targets[:, 1:] if self.shifted else targets
 
     def counted(self, targets: Tensors) -> int:
-        """Over how many items of targets (examples, *) a loss of one's own is a mean."""
+        """The number of items of targets (examples, *) over which a loss of the user's own is a mean."""
         if not self.by_label:
             return len(first_tensor(targets))
         return int((self.labels(targets) != IGNORED).sum())

@@ -20,7 +20,9 @@ _most: ContextVar[int | None] = ContextVar("most", default=None)
 
 
 class TooLarge(BaseException):
-    """A network has more parameters than this process is to build. Users' code catches no such exceptions."""
+    """Raised for a network with more parameters than this process may build. It is no `Exception`, so that users'
+    code does not catch it.
+    """
 
 
 class _NoneLarger(TorchFunctionMode):

@@ -27,7 +27,7 @@ ALONE = 1 << 5
 
 
 def in_pieces(function: Callable[..., torch.Tensor], *vectors: torch.Tensor) -> torch.Tensor:
-    """What a function of each element alone makes of vectors (*, element), a vector (element,), piece by piece.
+    """Compute a function of each element alone of vectors (*, element), piece by piece: a vector (element,).
 
     It has the bits of one call, whatever the number of threads that compute the pieces of a large vector. These
     need no more memory than the result.

@@ -30,7 +30,7 @@ def hooked(new: nn.Parameter, old: nn.Parameter) -> nn.Parameter:
 
 
 def spectral_norms(network: nn.Module) -> Iterator[tuple[nn.Module, list[torch.Tensor], Callable[[], object]]]:
-    """The spectral norms of a network: what is to be in training mode, two vectors, and what iterates these."""
+    """Yield a network's spectral norms: the module to train, its two vectors, and a step of their iteration."""
     for module in network.modules():
         for name, parts in getattr(module, "parametrizations", {}).items():
             for part in parts:

@@ -12,7 +12,7 @@ from importlib import import_module
 
 @contextmanager
 def kept(own: bool = False) -> Iterator[None]:
-    """Within, no garbage is collected.
+    """A context in which no garbage is collected.
 
     In a process of our `own` the collector never looks through what is there at the end. A process that was ours
     once stays so, whatever later calls say.

@@ -56,7 +56,7 @@ def find(what: str, text: str, table: Table, *others: str) -> tuple[Entry, str]:
 
 
 def make(what: str, text: str, table: Table) -> Any:
-    """What an entry makes of ``name:argument:argument``, each of the type that is annotated; `UsageError`."""
+    """Make the object of ``name:argument``, with arguments of the annotated types; raises `UsageError`."""
     name, *given = text.split(":")
     if name not in table:
         raise unknown(what, text, spelled(table))
@@ -71,7 +71,7 @@ def make(what: str, text: str, table: Table) -> Any:
 
 
 def make_own(what: str, code: Code, base: type) -> Any:
-    """A part that the user's code is, or gives when it is called; raises `CodeError`, `UsageError`."""
+    """The part that the user's code is, or that it returns when called; raises `CodeError`, `UsageError`."""
     part = code.load()
     if base not in type(part).__mro__:
         with failing_as(lambda error: CodeError(f"{code.reference} failed with {located(error)}")):
@@ -84,7 +84,7 @@ def make_own(what: str, code: Code, base: type) -> Any:
 
 
 def unknown(what: str, value: str, names: Iterable[str]) -> UsageError:
-    """The error for a name that is in no table, with the nearest and all that are."""
+    """The error for an unknown name, which says the nearest name and all names of the table."""
     names = list(names)
     meant = near(value.partition(":")[0], [name.partition(":")[0] for name in names])
     hint = f"did you mean {meant[0]}? There" if meant else "there"

@@ -89,7 +89,7 @@ def test_numbers_that_no_run_has_are_named(base, tmp_path: Path) -> None:
         "partitions-10^12": "schema: partitions: Input should be less than or equal to 1048576",
         "score-x": "commits/2.json is no commit record: score.loss: Input should be a valid number",
         "created-1e300": "created: Input should be less than 9000000000",
-        "update-of-partition-2": "it tells of a partition that is none of 2",
+        "update-of-partition-2": "it names a partition beyond the 2 of the run",
         "commits-missing": "has no committed round",
     }
     for name, line in said.items():

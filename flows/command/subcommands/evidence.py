@@ -60,7 +60,7 @@ def recombine_command(
 ) -> None:
     """Reduce stored rounds again, without training, and compare with what they were."""
     if every == (round is not None):
-        raise UsageError("which rounds? give --round R, or --all")
+        raise UsageError("no round is named; give --round R, or --all")
     which = None if round is None else which_round(round)
     config = RecombineConfig(run=run, round=which, name=save, trust=trust, **options)
     from roundweave.flows.evidence.recombining import recombine

@@ -62,7 +62,7 @@ def _named(round: str, out: str | None, root: str | None) -> tuple[Run, WhichRou
     if named is None:
         raise UsageError(f"{round} is no round; name one, as {round.partition('@')[0]}@last")
     if out is not None:
-        raise UsageError(f"--out is where a tracker ({', '.join(TRACKERS)}) puts a run; --to names the file")
+        raise UsageError(f"--out says where a tracker ({', '.join(TRACKERS)}) stores a run; give a file by --to")
     return open_run(named[0], root), named[1]
 
 

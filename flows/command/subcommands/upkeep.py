@@ -73,7 +73,7 @@ def prune_command(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Let go of the tensors of rounds; their records and numbers stay, and what going on needs."""
+    """Delete tensors of rounds; their records and numbers stay, and all that resuming needs."""
     stored = open_stored(run, root)
     goes = prune_run(_store(stored), Keep.of(keep), dry_run)
     went = "would go" if dry_run else "went"
@@ -88,7 +88,7 @@ def cp_command(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Copy a run, then verify the copy, which is there at once, or not at all."""
+    """Copy a run and verify the copy, which appears whole or not at all."""
     stored = open_stored(run, root)
     where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
     with _bar("copying") as step:

@@ -76,7 +76,7 @@ def _coordinates(audit: Audit) -> None:
     def count(index: int) -> None:
         first = index * spec.chunks[0]
         if not np.array_equal(_stored(audit, spec, index), np.arange(first, first + spec.chunks[0])):
-            raise StoreDamaged("it does not count the rounds")
+            raise StoreDamaged("its values are not the numbers of the rounds")
 
     for index in range(-(-spec.shape[0] // spec.chunks[0])):
         audit.check(chunk_key(spec, (index,)), partial(count, index))

@@ -215,7 +215,7 @@ class LocalSteps(LocalSgd):
                 )
 
     def _check_own(self, label: str) -> None:
-        """Refuse what the user's function decides. A default learning rate becomes 1, times which its own go."""
+        """Refuse options that the user's function decides. A default learning rate becomes 1, a factor."""
         names = ("momentum", "nesterov", "optimizer_options", "no_decay_on")
         if given := [name for name in names if getattr(self, name)]:
             raise UsageError(f"optimizer {label} decides about {', '.join(given)} itself; leave that out")
@@ -301,7 +301,7 @@ class LocalSteps(LocalSgd):
         if self.optimizer_state == "fresh":
             return Stepper(trained, self.clip_norm, optimizer)
         if self.slots is None:
-            raise UsageError("what the optimizer keeps is not known yet: call the map's `bound` first")
+            raise UsageError("the map does not know its optimizer's state yet: call its `bound` first")
         kept = (optimizer, self.slots, trained, objective.layout.params)
         set_state(*kept, carry)
         return Stepper(trained, self.clip_norm, optimizer, partial(state_of, *kept))

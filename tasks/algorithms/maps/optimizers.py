@@ -88,8 +88,8 @@ def check_optimizer(kind: type[torch.optim.Optimizer]) -> None:
     closure = inspect.signature(kind.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise UsageError(
-            f"optimizer {kind.__name__} computes the loss several times a step, which a batch has one of; use "
-            "another"
+            f"optimizer {kind.__name__} computes the loss several times in a step, and a map computes it once; "
+            "use another"
         )
 
 

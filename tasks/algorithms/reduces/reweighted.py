@@ -111,7 +111,7 @@ class Fair(Reweighted):
         """L, and what it adds to the divisor, both in units of F^q."""
         loss, lipschitz = update.metrics["start_loss"], 1 / update.metrics["rate"]
         if not 0 <= loss < math.inf:
-            raise UsageError(f"q-FedAvg raises losses to a power, and one is {loss}; give another loss")
+            raise UsageError(f"q-FedAvg takes powers of losses, and the loss {loss} has none; give another loss")
         if not self.q:
             return lipschitz, lipschitz, 0.0
         if not loss:

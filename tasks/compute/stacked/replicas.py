@@ -150,7 +150,7 @@ def _check_agreement(
     replica = torch.cat([_gradient(network.trained[name])[0].flatten() for name in own])
     rounded = torch.bfloat16 if objective.precision == "bf16" else single.dtype
     if (replica - single).norm() > single.norm() * torch.finfo(rounded).eps ** 0.5:
-        raise refusal(objective, "the gradient of one is another one than alone")
+        raise refusal(objective, "the gradient of a replica differs from the one that it has alone")
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:

@@ -137,7 +137,7 @@ class Zarr(Source):
         with reading(self.address, "a zarr group"):
             arrays = dict(zarr.open_group(**place, mode="r").arrays())
         if missing := [name for name in ("inputs", "targets") if name not in arrays]:
-            raise DataError(f"{self.address} has no array {missing[0]}, but: {', '.join(arrays)}; name it so")
+            raise DataError(f"{self.address} has no array {missing[0]}; it has {', '.join(arrays)}")
         inputs, targets = (_chunked(self.address, arrays[name], files) for name in ("inputs", "targets"))
         stored = arrays["inputs"].shards or arrays["inputs"].chunks
         return Dataset(_reader(inputs, targets, files, self.hash_data, stored[0]))

@@ -189,7 +189,7 @@ class Columns(Items):
         """The examples at some rows, int64 (row,), with inputs as `joined` gives them."""
         columns = self._at(rows)
         if len(columns) < 2:
-            raise DataError(f"{self.name}: of the columns {[*columns]} inputs and targets need one each")
+            raise DataError(f"{self.name} needs a column of inputs and one of targets, and has {[*columns]}")
         for key, column in columns.items():
             if np.asarray(column).dtype.kind not in "biuf":
                 raise DataError(f"{self.name}: column {key!r} holds no numbers of one shape; code it or remove it")

@@ -72,7 +72,7 @@ def connect(
     """
     current = _current_client()
     if private and (scheduler is not None or current is not None):
-        raise ClusterError("--private is for a local cluster; one's own is as private as TLS makes it")
+        raise ClusterError("--private protects a local cluster, and TLS protects one of your own; leave it out")
     with ExitStack() as stack:
         if scheduler is not None:
             # Else Dask tells of a scheduler that is gone in 30 lines, before our own.

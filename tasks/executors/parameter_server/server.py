@@ -92,7 +92,7 @@ class ParameterServer:
             self._versions[version] = self._submit("read", version, None, read_version, version)
 
     def settle(self, arrived: Collection[int] = ()) -> None:
-        """Forget what partitions pushed that sit out, once it is committed: the store has what they carry."""
+        """Forget the committed pushes of partitions that sit out. The store has what they carry."""
         self._before = {p: ref for p, ref in self._before.items() if p in self.in_flight or p in arrived}
 
     def begin(self, partitions: Sequence[int], block: int = 0) -> Result:

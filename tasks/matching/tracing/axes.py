@@ -186,7 +186,7 @@ def unify(left: Atom, right: Atom) -> None:
     If their groupings of units do not fit one another, both are pinned.
     """
     if left.size != right.size:
-        raise AxesMismatch(f"axes of {left.size} and {right.size} units are paired")
+        raise AxesMismatch(f"an operation pairs axes of {left.size} and {right.size} units")
     mine, others = left.segments, right.segments
     while mine and others:
         small, large = sorted((mine, others), key=lambda segments: _size(segments[0]))

@@ -87,7 +87,7 @@ def _check_names(objective: Objective) -> None:
     scores = (score if isinstance(score, str) else score.name for score in objective.scores or ())
     names = ["loss", *COLUMNS, *scores]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ModelError(f"two numbers would be called {twice[0]!r}, of scores and those of rounds; rename one")
+        raise ModelError(f"a score has the name of another number of rounds, {twice[0]!r}; rename it")
 
 
 def _shapes(inputs: Tensors) -> str:

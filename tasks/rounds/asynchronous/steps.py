@@ -101,7 +101,7 @@ def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[P
     when, round = rules(work), before.state.round + 1
     server = server_before(work, before.server)
     if unknown := sorted({each.partition for each in pushed} - server.in_flight.keys()):
-        raise RoundFailed(f"round {round}: nothing of partition {unknown[0]} was in flight; restore its record")
+        raise RoundFailed(f"round {round}: partition {unknown[0]} had no push in flight; restore its record")
     records = {each.partition: _judged(when, server, each) for each in pushed}
     accepted = {
         each.partition: _scaled(each.update, when.factor(_staleness(records[each.partition])))

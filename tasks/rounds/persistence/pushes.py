@@ -84,7 +84,7 @@ def serve_rounds(
 
 
 def newest(job: Job, outcomes: Version) -> Version:
-    """The last outcome alone: a task of its own, so that who fetches it does not get those before, too."""
+    """The last outcome. It is a task of its own, so that its reader does not get the earlier outcomes, too."""
     return outcomes[-1:]
 
 

@@ -143,7 +143,7 @@ BAD = {
     ("export", "first@2", "--to", "no/model.pt"): "there is no folder no; make it first",
     ("export", "first@2", "--to", "tensorbord"): "a checkpoint ends in|did you mean tensorboard",
     ("export", "first@2", "--to", "mlflow"): "mlflow takes a whole run, not first@2; name the run alone",
-    ("export", "first@2", "--to", "model.pt", "--out", "x"): "--out is where a tracker",
+    ("export", "first@2", "--to", "model.pt", "--out", "x"): "--out says where a tracker",
     ("export", "frist@2", "--to", "model.pt"): "no run 'frist' under .*; did you mean first",
     ("report", "first", "--out", "run.txt"): "a report ends in .html",
     ("report", "none", "--out", "run.html"): "no run 'none' under",

@@ -111,7 +111,7 @@ BAD = {
     "other architecture": (["mlp0@-1", "cnn0@-1"], 1, "cnn0@-1 lacks 'fc1.weight'"),
     "other options": ([*MLPS, "--model-options", '{"hidden": 32}'], 1, "mlp0@-1: 'fc1.weight' is float of shape"),
     # What the network is.
-    "no model": (["{work}/good.pt", "{work}/good.pt"], 2, "which model? give --model"),
+    "no model": (["{work}/good.pt", "{work}/good.pt"], 2, "no model is named; give --model"),
     "unknown model": ([*MLPS, "--model", "mpl"], 2, "unknown model 'mpl'; did you mean mlp?"),
     "bad options": ([*MLPS, "--model-options", "hidden"], 2, "must be a JSON object"),
     "no such function": ([*SMALL[:2], "--model", "{work}/mine.py:nothing"], 2, "the file has no such function"),
@@ -316,7 +316,7 @@ def test_units_for_people(capsys, work, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        ([], 2, "which model? give --model"),
+        ([], 2, "no model is named; give --model"),
         (["--model", "mpl"], 2, "unknown model 'mpl'; did you mean mlp?"),
         (["--model", "mlp"], 2, "give --data, or --input"),
         (["--model", "mlp", "--input", "x"], 2, "--input 'x' is no shape"),

@@ -83,7 +83,7 @@ def test_rm_deletes_no_run_through_a_link(first, capsys, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("prune", "first", "--keep", "lats:3"), "keep 'lats:3': nothing is kept so; did you mean last?"),
+        (("prune", "first", "--keep", "lats:3"), "keep 'lats:3' is no policy; did you mean last?"),
         (("cp", "frist", "elsewhere"), "did you mean first?"),
         (("rm", "frist", "--yes"), "did you mean first?"),
         (("verify", "nowhere"), "no run 'nowhere' under "),

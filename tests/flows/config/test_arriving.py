@@ -44,17 +44,17 @@ SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
         ({"speeds": "1,1,1,inf"}, "speeds needs 4 numbers above 0, one for each partition"),
         (
             {"speeds": "1,1,1,1", "order": "recorded:other"},
-            "speeds are of a seeded order, and this one is recorded; leave one of them out",
+            "speeds decide a seeded order, and this order is recorded; leave one of them out",
         ),
         ({"order": "sorted"}, "'sorted' is no order of arrival; there are seeded and recorded:RUN"),
         ({"order": "recorded:"}, "recorded needs a run: recorded:RUN"),
         (
             {"algorithm": "sync_sgd", "order": "seeded"},
-            "order and speeds are of updates that arrive one by one; choose such an algorithm",
+            "order and speeds need an algorithm whose updates arrive one by one",
         ),
         (
             {"algorithm": "sync_sgd", "speeds": "1,1,1,1"},
-            "order and speeds are of updates that arrive one by one; choose such an algorithm",
+            "order and speeds need an algorithm whose updates arrive one by one",
         ),
         (
             {"algorithm": "downpour", "fetch_every": 3, "push_every": 2},

@@ -305,9 +305,9 @@ SGD = ["--round", "2", "--apply", "sgd", "--apply-options"]
         (["--round", "0"], 2, "round 0 is the initial state"),
         (["--round", "7"], 1, "no committed round 7"),
         (["--round", "second"], 2, "'second' is no round; give its number"),
-        ([], 2, "which rounds? give --round R, or --all"),
-        (["--round", "2", "--all"], 2, "which rounds? give --round R, or --all"),
-        (["--all", "--save", "x"], 2, "one round can be kept as a run"),
+        ([], 2, "no round is named; give --round R, or --all"),
+        (["--round", "2", "--all"], 2, "no round is named; give --round R, or --all"),
+        (["--all", "--save", "x"], 2, "a new run stores the result of one round; give round"),
         (["--round", "2", "--save", "run"], 2, "exists already; keep the round under another name"),
     ],
 )

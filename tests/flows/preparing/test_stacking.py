@@ -75,7 +75,7 @@ def test_partitions_that_are_loaded_where_they_are_mapped_are_stacked_as_well(tr
         ({"stacked": 8, "algorithm": "diloco"}, "not for map .*optimizer='AdamW'"),
         ({"stacked": 8, "model_options": {"dropout": 0.5}}, "mlp cannot be stacked: it draws random numbers"),
         ({"stacked": 8, "model": "cnn", "model_options": {}}, "changes its buffer norm1.running_mean"),
-        ({"stacked": 8, "ranks": 2}, "stacked = 8 is for networks of one process; leave it out, or ranks"),
+        ({"stacked": 8, "ranks": 2}, "stacked = 8 trains networks in one process; leave it out, or ranks"),
         ({"stacked": 0}, "stacked"),
         (
             {"stacked": 8, "split": "dirichlet_by_class:0.5", "resplit_every": 1},

@@ -112,7 +112,7 @@ def test_what_is_kept_may_change_when_a_run_goes_on(train, fields) -> None:
 
 
 def test_what_is_kept_is_checked_before_anything_is_done(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="keep 'lst:3': nothing is kept so; did you mean last"):
+    with pytest.raises(UsageError, match="keep 'lst:3' is no policy; did you mean last"):
         TrainConfig(keep="lst:3")
     assert TrainConfig(keep=" last:03").keep == "last:3"
 

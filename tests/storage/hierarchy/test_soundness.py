@@ -98,7 +98,7 @@ def test_what_is_sound_stays_inside(names) -> None:
 
 def test_a_store_with_such_names_is_not_made(tiny, tmp_path) -> None:
     state = replace(tiny.state(0), memory={})
-    with pytest.raises(UsageError, match=r"the network cannot be kept: 'params/\.\./w' is no path"):
+    with pytest.raises(UsageError, match=r"the network cannot be stored: 'params/\.\./w' is no path"):
         RoundStore.create(tmp_path / "a.zarr", named("../w"), 1, {}, state)
     assert list(tmp_path.iterdir()) == []
 

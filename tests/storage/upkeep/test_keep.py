@@ -37,9 +37,9 @@ def test_a_keep_is_a_value_that_is_written_as_it_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("lats:5", "keep 'lats:5': nothing is kept so; did you mean last?"),
-        ("state", "keep 'state': nothing is kept so; did you mean states?"),
-        ("", "keep '': nothing is kept so; there are all, states, updates:k, every:k, last:n"),
+        ("lats:5", "keep 'lats:5' is no policy; did you mean last?"),
+        ("state", "keep 'state' is no policy; did you mean states?"),
+        ("", "keep '' is no policy; there are all, states, updates:k, every:k, last:n"),
         ("last", "keep 'last': give last:n with a number of rounds, 1 or more"),
         ("last:0", "keep 'last:0': give last:n with a number of rounds, 1 or more"),
         ("every:-2", "keep 'every:-2': give every:k with a number of rounds, 1 or more"),

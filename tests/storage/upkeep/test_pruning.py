@@ -231,7 +231,7 @@ def test_a_record_of_another_run_is_not_believed(tiny) -> None:
     store, other = tiny.train(tiny.create(), 3), tiny.train(tiny.create("other", created=2.0), 3)
     prune_run(other, Keep.of("last:1"))
     shutil.copy(other.path / "commits/pruned.json", store.path / "commits/pruned.json")
-    with pytest.raises(StoreDamaged, match="it is of another run"):
+    with pytest.raises(StoreDamaged, match="it belongs to another run"):
         store.tensors.pruned()
 
 

@@ -346,7 +346,7 @@ class Doubled(Stacked):
     [
         (Placed, "a step of one has other bits in another place, or beside others; leave stacked at 1, or try"),
         (Neighbouring, "a step of one has other bits in another place, or beside others"),
-        (Doubled, "the gradient of one is another one than alone"),
+        (Doubled, "the gradient of a replica differs from the one that it has alone"),
     ],
 )
 def test_replicas_that_are_not_as_if_alone_are_refused(kind, why) -> None:

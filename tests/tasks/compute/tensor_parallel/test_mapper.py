@@ -160,7 +160,7 @@ def test_what_ranks_cannot_share_is_refused_by_its_reason(map, says: str) -> Non
 def test_units_and_stacked_partitions_do_not_go_with_one_rank_and_several() -> None:
     with pytest.raises(UsageError, match="units and hybrid say what ranks share: give ranks, 2 or more"):
         Compute(units=("fc1",))
-    with pytest.raises(UsageError, match="stacked = 8 is for networks of one process; leave it out, or ranks"):
+    with pytest.raises(UsageError, match="stacked = 8 trains networks in one process; leave it out, or ranks"):
         Compute(stacked=8, ranks=2)
 
 

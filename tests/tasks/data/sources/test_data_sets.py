@@ -176,7 +176,7 @@ def load(source: Own) -> Dataset:
         ("Columns(text=['a', 'b'], label=[0, 1])", "column 'text' holds no numbers of one shape"),
         ("hub(text=['a', 'b'], label=[0, 1])", "column 'text' holds no numbers of one shape"),
         ("hub(ids=[[1], [1, 2]], label=[0, 1])", "column 'ids' holds no numbers of one shape"),
-        ("Columns(label=[0, 1])", r"of the columns \['label'\] inputs and targets need one each"),
+        ("Columns(label=[0, 1])", r"needs a column of inputs and one of targets, and has \['label'\]"),
     ],
 )
 def test_other_data_sets_are_refused_in_one_line(own_of: Load, value: str, says: str) -> None:

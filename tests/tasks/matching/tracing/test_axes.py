@@ -16,7 +16,7 @@ def test_views_that_do_not_fit_one_another_pin():
 
 
 def test_axes_of_different_lengths_are_refused():
-    with pytest.raises(AxesMismatch, match="axes of 3 and 4 units are paired"):
+    with pytest.raises(AxesMismatch, match="an operation pairs axes of 3 and 4 units"):
         unify(Atom(3), Atom(4))
 
 
