@@ -207,7 +207,7 @@ def test_what_keeps_sums_is_not_too_much(own, train, monkeypatch) -> None:
     ("score", "says"),
     [
         ("full", "full is a metric whose batches cannot be merged: RuntimeError: .*; give a function of outputs"),
-        ("averaged", r"averaged is a metric whose batches cannot be merged: the batches give .*, all examples at once .*; give"),
+        ("averaged", r"averaged is a metric whose batches cannot be merged: the batches give .*; give"),
         ("classes", r"classes must compute one number, not a tensor \(10,\); choose its average"),
         ("seconds", "a score has the name of another number of rounds, 'seconds'; rename it"),
         ("loss", "a score has the name of another number of rounds, 'loss'; rename it"),
