@@ -99,7 +99,7 @@ def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True)
     config = _complete(config).model_copy(update={"start_from": start or config.start_from})
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
-    topology = find_topology(config.topology, config.partitions)
+    topology = None if config.topology is None else find_topology(config.topology, config.partitions)
     if topology and (OWN not in algorithm.map.carry or algorithm.when.asynchronous):
         raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
     if topology and algorithm.apply != Sgd():

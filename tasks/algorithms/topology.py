@@ -126,10 +126,8 @@ TOPOLOGIES: Table = {
 }
 
 
-def find_topology(named: str | tuple[tuple[int, int], ...] | None, partitions: int) -> Topology | None:
-    """The topology of a name or of edges, None for None; raises `UsageError` if it does not fit the partitions."""
-    if named is None:
-        return None
+def find_topology(named: str | tuple[tuple[int, int], ...], partitions: int) -> Topology:
+    """The topology of a name or of edges; raises `UsageError` if it does not fit the partitions."""
     made: Topology = make("topology", named, TOPOLOGIES) if isinstance(named, str) else Edges(named)
     made.check(partitions)
     return made
