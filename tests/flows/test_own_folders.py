@@ -21,7 +21,6 @@ FILES = {
     "flows/__init__.py": "from .nightly import RATE",
     "flows/nightly.py": "RATE = 2.0",
     "tasks.py": "WIDTH = 8",
-    "storage/__init__.py": "",
     "storage/rows.py": "COUNT = 60",
     "mine.py": """
 import roundweave as rw
