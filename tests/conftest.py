@@ -139,9 +139,10 @@ def flip() -> Callable[[Path, int], None]:
 
 @pytest.fixture(autouse=True)
 def _torch_as_it_was() -> Iterator[None]:
-    threads = torch.get_num_threads()
+    before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     yield
-    assert torch.get_num_threads() == threads, "a step left another number of threads behind"
+    after = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    assert after == before, "a step left another number of threads, or of determinism, behind"
 
 
 @pytest.fixture

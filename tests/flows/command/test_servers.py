@@ -75,7 +75,7 @@ def test_a_round_between_is_reduced_again_and_replayed(first, capsys) -> None:
     code, out, _ = run(capsys, "recombine", "first", "--round", str(between), "--reduce", "median")
     assert (code, "the same bits" in out) == (0, True), out
     none = first.arrivals().query("not accepted")["round"].iloc[0]
-    said = f"round {none} accepted 0 updates, and 1 must be; name another"
+    said = f"round {none} accepted 0 updates, the quorum is 1; name another"
     assert refused(capsys, "recombine", "first", "--round", str(none), "--reduce", "median") == (2, said)
     code, out, _ = run(capsys, "replay", "first", "--all", "--executor", "inline")
     assert (code, "round 1 to 24: bit-identical" in out) == (0, True), out

@@ -196,8 +196,8 @@ def test_options_are_of_the_experiment_and_their_file_may_go(train, own, tmp_pat
 
 def test_code_that_is_called_for_all_partitions_is_refused_in_a_line(train, own) -> None:
     path = own(SOURCE)
-    with pytest.raises(rw.UsageError, match=r"rw.partition\(\) is for"):
+    with pytest.raises(rw.UsageError, match=r"rw.partition\(\) needs"):
         rw.partition()
     for given in ({"loss": f"{path}:loss"}, {"held_out_transform": f"{path}:transform", "data": "digits"}):
-        with pytest.raises(rw.RoundweaveError, match=r"rw.partition\(\) is for code that is called for one"):
+        with pytest.raises(rw.RoundweaveError, match=r"rw.partition\(\) needs code that is called for one"):
             train(name="refused", **fields(path, **given))

@@ -62,7 +62,7 @@ def test_there_are_no_more_blocks_than_workers_or_shards_of_partitions(client) -
     def blocks(partitions: int, shard: int = 1, **options: object) -> int:
         split = SimpleNamespace(partitions=partitions)
         work = SimpleNamespace(partitions=SimpleNamespace(taking_part=partitions, split=split))
-        return WorkerPool(client, 60, print).spread(Job(work, None, shard=shard), **options).blocks
+        return WorkerPool(client, 60).spread(Job(work, None, shard=shard), **options).blocks
 
     assert (blocks(5), blocks(1), blocks(5, ranks=2), blocks(5, one_by_one=True)) == (2, 1, 1, 5)
     assert (blocks(5, shard=4), blocks(4, shard=4), blocks(9, shard=4, one_by_one=True)) == (2, 1, 3)

@@ -238,7 +238,7 @@ def test_a_term_is_added_to_each_gradient(optimizer: str) -> None:
             for name in ("lr_scheduler", "Optimizer")
         ),
         ({"optimizer": "_functional"}, "torch.optim has no optimizer '_functional'; .*AdamW"),
-        *(({"optimizer": name}, "LBFGS computes the loss several times a step") for name in ("LBFGS", "lbfgs")),
+        *(({"optimizer": name}, "LBFGS computes the loss several times in a step") for name in ("LBFGS", "lbfgs")),
         ({"optimizer_options": {"momentun": 0.9}}, "optimizer SGD: .*unexpected keyword argument 'momentun'"),
         ({"optimizer_options": {"nesterov": True}}, "optimizer SGD: .*Nesterov momentum requires a momentum"),
         ({"optimizer_options": {"momentum": -1.0}}, "optimizer SGD: .*Invalid momentum value: -1.0"),

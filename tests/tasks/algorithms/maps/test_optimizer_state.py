@@ -231,7 +231,7 @@ def test_a_map_of_ones_own_that_carries_something_else_does_not_forget() -> None
 
 
 def test_a_map_that_is_not_bound_does_not_forget() -> None:
-    with pytest.raises(UsageError, match="call the map's `bound` first"):
+    with pytest.raises(UsageError, match="call its `bound` first"):
         replace(CARRIED, optimizer="AdamW")(objective(), objective().initial(), examples(), {}, 0)
 
 

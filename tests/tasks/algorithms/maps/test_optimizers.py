@@ -251,7 +251,7 @@ def searching(network):
         ("other", UsageError, "has parameters of another network than it was called with; take those of this one"),
         ("some", UsageError, r"leaves out fc1\.weight; give all to groups, or let the model freeze what is not"),
         ("broken", UsageError, "optimizer Broken cannot train this network: .*no attribute 'nothing'"),
-        ("searching", UsageError, "optimizer LBFGS computes the loss several times a step"),
+        ("searching", UsageError, "optimizer LBFGS computes the loss several times in a step"),
     ],
 )
 def test_a_function_that_makes_no_optimizer_of_the_network_is_refused_before_round_1(

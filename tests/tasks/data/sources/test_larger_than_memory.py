@@ -288,7 +288,7 @@ def test_other_files_are_one_line(tmp_path: Path) -> None:
         f"npy:{tmp_path}/inputs.npy": "targets.npy cannot be read as an array of numbers",
         f"npy:{tmp_path}/f.npy": "f.npy is in Fortran's order",
         f"npy:{tmp_path}/nothing.npy": "there is no file .*nothing.npy",
-        f"zarr:{tmp_path}/b.zarr": "b.zarr has no array inputs, but: x",
+        f"zarr:{tmp_path}/b.zarr": "b.zarr has no array inputs; it has x",
         f"zarr:{tmp_path}/nothing.zarr": "there is no file .* in .*nothing.zarr",
     }
     for text, says in cases.items():

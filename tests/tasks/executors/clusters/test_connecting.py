@@ -209,9 +209,9 @@ def test_a_private_cluster_gives_the_same_bits(train) -> None:
 
 
 def test_privacy_is_of_local_clusters(client) -> None:
-    with pytest.raises(ClusterError, match="--private is for a local cluster"), connect("tcp://x:1", 2, True):
+    with pytest.raises(ClusterError, match="--private protects a local cluster"), connect("tcp://x:1", 2, True):
         pass
-    refused = pytest.raises(ClusterError, match="--private is for a local cluster")
+    refused = pytest.raises(ClusterError, match="--private protects a local cluster")
     with client.as_current(), refused, connect(None, 2, private=True):
         pass
 

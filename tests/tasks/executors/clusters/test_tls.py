@@ -74,7 +74,7 @@ def test_a_run_has_the_bits_of_any_other(train, certificate, dask_processes, tmp
 def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, two_hosts) -> None:
     reference = train(**FIELDS, name="reference")
     with connect(two_hosts, 2) as client:
-        refused = pytest.raises(ClusterError, match="ranks on several machines do not: give --executor graph, or")
+        refused = pytest.raises(ClusterError, match="ranks on several machines do not; give --executor graph, or")
         with refused:
             train(RanksExecutor(client), 3, **FIELDS, name="refused")
         chosen = train(AutoExecutor(client), 3, **FIELDS, name="chosen")
