@@ -52,14 +52,17 @@ def as_ranks(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
     return results
 
 
-def _globals() -> tuple[Generators, int]:
+def _globals() -> tuple[Generators, int, bool]:
     """Global state of the process that each rank has for itself: generators, and the deterministic mode."""
-    return generators(), torch.get_deterministic_debug_mode()
+    filling: Any = torch.utils.deterministic
+    return generators(), torch.get_deterministic_debug_mode(), filling.fill_uninitialized_memory
 
 
-def _set_globals(state: tuple[Generators, int]) -> None:
+def _set_globals(state: tuple[Generators, int, bool]) -> None:
+    filling: Any = torch.utils.deterministic
     set_generators(state[0])
     torch.set_deterministic_debug_mode(state[1])
+    filling.fill_uninitialized_memory = state[2]
 
 
 class _Ended(Exception):

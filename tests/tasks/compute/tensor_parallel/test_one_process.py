@@ -136,6 +136,7 @@ def test_ranks_may_pin_numerics_that_are_pinned_around_them() -> None:
     assert one == other
     assert as_ranks(2, draw) == [one, one]
     assert torch.get_deterministic_debug_mode() == 0
+    assert torch.utils.deterministic.fill_uninitialized_memory, "as it was before"
 
 
 def test_ranks_have_the_settings_of_the_thread_that_waits() -> None:
