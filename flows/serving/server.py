@@ -21,8 +21,8 @@ from roundweave.storage.errors import ClusterError
 from roundweave.storage.places.addresses import Where
 from roundweave.tasks.executors.shared import shared
 
-START_SECONDS = 60
-"""The longest time until a server answers, which usually takes 5 s."""
+START_SECONDS, STOP_SECONDS = 60, 7
+"""The longest time until a server answers, which usually takes 5 s, and until it ends, at most 5 s if it runs."""
 
 SETTINGS = {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
@@ -102,10 +102,14 @@ class Server:
         return self._url
 
     def stop(self) -> None:
-        """End the server, which takes it up to 5 s, and wait until its process is gone."""
+        """End the server, by force if it does not end by itself, and wait until its process is gone."""
         atexit.unregister(self.stop)
         self._input.close()
-        self.process.wait()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self._output.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -199,3 +200,11 @@ def test_the_servers_settings_are_settings_of_prefect(monkeypatch) -> None:
     assert not server.services.triggers.enabled
     assert not server.ui.enabled
     assert not server.analytics_enabled
+
+
+def test_a_server_that_is_stopped_does_not_keep_this_process_from_its_end(monkeypatch) -> None:
+    monkeypatch.setattr("roundweave.flows.serving.server.STOP_SECONDS", 0.2)
+    server = Server()
+    os.kill(server.process.pid, signal.SIGSTOP)
+    server.stop()
+    assert server.process.returncode == -signal.SIGKILL
