@@ -28,6 +28,7 @@ from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import specs_bytes
+from roundweave.tasks.compute.mapper import EXAMPLES
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.sizes import MOST_BYTES
@@ -43,8 +44,8 @@ from roundweave.tasks.numerics.fingerprints import (
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.plan import LARGEST_OF_SERVER, window_size
 
-COMPARED, EXAMPLES = 100, 8
-"""Every so many rounds, and on so many examples, a step of ranks is compared with a step of the whole network."""
+COMPARED = 100
+"""Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from roundweave.storage.values.layout import Layout
 from roundweave.tasks.algorithms.algebra import Algorithm, Map, as_given, says
 from roundweave.tasks.algorithms.maps.gradient import LOCAL
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.compute.mapper import EXAMPLES, Mapper
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.networks.objective import Objective
@@ -126,7 +126,6 @@ class Compute:
                 "hold them as attributes, or leave ranks out"
             )
         from roundweave.tasks.compute.tensor_parallel.finding import find_shares
-        from roundweave.tasks.compute.tensor_parallel.mapper import EXAMPLES
 
         inputs = partitions.sample(0, EXAMPLES).inputs
         return replace(self, shares=find_shares(objective, inputs, self.ranks, self.units, self.hybrid))

@@ -12,6 +12,9 @@ from roundweave.tasks.algorithms.algebra import Map
 
 T = TypeVar("T")
 
+EXAMPLES = 8
+"""How many examples, at most, `Mapper.compare` is given, and a network is tried on before ranks share it."""
+
 
 @dataclass(frozen=True)
 class Mapper:

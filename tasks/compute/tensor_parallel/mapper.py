@@ -22,9 +22,6 @@ from roundweave.tasks.networks.objective import Objective
 
 T = TypeVar("T")
 
-EXAMPLES = 8
-"""How many examples, at most, are used to compare a step of shares with a step of the whole network."""
-
 
 @dataclass(frozen=True)
 class TensorParallel(Mapper):
