@@ -24,7 +24,7 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep, Last
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import specs_bytes
-from roundweave.tasks.algorithms.applies.memory import kept_memory
+from roundweave.tasks.algorithms.applies.optimizers import kept_memory
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import versions

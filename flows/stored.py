@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from roundweave.storage.errors import DataError, NotARun, UsageError
-from roundweave.storage.places.addresses import Where, full_address
+from roundweave.storage.places.base import Where, full_address
 from roundweave.storage.runs.names import WhichRound, default_root
 from roundweave.storage.runs.run import StoredRun, open_stored
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from roundweave.storage.places.addresses import Where
+from roundweave.storage.places.base import Where
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.names import run_name

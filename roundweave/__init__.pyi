@@ -17,7 +17,7 @@ from .storage.errors import RoundweaveError as RoundweaveError
 from .storage.errors import UsageError as UsageError
 from .storage.runs.listing import compare as compare
 from .storage.runs.listing import list_runs as list_runs
-from .storage.values.layout import Layout as Layout
+from .storage.values.state import Layout as Layout
 from .storage.values.state import State as State
 from .storage.values.state import Update as Update
 from .storage.values.tensors import pack as pack
@@ -26,9 +26,9 @@ from .tasks.algorithms.algebra import Algorithm as Algorithm
 from .tasks.algorithms.algebra import Apply as Apply
 from .tasks.algorithms.algebra import Map as Map
 from .tasks.algorithms.algebra import Reduce as Reduce
-from .tasks.algorithms.applies.memory import KeepExtras as KeepExtras
 from .tasks.algorithms.applies.optimizers import Adagrad as Adagrad
 from .tasks.algorithms.applies.optimizers import Adam as Adam
+from .tasks.algorithms.applies.optimizers import KeepExtras as KeepExtras
 from .tasks.algorithms.applies.optimizers import Sgd as Sgd
 from .tasks.algorithms.applies.optimizers import Yogi as Yogi
 from .tasks.algorithms.applies.schedules import Schedule as Schedule
@@ -48,13 +48,13 @@ from .tasks.algorithms.reduces.tree import Gather as Gather
 from .tasks.algorithms.reduces.tree import reduce_all as reduce_all
 from .tasks.algorithms.when import Asynchronous as Asynchronous
 from .tasks.algorithms.when import Synchronous as Synchronous
-from .tasks.data.current import partition as partition
 from .tasks.data.datasets import Dataset as Dataset
 from .tasks.data.datasets import Reader as Reader
 from .tasks.data.distribution import draw_counts as draw_counts
 from .tasks.data.distribution import label_counts as label_counts
 from .tasks.data.examples import Examples as Examples
 from .tasks.data.partitions import Partitions as Partitions
+from .tasks.data.reading import partition as partition
 from .tasks.data.sources.own import Stream as Stream
 from .tasks.data.sources.table import Source as Source
 from .tasks.data.sources.table import find_source as find_source

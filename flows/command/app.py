@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roundweave.flows.command.errors import clear_errors, fail
-from roundweave.flows.command.interrupts import ended_by_interrupts
+from roundweave.flows.command.errors import clear_errors, ended_by_interrupts, fail
 from roundweave.flows.reporting.listening import begun, going_on
 from roundweave.flows.serving.server import warm_up
 from roundweave.storage.errors import TRACEBACK

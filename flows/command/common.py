@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from roundweave.flows.reporting.scores import shown_cell
+from roundweave.flows.reporting.listening import shown_cell
 from roundweave.storage.errors import printable
 
 Force = Annotated[bool, typer.Option("--force", help="replace the file that is there")]

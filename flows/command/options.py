@@ -21,7 +21,7 @@ from roundweave.flows.config.files import read_toml
 from roundweave.flows.config.recorded import recorded_experiment
 from roundweave.storage.errors import RoundweaveError, UsageError
 from roundweave.storage.parsing import from_json
-from roundweave.storage.places.addresses import address_of
+from roundweave.storage.places.base import address_of
 from roundweave.storage.runs.names import default_root, stored_round
 from roundweave.storage.runs.run import open_stored
 from roundweave.tasks.own_code.code import Code

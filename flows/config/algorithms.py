@@ -33,19 +33,22 @@ from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.schedules import with_rounds
 from roundweave.tasks.algorithms.maps.optimizers import own_optimizer
 from roundweave.tasks.algorithms.options import valid
-from roundweave.tasks.algorithms.preset import (
+from roundweave.tasks.algorithms.reduces.matched import Matched
+from roundweave.tasks.algorithms.reduces.table import REDUCES
+from roundweave.tasks.algorithms.table import (
+    ABOUT,
+    ALGORITHMS,
     APPLIES,
     MAPS,
     TABLES,
+    Auto,
+    build_algorithm,
     check_taken,
     is_own_part,
     make_part,
     part_options,
     with_needs,
 )
-from roundweave.tasks.algorithms.reduces.matched import Matched
-from roundweave.tasks.algorithms.reduces.table import REDUCES
-from roundweave.tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import spelled, unknown
 

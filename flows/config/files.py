@@ -11,9 +11,9 @@ from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import UsageError
 from roundweave.storage.parsing import from_toml
-from roundweave.storage.places.addresses import join_address
+from roundweave.storage.places.base import join_address
 from roundweave.storage.runs.names import STORED_ROUND
-from roundweave.tasks.algorithms.preset import TABLES
+from roundweave.tasks.algorithms.table import TABLES
 from roundweave.tasks.data.sources.table import SOURCES
 
 PARTS = (*TABLES, "optimizer")

@@ -13,12 +13,11 @@ from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorit
 from roundweave.flows.config.experiment import PREPARED, Dealing, Experiment
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError
-from roundweave.storage.places.addresses import Where, above, full_address
+from roundweave.storage.places.base import Where, above, full_address
 from roundweave.storage.runs.names import default_root
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
-from roundweave.tasks.algorithms.preset import TABLES, is_own_part
-from roundweave.tasks.algorithms.table import ALGORITHMS
+from roundweave.tasks.algorithms.table import ALGORITHMS, TABLES, is_own_part
 from roundweave.tasks.data.datasets import differing_files
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.sources.table import is_source

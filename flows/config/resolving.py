@@ -18,7 +18,7 @@ from roundweave.flows.config.recorded import check_same_experiment, differences
 from roundweave.flows.config.scheduled import address_of_run, scheduled
 from roundweave.flows.config.train import RECORDED, TrainConfig
 from roundweave.storage.errors import DataError, UsageError
-from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.names import run_name
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm

@@ -20,7 +20,7 @@ from roundweave.flows.config.base import Config, Numbers
 from roundweave.flows.config.experiment import Experiment
 from roundweave.storage.errors import nearest
 from roundweave.storage.parsing import MOST_ROUNDS
-from roundweave.storage.places.addresses import address_of
+from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import SUFFIX, default_root
 from roundweave.storage.upkeep.keep import Keep, policies_spelled

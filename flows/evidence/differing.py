@@ -12,7 +12,7 @@ import torch
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.recorded import differences, other_examples
 from roundweave.storage.errors import RoundMissing, StoreDamaged, StoreError
-from roundweave.storage.places.addresses import Where
+from roundweave.storage.places.base import Where
 from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.digests import differing, differing_tensor, match_tensors

@@ -7,7 +7,7 @@ from typing import Any
 from roundweave.flows.config.recorded import recorded_experiment
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import UsageError
-from roundweave.storage.places.addresses import Where, address_of
+from roundweave.storage.places.base import Where, address_of
 from roundweave.storage.runs.names import default_root, stored_round
 from roundweave.storage.runs.run import open_stored
 from roundweave.tasks.networks.start import find_fork

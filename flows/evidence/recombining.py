@@ -21,7 +21,7 @@ from roundweave.flows.evidence.replaying import OfRun, examples_wanted
 from roundweave.flows.recording import create_run
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import UsageError, listed
-from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.names import WhichRound, is_run, run_address
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.data.description import Description

@@ -23,7 +23,7 @@ from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import notify_progress
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import DataError, RoundMissing, UsageError, cut, listed
-from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.digests import differing
@@ -33,8 +33,7 @@ from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import Fingerprint, differing_numerics, fingerprint, versions
 from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, difference_as_json
-from roundweave.tasks.rounds.job import Attempt, Job, Work
-from roundweave.tasks.rounds.plan import replay_windows
+from roundweave.tasks.rounds.job import Attempt, Job, Work, replay_windows
 
 IDENTICAL, DIFFERS, KEY_DIFFERS = 0, 1, 3
 """Exit codes: all rounds are identical; one differs and the key is the same; one differs and so does the key."""

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from roundweave.flows.evidence.replaying import evenly_spread
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import PlaceError, RoundweaveError, listed, one_line, printable
-from roundweave.storage.places.addresses import Where, file_path
+from roundweave.storage.places.base import Where, file_path
 from roundweave.storage.runs.figures import PANEL
 from roundweave.storage.runs.listing import flat_config
 

@@ -13,8 +13,8 @@ from roundweave.flows.merging.choosing import choose
 from roundweave.flows.merging.preparing import MergePlan, plan_merge
 from roundweave.flows.merging.result import MergeResult
 from roundweave.flows.merging.storing import Aligned, write_merge
-from roundweave.flows.reporting.flow_runs import reported_step
 from roundweave.flows.reporting.progress import flow_page, titled
+from roundweave.flows.reporting.reporter import reported_step
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import UsageError

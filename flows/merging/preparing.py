@@ -24,7 +24,7 @@ from roundweave.storage.checkpoints.opening import (
 )
 from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError
-from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.names import is_run, run_address, stored_round
 from roundweave.storage.runs.run import open_stored
 from roundweave.storage.values.tensors import LazyTensors, dtype_name, let_go

@@ -29,8 +29,8 @@ def merge(config: MergeConfig) -> MergeResult:
     plan = plan_merge(config)
     with ahead(plan.config) as executor:
         from roundweave.flows.merging.flow import TITLE, merge_flow, merge_networks  # Prefect is slow to import
-        from roundweave.flows.reporting.flow_runs import run_flow
         from roundweave.flows.reporting.progress import titled
+        from roundweave.flows.reporting.reporter import run_flow
 
         titled_merge = titled(config.name or TITLE)(partial(merge_networks, plan, executor))
         return run_flow(merge_flow, plan.config, titled_merge)

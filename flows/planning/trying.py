@@ -17,7 +17,7 @@ from roundweave.flows.planning.strategies import Strategy
 from roundweave.flows.planning.workload import Workload
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.errors import RoundFailed
-from roundweave.storage.places.addresses import join_address
+from roundweave.storage.places.base import join_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.run import StoredRun

@@ -16,12 +16,11 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.recording import Needs, create_run
 from roundweave.flows.reporting.listening import begun, notice
 from roundweave.storage.errors import ExperimentDiffers, StoreError
-from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.base import full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.lease import fenced, hold_lease
-from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.syncing import Syncing, synced
+from roundweave.storage.rounds.store import RoundStore, Syncing, synced
 from roundweave.storage.runs.names import is_run
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
@@ -41,8 +40,7 @@ from roundweave.tasks.numerics.fingerprints import (
     source_and_fingerprint,
     source_digest,
 )
-from roundweave.tasks.rounds.job import Attempt, Job, Work
-from roundweave.tasks.rounds.plan import LARGEST_OF_SERVER, window_size
+from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, window_size
 
 COMPARED = 100
 """Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""

@@ -17,8 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from roundweave.flows.reporting.listening import Listener, listening
-from roundweave.flows.reporting.scores import shown_score, shown_staleness
+from roundweave.flows.reporting.listening import Listener, listening, shown_score, shown_staleness
 from roundweave.storage.errors import printable
 from roundweave.storage.rounds.commits import Commit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roundweave.storage.places.addresses import Where, file_path
+from roundweave.storage.places.base import Where, file_path
 
 PLOTS = (".png", ".pdf", ".svg")
 

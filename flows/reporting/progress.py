@@ -19,10 +19,8 @@ from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from roundweave.flows.reporting.flow_runs import filtered, without_dask
-from roundweave.flows.reporting.listening import Listener, listening
-from roundweave.flows.reporting.reporter import Reporter, reporting
-from roundweave.flows.reporting.scores import shown_cell, shown_commit
+from roundweave.flows.reporting.listening import Listener, listening, shown_cell, shown_commit
+from roundweave.flows.reporting.reporter import Reporter, filtered, reporting, without_dask
 from roundweave.storage.errors import printable
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import run_name

@@ -10,8 +10,7 @@ from roundweave.flows.reporting.listening import notice
 from roundweave.flows.serving.server import prefect_api, prefect_server
 from roundweave.storage.errors import ClusterError
 from roundweave.storage.places.schemes import place_of
-from roundweave.tasks.executors.base import Executor
-from roundweave.tasks.executors.choice import open_executor
+from roundweave.tasks.executors.base import Executor, open_executor
 from roundweave.tasks.own_code.imports import Importing
 
 

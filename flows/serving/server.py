@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from roundweave.storage.errors import ClusterError
-from roundweave.storage.places.addresses import Where
-from roundweave.tasks.executors.shared import shared
+from roundweave.storage.places.base import Where
+from roundweave.tasks.executors.base import shared
 
 START_SECONDS, STOP_SECONDS = 60, 7
 """The longest time until a server answers, which usually takes 5 s, and until it ends, at most 5 s if it runs."""

@@ -8,9 +8,9 @@ from roundweave.flows.config.resolving import Resolved
 from roundweave.flows.config.scheduled import Skipped, past_others, with_name
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
-from roundweave.flows.reporting.flow_runs import reported_step
 from roundweave.flows.reporting.listening import Raises, listening, notify_commit, notify_skip
 from roundweave.flows.reporting.progress import rounds_reported, titled
+from roundweave.flows.reporting.reporter import reported_step
 from roundweave.flows.serving.ahead import started
 from roundweave.flows.stored import Run
 from roundweave.flows.training.settling import settled

@@ -59,8 +59,8 @@ def _run_flow(config: TrainConfig) -> Run:
         notify_skip(str(skipped))
         return Run(skipped.address, config.root)
     with ahead(resolved.config) as executor:
-        from roundweave.flows.reporting.flow_runs import run_flow  # Prefect is slow to import
         from roundweave.flows.reporting.progress import titled
+        from roundweave.flows.reporting.reporter import run_flow  # Prefect is slow to import
         from roundweave.flows.training.flow import train_flow, train_rounds
 
         run_flow(train_flow, resolved.config, titled(resolved.name)(partial(train_rounds, resolved, executor)))

@@ -27,7 +27,7 @@ from roundweave.flows.config.files import from_anywhere
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.training.flow import train_flow
 from roundweave.storage.errors import ClusterError, UsageError, one_line
-from roundweave.storage.places.addresses import join_address
+from roundweave.storage.places.base import join_address
 
 
 class Serving:

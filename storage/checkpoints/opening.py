@@ -10,7 +10,7 @@ import torch
 
 from roundweave.storage.checkpoints.files import few, is_index, open_file, open_shards
 from roundweave.storage.errors import CheckpointError, near, nearest, one_line
-from roundweave.storage.places.addresses import Where, as_path, full_address
+from roundweave.storage.places.base import Where, as_path, full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import is_run, run_address, stored_round
 from roundweave.storage.runs.run import open_stored

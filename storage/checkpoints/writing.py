@@ -12,9 +12,8 @@ import torch
 
 from roundweave.storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
 from roundweave.storage.errors import CheckpointError, UsageError, one_line
-from roundweave.storage.places.addresses import Where, file_path
-from roundweave.storage.places.base import PARTIAL
-from roundweave.storage.places.descriptors import FOLDER, sync_and_close
+from roundweave.storage.places.base import PARTIAL, Where, file_path
+from roundweave.storage.places.local import FOLDER, sync_and_close
 from roundweave.storage.values.tensors import LazyTensors, Specs, specs_of
 
 DTYPES = {

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from roundweave.storage.parsing import EXACTLY, MOST_PARTITIONS, validated
-from roundweave.storage.values.layout import Layout, Rows
+from roundweave.storage.values.state import Layout, Rows
 from roundweave.storage.values.tensors import RAW, Specs, TensorSpec, specs_bytes, vector_sizes
 
 VERSION = 10

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from roundweave.storage.hierarchy.documents import NAME
 from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.values.tensors import RAW, vector_sizes
 
 LONGEST = 255

@@ -1,11 +1,13 @@
 """Runs in a folder of a local disk.
 
 A run may come from anybody, so below its folder no link is followed and only plain files are opened. Each folder
-on the way to a file is opened relative to the one before it, and a link is refused.
+on the way to a file is opened relative to the one before it, and a link is refused. How the system opens, writes,
+syncs and deletes stands first, the place after it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import io
 import os
@@ -19,19 +21,64 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import psutil
 
 from roundweave.storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
 from roundweave.storage.places.base import PARTIAL, Piece, parts_of, refusing, unfenced
-from roundweave.storage.places.descriptors import (
-    FILE,
-    FOLDER,
-    NEW,
-    refuse_larger_than_memory,
-    remove_file,
-    sync_and_close,
-    sync_file_system,
-    write_and_close,
-)
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+# Without O_NONBLOCK, opening a named pipe would wait for its writer.
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+SMALL = 1 << 26
+"""Files of at most so many bytes are read without checking how much memory is left."""
+
+
+def refuse_larger_than_memory(size: int, path: Path | str) -> None:
+    """Raise `StoreError` for a file larger than the free memory, since reading it would kill the process."""
+    if size > SMALL and size > (free := psutil.virtual_memory().available):
+        raise StoreError(f"{path} would take {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are left")
+
+
+def remove_file(name: str, folder: int) -> None:
+    """Delete a file in an open folder, if it exists."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def write_and_close(descriptor: int, pieces: Iterable[Piece], durable: bool) -> None:
+    """Write all pieces to an open file, sync it where `durable`, and close it."""
+    try:
+        for piece in pieces:
+            left = memoryview(piece)
+            while left:
+                left = left[os.write(descriptor, left) :]
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_and_close(descriptor: int) -> None:
+    """Sync an open file or folder to disk, and close it."""
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(descriptor: int) -> None:
+    """Sync the file system of an open file or folder; all file systems where the platform has no `syncfs`."""
+    system = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(system, "syncfs"):
+        os.sync()
+    elif system.syncfs(descriptor):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMEDIES = {

@@ -21,8 +21,16 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import MemoryStore, S3Store
 
 from roundweave.storage.errors import PlaceError, PlaceTaken, StoreDamaged, UsageError
-from roundweave.storage.places.addresses import ADDRESS, scheme_of
-from roundweave.storage.places.base import PARTIAL, Piece, parts_of, refusing, together, unfenced
+from roundweave.storage.places.base import (
+    ADDRESS,
+    PARTIAL,
+    Piece,
+    parts_of,
+    refusing,
+    scheme_of,
+    together,
+    unfenced,
+)
 
 MAKING = f"making{PARTIAL}"
 """The key of an object that marks a place as being made. The process that creates this object makes the place."""

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roundweave.storage.errors import UsageError
-from roundweave.storage.places.addresses import Where, address_of, scheme_of
-from roundweave.storage.places.base import Place
+from roundweave.storage.places.base import Place, Where, address_of, scheme_of
 from roundweave.storage.places.local import LocalPlace
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from roundweave.storage.errors import UsageError
-from roundweave.storage.hierarchy.documents import NAME
+from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
 
 

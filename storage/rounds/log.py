@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from roundweave.storage.errors import NotARun, PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
-from roundweave.storage.hierarchy.documents import LARGEST
 from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.hierarchy.zarr_format import LARGEST
 from roundweave.storage.parsing import numbered
 from roundweave.storage.places.base import Place, together
 from roundweave.storage.rounds.commits import Commit, check_names

@@ -15,9 +15,14 @@ from itertools import groupby
 import numpy as np
 
 from roundweave.storage.errors import StoreDamaged, unless_damaged
-from roundweave.storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
-from roundweave.storage.hierarchy.documents import LARGEST, replace_documents
 from roundweave.storage.hierarchy.schema import METRIC_ROWS, NUMBERS, REPORTED, Schema
+from roundweave.storage.hierarchy.zarr_format import (
+    LARGEST,
+    empty_chunk,
+    read_chunk,
+    replace_documents,
+    write_chunk,
+)
 from roundweave.storage.parsing import Round
 from roundweave.storage.places.base import together
 from roundweave.storage.rounds.commits import Commit, metric_problem, numbers_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import prod
 
 from roundweave.storage.errors import RoundMissing, StoreDamaged, unless_damaged
-from roundweave.storage.hierarchy.shards import array_of, is_cut
+from roundweave.storage.hierarchy.zarr_format import array_of, is_cut
 from roundweave.storage.parsing import numbered
 from roundweave.storage.rounds.pruned import Pruned, base_of, forget_pruned, read_pruned
 from roundweave.storage.rounds.store import RoundStore

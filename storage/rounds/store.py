@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,19 +21,17 @@ from roundweave.storage.errors import (
     PlaceTaken,
     UsageError,
 )
-from roundweave.storage.hierarchy.documents import NAME, described_rows, read_document, root_document
 from roundweave.storage.hierarchy.schema import VERSION, Schema
 from roundweave.storage.hierarchy.soundness import checked_schema
+from roundweave.storage.hierarchy.zarr_format import NAME, described_rows, read_document, root_document
 from roundweave.storage.parsing import numbered
-from roundweave.storage.places.addresses import Where, as_path
-from roundweave.storage.places.base import Place
+from roundweave.storage.places.base import Place, Where, as_path
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, check_names
 from roundweave.storage.rounds.lease import fenced, read_claim
 from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
 from roundweave.storage.rounds.numbers import Numbers
-from roundweave.storage.rounds.splits import Splits
-from roundweave.storage.rounds.tensors import StoredTensors
+from roundweave.storage.rounds.tensors import Splits, StoredTensors
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
 from roundweave.storage.values.hashing import ALGORITHM, json_digest
 from roundweave.storage.values.state import State, Update
@@ -166,3 +167,49 @@ def open_store(address: str, token: str, epoch: int, fsync: bool) -> RoundStore:
     if epoch and (claim is None or claim.token != token):
         raise NotARun(f"{address} is not this run on a worker; give a --root (a folder, a bucket) that they share")
     return RoundStore(fenced(place, epoch))
+
+
+SYNC_SECONDS = 5.0
+"""The seconds between two syncs. A power loss costs about the rounds of this time."""
+
+
+class Syncing:
+    """Syncs a store, and says which rounds are safe: all files of rounds up to `safe` survive a power loss.
+
+    The writer sets `written` to the last commit.
+    """
+
+    def __init__(self, store: RoundStore, safe: Commit) -> None:
+        self.store = store
+        self.written = self.safe = safe
+
+    def sync(self) -> None:
+        """Sync everything that was written so far; raises `PlaceError`."""
+        written, copied = self.written, self.store.numbers.last
+        self.store.place.flush()
+        self.store.numbers.seal(copied)
+        self.safe = written
+
+    def repeat(self, done: threading.Event) -> None:
+        """Sync every `SYNC_SECONDS` until `done` is set; raises `PlaceError`."""
+        while not done.wait(SYNC_SECONDS):
+            self.sync()
+
+
+@contextmanager
+def synced(store: RoundStore, safe: Commit) -> Iterator[Syncing]:
+    """A context in which a store is synced every few seconds, and once more at the end; raises `PlaceError`.
+
+    `safe` is the last commit that is synced already. The writer's process syncs the whole file system, which
+    includes what workers on its machine wrote. A list of files would have to come from all workers, and one sync
+    of thousands of files is faster than a sync of each.
+    """
+    syncing, done = Syncing(store, safe), threading.Event()
+    with ThreadPoolExecutor(1, "sync") as pool:
+        repeated = pool.submit(syncing.repeat, done)
+        try:
+            yield syncing
+        finally:
+            done.set()
+            repeated.result()
+            syncing.sync()

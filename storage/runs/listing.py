@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.errors import StoreError, UsageError, nearest
-from roundweave.storage.places.addresses import Where, address_of, join_address
+from roundweave.storage.places.base import Where, address_of, join_address
 from roundweave.storage.runs.figures import draw_columns, legend_below, plot_axes
 from roundweave.storage.runs.names import SUFFIX, default_root, recorded_name, stored_names
 from roundweave.storage.runs.run import StoredRun

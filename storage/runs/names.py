@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from roundweave.storage.errors import NotARun, UsageError, nearest
-from roundweave.storage.places.addresses import Where, above, address_of, join_address, last_name, scheme_of
+from roundweave.storage.places.base import Where, above, address_of, join_address, last_name, scheme_of
 from roundweave.storage.places.schemes import place_of
 
 SUFFIX = ".zarr"
@@ -57,7 +57,7 @@ def run_address(root: Where | None, name: Where) -> str:
 
 def is_run(where: Where) -> bool:
     """Whether there is a run at an address, whole or damaged."""
-    from roundweave.storage.hierarchy.documents import (
+    from roundweave.storage.hierarchy.zarr_format import (
         NAME,  # imported here: commands that only need names start faster
     )
 

@@ -14,8 +14,7 @@ from roundweave.storage.errors import RoundMissing, ShapeMismatch, TensorMissing
 from roundweave.storage.rounds.commits import Commit, Score
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import match_tensors, update_tensors
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.state import Layout, Match, State, Update
 from roundweave.storage.values.tensors import load_named, shown_array, views
 
 if TYPE_CHECKING:

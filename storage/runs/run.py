@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.errors import printable
-from roundweave.storage.places.addresses import Where
+from roundweave.storage.places.base import Where
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.runs.facts import RunFacts
 from roundweave.storage.runs.names import WhichRound, find_run, recorded_name, which_round

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from roundweave.storage.errors import PlaceTaken, RunBusy, StoreDamaged
-from roundweave.storage.places.addresses import full_address
-from roundweave.storage.places.base import PARTIAL, Place
+from roundweave.storage.places.base import PARTIAL, Place, full_address
 from roundweave.storage.rounds.lease import Lease, check_at_rest, read_lease
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.verifying.records import HALF_WRITTEN

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from roundweave.storage.errors import StoreDamaged
-from roundweave.storage.hierarchy.chunks import chunk_bytes
-from roundweave.storage.hierarchy.documents import NAME
 from roundweave.storage.hierarchy.schema import ArraySpec
-from roundweave.storage.hierarchy.shards import array_of, index_bytes, keep_chunks
+from roundweave.storage.hierarchy.zarr_format import NAME, array_of, chunk_bytes, index_bytes, keep_chunks
 from roundweave.storage.places.base import Place
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.lease import check_at_rest, fenced, hold_lease, read_lease

@@ -18,8 +18,7 @@ from blake3 import blake3
 
 from roundweave.storage.parsing import validated
 from roundweave.storage.values.hashing import json_digest
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import Match, Update
+from roundweave.storage.values.state import Layout, Match, Update
 from roundweave.storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_numpy, views
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from roundweave.storage.errors import ModelError, UsageError
-from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import Layout
 from roundweave.tasks.algorithms.algebra import Algorithm, Map, as_given, says
 from roundweave.tasks.algorithms.maps.gradient import LOCAL
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps

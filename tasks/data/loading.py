@@ -17,10 +17,9 @@ from weakref import WeakValueDictionary, finalize
 import numpy as np
 
 from roundweave.storage.errors import one_line
-from roundweave.tasks.data.current import CURRENT
 from roundweave.tasks.data.datasets import Reader
 from roundweave.tasks.data.examples import Examples, Move, grouped_passes, passes
-from roundweave.tasks.data.reading import Reading, ReadingFailed
+from roundweave.tasks.data.reading import CURRENT, Reading, ReadingFailed
 from roundweave.tasks.data.sources.own import Stream
 from roundweave.tasks.numerics.pinning import derive_seed
 

@@ -11,16 +11,17 @@ import numpy as np
 import torch
 
 from roundweave.storage.errors import DataError, FileMissing, UsageError, nearest
-from roundweave.tasks.data.current import CurrentPartition, as_partition
 from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
 from roundweave.tasks.data.description import Description, check_distinct
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
 from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
 from roundweave.tasks.data.reading import (
+    CurrentPartition,
     Loading,
     Reading,
     ReadingFailed,
     Unreadable,
+    as_partition,
     forget_opened,
     opened,
 )

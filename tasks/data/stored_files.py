@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from roundweave.storage.errors import DataError, FileMissing
-from roundweave.storage.places.addresses import scheme_of
+from roundweave.storage.places.base import scheme_of
 from roundweave.storage.values.hashing import json_digest, pieces_digest
 from roundweave.tasks.data.datasets import Reader
 from roundweave.tasks.data.examples import Examples, check_values, tensors_of

@@ -1,12 +1,15 @@
-"""The executors by name, what they are opened with, and the functions that every executor has."""
+"""The executors by name, what opens one, and the functions that every executor has."""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 from roundweave.tasks.own_code.tables import Entry
 
@@ -15,7 +18,32 @@ if TYPE_CHECKING:
     from roundweave.tasks.rounds.evidence.results import RoundResult
     from roundweave.tasks.rounds.job import Job
 
+
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def shared(context: Callable[P, AbstractContextManager[T]]) -> Callable[P, AbstractContextManager[T]]:
+    """A decorator: threads that are in this context at once share it.
+
+    The first one enters it, with its own arguments, and the last one to leave exits it.
+    """
+    lock, stack = threading.Lock(), ExitStack()
+    within: list[T] = []
+
+    @contextmanager
+    def entered(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        with lock:
+            within.append(within[0] if within else stack.enter_context(context(*args, **kwargs)))
+        try:
+            yield within[0]
+        finally:
+            with lock:
+                within.pop()
+                if not within:
+                    stack.__exit__(*sys.exc_info())
+
+    return entered
 
 
 @dataclass(frozen=True)
@@ -93,3 +121,12 @@ class Executor(Protocol):
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, and yield the result of each in the given order. Nothing is written."""
         ...
+
+
+@contextmanager
+def open_executor(name: str, **setting: Any) -> Iterator[Executor]:
+    """Open an executor of the table with the fields of a `Setting`; Dask is imported only if it needs Dask."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        sys.exit(1)  # a worker that imports a script which trains wherever it is imported; its starter tells why
+    with EXECUTORS[name].load().opened(Setting(**setting)) as executor:
+        yield executor

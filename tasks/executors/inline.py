@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import DEFAULTS, Setting
-from roundweave.tasks.numerics.memory import trim_memory
+from roundweave.tasks.numerics.devices import trim_memory
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed

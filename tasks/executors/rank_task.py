@@ -12,17 +12,16 @@ from tornado.ioloop import PeriodicCallback
 
 from roundweave.tasks.compute.communicator import Alone
 from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.numerics.memory import most_memory
+from roundweave.tasks.numerics.devices import most_memory
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.process_group.collectives import Broken
 from roundweave.tasks.process_group.connections import Connections
 from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine, Report
-from roundweave.tasks.rounds.failures import MapRaised
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import map_and_persist, read_outcome
-from roundweave.tasks.rounds.steps import Mapped
+from roundweave.tasks.rounds.steps import Mapped, MapRaised
 
 Event = tuple[str, int]
 """What a rank notifies the client of: (``port``, where the ranks meet) or (``round``, the one just committed)."""

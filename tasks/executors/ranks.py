@@ -35,9 +35,9 @@ from roundweave.tasks.executors.on_worker import run_step
 from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.executors.rank_task import Event, halt, take_part
 from roundweave.tasks.process_group.group import Rendezvous
-from roundweave.tasks.rounds.failures import MapRaised
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist
+from roundweave.tasks.rounds.steps import MapRaised
 from roundweave.tasks.rounds.timing import notify
 
 ENCRYPTED = ("tls", "wss")

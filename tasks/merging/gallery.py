@@ -23,7 +23,7 @@ from roundweave.tasks.matching.search.activations import Moments, Pair, activati
 from roundweave.tasks.matching.tracing.export import Inputs
 from roundweave.tasks.merging.repair import concatenated, repair
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.networks.outputs import OWN_LOSS, output_of, with_output
+from roundweave.tasks.networks.scores import OWN_LOSS, output_of, with_output
 from roundweave.tasks.networks.spectral import converge
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code

@@ -13,8 +13,7 @@ from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.rounds.commits import Score, UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import match_digest, update_digest
-from roundweave.storage.values.layout import Layout, layout_of
-from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.state import Layout, Match, State, Update, layout_of
 from roundweave.storage.values.tensors import Specs, Vectors, empty_vectors, specs_of, views
 from roundweave.tasks.matching.groups import Tensors
 

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import ModelError, failing_as, one_line
-from roundweave.storage.values.layout import Layout, layout_of
-from roundweave.storage.values.state import State
+from roundweave.storage.values.state import Layout, State, layout_of
 from roundweave.storage.values.tensors import (
     UNSUMMED,
     Specs,
@@ -32,10 +31,18 @@ from roundweave.storage.values.tensors import (
 )
 from roundweave.tasks.data.examples import IGNORED, Tensors, first_tensor
 from roundweave.tasks.data.splits.split import SCORE_BATCH
-from roundweave.tasks.networks.compiling import compile_network
-from roundweave.tasks.networks.outputs import OWN_LOSS, call, loss_in, output_of
 from roundweave.tasks.networks.reference import MODELS, Shape
-from roundweave.tasks.networks.scores import AS_SHAPED, LABELLED, LOSSES, LabelRule, Loss
+from roundweave.tasks.networks.scores import (
+    AS_SHAPED,
+    LABELLED,
+    LOSSES,
+    OWN_LOSS,
+    LabelRule,
+    Loss,
+    call,
+    loss_in,
+    output_of,
+)
 from roundweave.tasks.networks.sizes import measured
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
@@ -344,3 +351,19 @@ def check_unchanged(network: nn.Module, specs: Specs, before: Vectors, advice: s
     for name, values in views(specs, before).items():
         if not same_bits(tensors[name], values):
             raise ModelError(f"forward itself changes {name}, which would get lost; {advice}")
+
+
+SHAPES = 64
+"""So many shapes of inputs get a program. One more is an error, as torch would go on without the compiler."""
+
+
+def compile_network(network: nn.Module) -> None:
+    """Have torch's compiler make a network's code when it is first called, a program for each shape of its inputs.
+
+    Networks of one structure share it. With programs for several shapes at once, or programs that are chosen by
+    trials, the bits of a step would depend on what else a process has computed.
+    """
+    import torch._dynamo.config as dynamo  # imported here: it takes a second, and few runs need it
+
+    dynamo.recompile_limit, dynamo.fail_on_recompile_limit_hit = SHAPES, True
+    network.compile(dynamic=False, options={"deterministic": True})

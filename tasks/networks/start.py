@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roundweave.storage.errors import CheckpointError
-from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.names import WhichRound, run_name
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.digests import tensor_digests

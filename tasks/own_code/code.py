@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +20,6 @@ import cloudpickle
 
 from roundweave.storage.errors import CODE_RAISES, CodeError, failing_as, one_line, reason
 from roundweave.storage.values.hashing import json_digest, text_digest
-from roundweave.tasks.own_code.definitions import definitions_of
 from roundweave.tasks.own_code.modules import PREFIX, Imports, called, file_of, is_library, load, module_of
 
 
@@ -208,3 +209,36 @@ def _module(code: Code) -> ModuleType:
 def short_name(value: str | Code) -> str:
     """A short name for people: a function's own name, or the part of a text before its colon."""
     return value.name if isinstance(value, Code) else value.partition(":")[0]
+
+
+TOP_LEVEL = "(top level)"
+"""What stands for those statements of a module that define nothing by a name."""
+
+
+def definitions_of(main: str, sources: Mapping[str, str]) -> dict[str, str]:
+    """The digest of each definition in modules, by names such as ``f`` in the main one, and ``helper.width``.
+
+    `sources` are the texts of the modules by name. Left out are texts that stand alone, such as docstrings of
+    modules, and what a module does only as a script. Raises `SyntaxError`.
+    """
+    texts: defaultdict[str, list[str]] = defaultdict(list)
+    for module, source in sources.items():
+        for statement in ast.parse(source, f"{module}.py").body:
+            match statement:
+                case ast.Expr(value=ast.Constant()) | ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+                    continue
+            for name in _bound(statement) or [TOP_LEVEL]:
+                texts[name if module == main else f"{module}.{name}"].append(ast.unparse(statement))
+    return {name: text_digest("\n".join(text)) for name, text in sorted(texts.items())}
+
+
+def _bound(statement: ast.stmt) -> list[str]:
+    """The names that a statement binds."""
+    match statement:
+        case ast.Import() | ast.ImportFrom():
+            return [alias.asname or alias.name for alias in statement.names]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [statement.name]
+        case ast.Assign() | ast.AnnAssign():
+            return [n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return []

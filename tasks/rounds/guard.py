@@ -14,8 +14,7 @@ import torch
 
 from roundweave.storage.errors import RoundFailed, ShapeMismatch
 from roundweave.storage.rounds.commits import metric_problem
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import Specs, Vectors, check_sizes, views
 
 NOTHING = Update({}, weight=0)

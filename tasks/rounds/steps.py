@@ -1,37 +1,68 @@
 """The steps of a round as pure functions: map, fold, reduce, apply and score, without a store or a clock.
 
-A step gives the same bits when it is run again, in another process, or on values that were stored.
+A step gives the same bits when it is run again, in another process, or on values that were stored. What a
+part of the user's raises is the error of a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
 import torch
 
-from roundweave.storage.errors import RoundFailed, failing_as
-from roundweave.storage.rounds.commits import Score, ServerRecord, UpdateRecord
+from roundweave.storage.errors import RoundFailed, RoundweaveError, failing_as, listed, located, show_whole
+from roundweave.storage.rounds.commits import RAISED, Score, ServerRecord, UpdateRecord
 from roundweave.storage.values.digests import match_digest
 from roundweave.storage.values.state import Match, State, Update
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.reduces.tree import cover, fold, fold_updates
 from roundweave.tasks.compute.communicator import Communicator
-from roundweave.tasks.data.current import as_partition
 from roundweave.tasks.data.loading import BlockExamples, Partition
+from roundweave.tasks.data.reading import ReadingFailed, as_partition
 from roundweave.tasks.networks.objective import Objective, check_unchanged
 from roundweave.tasks.networks.spectral import with_unit_vectors
 from roundweave.tasks.networks.trying.copies import TRAINING_ONLY
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code, WithCode
-from roundweave.tasks.rounds.failures import MapRaised, map_error, own_code
 from roundweave.tasks.rounds.guard import NOTHING, check_buffers, check_state, checked_update
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.scoring import Tally, score, scores_of_partitions, tally
 from roundweave.tasks.rounds.shares import Nodes, by_shares, joined_update, shares_of, state_share
 from roundweave.tasks.rounds.timing import mapping
+
+
+class MapRaised(RoundweaveError):
+    """A map raised an error of its own. The text is the reason to refuse its partition."""
+
+
+LONGEST = 300
+"""How many characters of the text of a map's error are recorded."""
+
+
+def map_error(round: int, partitions: Sequence[int], error: BaseException) -> RoundweaveError:
+    """What a map raised, as `MapRaised`; as `RoundFailed` if it is an interrupt or a lack of memory."""
+    show_whole(error)  # a refusal records one line, and the run may go on
+    if isinstance(error, KeyboardInterrupt | MemoryError):
+        return RoundFailed(f"round {round}: the map of partition {listed(partitions)} failed with {_said(error)}")
+    try:
+        text = _said(error)
+    except Exception:  # noqa: BLE001 - the exception is the user's, and to get its text may fail
+        text = type(error).__name__
+    return MapRaised(RAISED + text[:LONGEST] + "; give its Embedding sparse=False" * ("sparse" in text.lower()))
+
+
+def own_code(round: int, what: str) -> AbstractContextManager[None]:
+    """A context in which errors of the user's code become `RoundFailed`; `what` names the step."""
+    return failing_as(lambda error: RoundFailed(f"round {round}: {what} failed with {_said(error)}"))
+
+
+def _said(error: BaseException) -> str:
+    """What an error says, in one line; one of reading says already where it was raised."""
+    return str(error) if isinstance(error, ReadingFailed) else located(error)
 
 
 @dataclass(frozen=True)

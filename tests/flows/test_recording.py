@@ -12,7 +12,7 @@ from roundweave.flows.config.resolving import resolve, work_of
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.recording import Needs
 from roundweave.storage.errors import UsageError
-from roundweave.storage.hierarchy.chunks import CHECKSUM
+from roundweave.storage.hierarchy.zarr_format import CHECKSUM
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.tasks.executors.inline import InlineExecutor

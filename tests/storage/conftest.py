@@ -14,8 +14,7 @@ from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, Score, 
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec, Vectors, vector_sizes
 
 LAYOUT = Layout(

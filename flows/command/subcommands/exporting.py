@@ -9,7 +9,7 @@ import typer
 
 from roundweave.flows.command.common import Force, Json, Root, RunName, Trust, output, say
 from roundweave.flows.exporting.trackers import TRACKERS, story_of
-from roundweave.flows.reporting.scores import shown
+from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import Run, open_run
 from roundweave.storage.checkpoints.files import SUFFIXES
 from roundweave.storage.checkpoints.writing import check_place

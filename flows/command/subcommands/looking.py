@@ -23,9 +23,9 @@ from roundweave.flows.command.common import (
 )
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.train import Planned
-from roundweave.flows.reporting.scores import shown
+from roundweave.flows.reporting.listening import shown
 from roundweave.storage.errors import StoreError, UsageError, cut, listed, spans
-from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import ProcessGroupRecord
 from roundweave.storage.runs.listing import flat_config, looked_through
 from roundweave.storage.runs.run import StoredRun, open_stored

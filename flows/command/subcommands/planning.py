@@ -16,7 +16,7 @@ from roundweave.flows.command.options import with_options
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.files import read_toml, write_toml
 from roundweave.flows.config.train import Execution, TrainConfig
-from roundweave.storage.places.addresses import file_path
+from roundweave.storage.places.base import file_path
 
 if TYPE_CHECKING:
     from roundweave.flows.planning.plan import Plan

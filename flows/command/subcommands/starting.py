@@ -19,9 +19,8 @@ from roundweave.flows.config.experiment import Dealing, Experiment
 from roundweave.flows.config.train import Execution
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.applies.schedules import SCHEDULES
-from roundweave.tasks.algorithms.preset import APPLIES, MAPS
 from roundweave.tasks.algorithms.reduces.table import REDUCES
-from roundweave.tasks.algorithms.table import ABOUT
+from roundweave.tasks.algorithms.table import ABOUT, APPLIES, MAPS
 from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS

@@ -14,8 +14,7 @@ from roundweave.flows.command.options import with_options
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.files import read_toml
 from roundweave.flows.config.train import Execution, TrainConfig
-from roundweave.flows.reporting.listening import Listener, listening
-from roundweave.flows.reporting.scores import shown_commit
+from roundweave.flows.reporting.listening import Listener, listening, shown_commit
 from roundweave.storage.rounds.commits import Commit
 
 

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from roundweave.flows.command.common import Json, Root, RunName, output, say
 from roundweave.flows.command.errors import fail
 from roundweave.storage.errors import NotARun, PlaceError, UsageError, listed
-from roundweave.storage.places.addresses import last_name, scheme_of
+from roundweave.storage.places.base import last_name, scheme_of
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.names import SUFFIX, find_run, run_address, run_name

@@ -7,9 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from roundweave.storage.errors import PlaceError, RoundweaveError, StoreDamaged, unless_damaged
-from roundweave.storage.hierarchy.chunks import chunk_key
 from roundweave.storage.hierarchy.schema import ArraySpec, Schema
-from roundweave.storage.hierarchy.shards import partitions_in
+from roundweave.storage.hierarchy.zarr_format import chunk_key, partitions_in
 from roundweave.storage.places.base import Place
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.log import Link

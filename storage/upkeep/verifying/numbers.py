@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 from roundweave.storage.errors import StoreDamaged, StoreError
-from roundweave.storage.hierarchy.chunks import chunk_key, empty_chunk, read_chunk
 from roundweave.storage.hierarchy.schema import NUMBERS, ArraySpec
+from roundweave.storage.hierarchy.zarr_format import chunk_key, empty_chunk, read_chunk
 from roundweave.storage.rounds.commits import Commit, numbers_of
 from roundweave.storage.rounds.numbers import KEY, put
 from roundweave.storage.upkeep.verifying.audit import Audit

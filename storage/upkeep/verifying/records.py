@@ -7,9 +7,15 @@ from collections.abc import Iterable
 from functools import partial
 
 from roundweave.storage.errors import StoreDamaged, spans
-from roundweave.storage.hierarchy.documents import LARGEST, NAME, described_rows, documents, root_document
 from roundweave.storage.hierarchy.schema import REPORTED, ArraySpec, split_array
-from roundweave.storage.hierarchy.shards import array_of
+from roundweave.storage.hierarchy.zarr_format import (
+    LARGEST,
+    NAME,
+    array_of,
+    described_rows,
+    documents,
+    root_document,
+)
 from roundweave.storage.parsing import numbered
 from roundweave.storage.rounds import log, numbers, pruned
 from roundweave.storage.rounds.commits import Commit, numbers_of

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from roundweave.storage.errors import NotARun, PlaceError, RoundPruned, RoundweaveError, StoreError, UsageError
-from roundweave.storage.hierarchy.chunks import chunk_key
 from roundweave.storage.hierarchy.schema import ArraySpec, split_array
-from roundweave.storage.places.addresses import Where
-from roundweave.storage.places.base import Place
+from roundweave.storage.hierarchy.zarr_format import chunk_key
+from roundweave.storage.places.base import Place, Where
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.store import RoundStore

@@ -19,16 +19,19 @@ from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.applies.schedules import Schedule, Scheduled
 from roundweave.tasks.algorithms.maps.backprop import arrived_at, backprop, backprop_in_pieces, batches, minus
-from roundweave.tasks.algorithms.maps.optimizer_state import Slot, find_slots, set_state, state_of
 from roundweave.tasks.algorithms.maps.optimizers import (
+    Slot,
     Stepper,
     check_name,
     check_steps,
     decay_groups,
+    find_slots,
     kept_optimizer,
     made_optimizer,
     optimizer_of,
     own_optimizer,
+    set_state,
+    state_of,
     trained_of,
 )
 from roundweave.tasks.data.examples import Examples

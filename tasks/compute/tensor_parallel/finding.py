@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import ModelError, UsageError, spans
-from roundweave.storage.values.layout import Layout, layout_of
+from roundweave.storage.values.state import Layout, layout_of
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.compute.tensor_parallel.layers import attention_of
 from roundweave.tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even

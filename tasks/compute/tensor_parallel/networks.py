@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State
+from roundweave.storage.values.state import Layout, State
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.tensor_parallel.layers import (
     ColumnParallel,

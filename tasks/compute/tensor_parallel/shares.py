@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import torch
 
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import Specs, TensorSpec, Vectors, pack, views
 
 Spans = tuple[tuple[int, int], ...]

@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from roundweave.storage.errors import DataError, FileMissing, failing_as, reason
-from roundweave.storage.places.addresses import scheme_of
+from roundweave.storage.places.base import scheme_of
 from roundweave.tasks.data.collating import check_lengths, examples_of
 from roundweave.tasks.data.datasets import Dataset, pixel_scaling
 from roundweave.tasks.data.examples import Examples, check_values

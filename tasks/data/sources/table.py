@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roundweave.storage.errors import DataError, UsageError
-from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.base import full_address
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import Entry, find
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import torch
 
 from roundweave.storage.errors import ColumnMissing, DataError
-from roundweave.storage.places.addresses import above, last_name, scheme_of
+from roundweave.storage.places.base import above, last_name, scheme_of
 from roundweave.tasks.data.collating import examples_of, floats, joined
 from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.examples import Examples, check_values

@@ -17,12 +17,12 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from roundweave.storage.errors import ClusterError
+from roundweave.tasks.executors.base import shared
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from roundweave.tasks.executors.clusters.plugins import Loosen, import_nothing_ahead, prompt
 from roundweave.tasks.executors.clusters.starting import is_class, refused, root_of, started_cluster
 from roundweave.tasks.executors.clusters.watching import begin_run
 from roundweave.tasks.executors.clusters.workers import WORKER_SECONDS, on_workers, wait_at_most
-from roundweave.tasks.executors.shared import shared
 from roundweave.tasks.numerics.fingerprints import source_digest
 
 CONNECT_SECONDS = 10

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from roundweave.tasks.executors.tensor_parallel.streaming import NetworkShare
-from roundweave.tasks.numerics.memory import most_memory
+from roundweave.tasks.numerics.devices import most_memory
 from roundweave.tasks.process_group.group import Group
 from roundweave.tasks.rounds.engine import BlockData, Engine, Report
 from roundweave.tasks.rounds.job import Job

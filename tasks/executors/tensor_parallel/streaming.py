@@ -23,12 +23,10 @@ from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.rounds.failures import MapRaised
 from roundweave.tasks.rounds.guard import NOTHING, checked_update
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import map_persist_fold, read_carry, record_of
-from roundweave.tasks.rounds.persistence.recomputing import recomputed
-from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome
+from roundweave.tasks.rounds.persistence.mapping import map_persist_fold, read_carry, recomputed, record_of
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome
 
 PART_BYTES = 1 << 20
 """How many bytes of a shared tensor are in one process at a time; or one row, if it is larger."""

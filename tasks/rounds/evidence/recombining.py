@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import state_digest, tensor_digests
-from roundweave.tasks.algorithms.applies.memory import kept_memory
+from roundweave.tasks.algorithms.applies.optimizers import kept_memory
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.persistence.exchanging import own_params
-from roundweave.tasks.rounds.persistence.recomputing import recomputed, reduce_again
+from roundweave.tasks.rounds.persistence.mapping import recomputed, reduce_again
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 
 from roundweave.storage.places.base import beside
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord
-from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.rounds.tensors import split_record
 from roundweave.storage.values.state import State, Update
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.data.loading import BlockExamples, Partition

@@ -25,8 +25,7 @@ from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.rounds.commits import Score, UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec
 
 LAYOUT = Layout(tuple(TensorSpec(f"layer{number}.weight", "float32", (8,)) for number in range(20)))

@@ -29,7 +29,7 @@ from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.rounds.plan import window_size
+from roundweave.tasks.rounds.job import window_size
 from tests.benchmarks.speed.constant import CONSTANT
 from tests.storage.places.far_away import Proxy, far_away
 from tests.storage.places.s3_server import s3_server

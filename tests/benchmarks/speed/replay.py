@@ -28,7 +28,7 @@ from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.rounds.plan import window_size
+from roundweave.tasks.rounds.job import window_size
 
 RECIPE = {"model": "mlp", "model_options": {"hidden": 256}, "partitions": 10, "batch_size": 32, "lr": 0.1}
 

@@ -27,8 +27,7 @@ from roundweave.storage.rounds.commits import Score, UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_digest
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec
 
 MLP = {"1.weight": (200, 784), "1.bias": (200,), "3.weight": (200, 200), "3.bias": (200,), "5.weight": (10, 200)}

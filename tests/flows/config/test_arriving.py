@@ -9,7 +9,7 @@ import pytest
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import RoundweaveError, UsageError
-from roundweave.storage.places.addresses import full_address
+from roundweave.storage.places.base import full_address
 from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
 
 SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}

@@ -18,7 +18,7 @@ import torch
 import roundweave as rw
 from roundweave.flows.evidence.replaying import Replay
 from roundweave.storage.errors import DataError, RoundMissing
-from roundweave.storage.hierarchy.documents import NAME
+from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.rounds.log import CommitLog
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest

@@ -15,8 +15,7 @@ import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from roundweave.flows.reporting.flow_runs import run_flow
-from roundweave.flows.reporting.reporter import Reporter
+from roundweave.flows.reporting.reporter import Reporter, run_flow
 from roundweave.flows.stored import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 

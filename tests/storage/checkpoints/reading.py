@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from roundweave.storage.checkpoints.opening import open_checkpoint
-from roundweave.storage.places.addresses import Where
+from roundweave.storage.places.base import Where
 
 
 def read_checkpoint(place: Where, root: Where | None = None) -> dict[str, torch.Tensor]:

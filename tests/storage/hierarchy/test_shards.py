@@ -15,7 +15,7 @@ from zarr.core.metadata import ArrayV3Metadata
 
 from roundweave.storage.errors import ShapeMismatch, StoreDamaged
 from roundweave.storage.hierarchy.schema import ArraySpec
-from roundweave.storage.hierarchy.shards import is_cut, keep_chunks, partitions_in, read_stored, write_shard
+from roundweave.storage.hierarchy.zarr_format import is_cut, keep_chunks, partitions_in, read_stored, write_shard
 from roundweave.storage.places.local import LocalPlace
 
 STORED = ["float32", "float64", "bfloat16", "int64", "bool"]

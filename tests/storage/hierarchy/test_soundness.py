@@ -16,7 +16,7 @@ from roundweave.storage.hierarchy.soundness import checked_schema
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import Layout
 from roundweave.storage.values.tensors import TensorSpec
 from tests.storage.conftest import lengthened
 

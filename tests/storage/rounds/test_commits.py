@@ -16,7 +16,7 @@ from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import Commit, Score, SplitRecord, UpdateRecord
 from roundweave.storage.rounds.log import CommitLog, Link
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import Layout
 from roundweave.storage.values.tensors import TensorSpec
 
 SCHEMA = Schema(Layout((TensorSpec("w", "float32", ()),)), partitions=3)

@@ -37,8 +37,7 @@ from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_digest
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec
 
 ROUNDS = 3

@@ -13,7 +13,7 @@ import pytest
 
 from roundweave.storage.errors import PlaceError
 from roundweave.storage.places import local
-from roundweave.storage.rounds import syncing
+from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.verifying.verify import verify
 
@@ -64,19 +64,19 @@ def test_what_was_synced_is_there_after_a_power_loss(train, mounted, tmp_path, m
         flush(descriptor)
         synced.release()
 
-    def committed(commit: syncing.Commit) -> None:
+    def committed(commit: Commit) -> None:
         if commit.round == 4:
             while synced.acquire(blocking=False):
                 pass
             for _ in range(0 if fsync else 2):  # the first may have begun before
                 synced.acquire()
-            monkeypatch.setattr(syncing, "SECONDS", 1e6)
+            monkeypatch.setattr("roundweave.storage.rounds.store.SYNC_SECONDS", 1e6)
         if commit.round == 7:
             lose_power(mounted[1])
 
     whole = train(**FIELDS, root=tmp_path / "whole", name="a")
     monkeypatch.setattr(local, "sync_file_system", told)
-    monkeypatch.setattr(syncing, "SECONDS", 1e6 if fsync else 0.05)
+    monkeypatch.setattr("roundweave.storage.rounds.store.SYNC_SECONDS", 1e6 if fsync else 0.05)
     with pytest.raises(PlaceError):
         train(**FIELDS, root=mounted[1] / "runs", name="a", fsync=fsync, on_commit=committed)
     called("umount", mounted[1])

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundweave.storage.hierarchy.chunks import read_chunk, write_chunk
-from roundweave.storage.hierarchy.documents import replace_documents
+from roundweave.storage.hierarchy.zarr_format import read_chunk, replace_documents, write_chunk
 from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, numbers_of
 from roundweave.storage.rounds.numbers import KEY, read_copied
 from roundweave.storage.rounds.recovery import recover

@@ -16,9 +16,7 @@ from pathlib import Path
 import pytest
 
 from roundweave.storage.places import local
-from roundweave.storage.places.descriptors import sync_and_close
-from roundweave.storage.places.local import LocalPlace
-from roundweave.storage.rounds import syncing
+from roundweave.storage.places.local import LocalPlace, sync_and_close
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
@@ -180,7 +178,7 @@ def test_what_was_synced_beside_the_rounds_survives_and_the_run_goes_on_to_the_s
             cuts.append(len(disk.cuts))
 
     monkeypatch.setattr(local, "sync_file_system", flush)
-    monkeypatch.setattr(syncing, "SECONDS", 0.01)
+    monkeypatch.setattr("roundweave.storage.rounds.store.SYNC_SECONDS", 0.01)
     whole = train(**FIELDS, rounds=3, root=base / "runs", name="a", on_commit=committed)
     assert whole.done == 3
     disk.left(len(disk.cuts), base, tmp_path / "left")
@@ -234,7 +232,7 @@ def test_a_round_goes_only_once_a_later_one_to_go_on_from_is_synced(train, monke
 
     for name in ("create", "stream", "delete", "flush", "sync", "_take"):
         recorded(name)
-    monkeypatch.setattr(syncing, "SECONDS", 0.03)
+    monkeypatch.setattr("roundweave.storage.rounds.store.SYNC_SECONDS", 0.03)
     train(**FIELDS, rounds=40, name="a", keep=kept, evaluate_every=40)
     names = [name for name, _ in told]
     took = names.index("_take")

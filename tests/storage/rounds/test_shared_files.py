@@ -22,7 +22,7 @@ from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_digest, update_vectors
-from roundweave.storage.values.layout import Layout
+from roundweave.storage.values.state import Layout
 from roundweave.storage.values.tensors import TensorSpec, to_numpy
 from tests.storage.upkeep.dying import named
 

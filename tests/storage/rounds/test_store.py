@@ -30,8 +30,7 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import tensor_digest
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State
+from roundweave.storage.values.state import Layout, State
 from roundweave.storage.values.tensors import TensorSpec, empty_vectors
 from tests.storage.conftest import lengthened
 from tests.storage.rounds.test_history import numbers

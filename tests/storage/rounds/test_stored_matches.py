@@ -20,8 +20,7 @@ from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.digests import match_digest, update_digest
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import Match
+from roundweave.storage.values.state import Layout, Match
 from roundweave.storage.values.tensors import TensorSpec
 from tests.storage.conftest import lengthened
 

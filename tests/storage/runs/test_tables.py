@@ -16,8 +16,7 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.runs.tables import LOWEST
 from roundweave.storage.values.digests import update_digest
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec
 from roundweave.tasks.networks.scores import SCORES
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from roundweave.storage.hierarchy.schema import Schema
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from roundweave.storage.errors import ShapeMismatch
 from roundweave.storage.hierarchy.schema import Schema
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import (
     TensorSpec,
     from_numpy,

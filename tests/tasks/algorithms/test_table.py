@@ -9,16 +9,14 @@ from pydantic import TypeAdapter
 
 from roundweave.storage.errors import RoundweaveError, UsageError
 from roundweave.tasks.algorithms.algebra import Algorithm
-from roundweave.tasks.algorithms.applies.memory import KeepExtras
-from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Sgd
+from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, KeepExtras, Sgd
 from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, Scaffold
 from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.algorithms.preset import make_part, part_options
 from roundweave.tasks.algorithms.reduces.matched import Matched
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.robust import Krum, Median
-from roundweave.tasks.algorithms.table import ABOUT, ALGORITHMS, build_algorithm
+from roundweave.tasks.algorithms.table import ABOUT, ALGORITHMS, build_algorithm, make_part, part_options
 from roundweave.tasks.algorithms.when import Asynchronous, Buffered, Fetching, Pushing
 from roundweave.tasks.own_code.code import find_code
 

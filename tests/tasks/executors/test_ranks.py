@@ -178,7 +178,7 @@ from distributed import Client
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.tasks.executors.choice import open_executor
+from roundweave.tasks.executors.base import open_executor
 config = TrainConfig(data=sys.argv[2], model=sys.argv[3], root=sys.argv[4], partitions=4, local_steps=2,
     batch_size=5, held_out=0, rounds=100_000, name="there", scheduler=sys.argv[1], executor="ranks")
 with open_executor("ranks", scheduler=config.scheduler) as executor, prepared(resolve(config), executor) as ready:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import ModelError
-from roundweave.storage.values.layout import layout_of
+from roundweave.storage.values.state import layout_of
 from roundweave.storage.values.tensors import views
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from roundweave.storage.errors import DataError, ModelError
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.networks.outputs import OWN_LOSS, call, loss_in, output_of, takes_labels
+from roundweave.tasks.networks.scores import OWN_LOSS, call, loss_in, output_of, takes_labels
 from roundweave.tasks.own_code.code import find_code
 
 CODE = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roundweave.tasks.own_code.definitions import TOP_LEVEL, definitions_of
+from roundweave.tasks.own_code.code import TOP_LEVEL, definitions_of
 
 MINE = """
 import helper

@@ -18,8 +18,7 @@ from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.robust import Median
 from roundweave.tasks.algorithms.reduces.tree import fold, fold_updates
-from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.plan import RoundPlan
+from roundweave.tasks.rounds.job import RoundPlan, Work
 from roundweave.tasks.rounds.steps import BlockResult, fold_block, fold_results
 
 SIZES = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))

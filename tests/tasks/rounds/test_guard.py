@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import RoundFailed
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec, Vectors
 from roundweave.tasks.rounds.guard import check_buffers, checked_update, non_finite
 

@@ -22,8 +22,7 @@ from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import fold
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import RanksExecutor
-from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.plan import RoundPlan
+from roundweave.tasks.rounds.job import RoundPlan, Work
 from roundweave.tasks.rounds.shares import Nodes, joined_update, nodes_share, state_share
 from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
 

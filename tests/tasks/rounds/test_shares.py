@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import same_bits
 from roundweave.tasks.algorithms.algebra import Algorithm
-from roundweave.tasks.algorithms.applies.memory import Drift, KeepExtras
-from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Sgd, Yogi
+from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Drift, KeepExtras, Sgd, Yogi
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.reduces.mean import ClippedMean, Mean
 from roundweave.tasks.algorithms.reduces.reweighted import Fair, Normalised, Worst

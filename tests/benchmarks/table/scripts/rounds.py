@@ -18,8 +18,7 @@ from typing import Any
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
-from roundweave.tasks.executors.base import Executor
-from roundweave.tasks.executors.choice import open_executor
+from roundweave.tasks.executors.base import Executor, open_executor
 from tests.benchmarks.peers import networks
 from tests.benchmarks.peers.recipes import (
     CLIENTS,

@@ -14,8 +14,7 @@ from torch.optim import lr_scheduler
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.applies.memory import KeepExtras
-from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Adaptive, Sgd, Yogi
+from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Adaptive, KeepExtras, Sgd, Yogi
 from roundweave.tasks.algorithms.applies.schedules import SCHEDULES, Schedule, with_rounds
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.images import Digits

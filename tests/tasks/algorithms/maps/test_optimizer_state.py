@@ -18,7 +18,7 @@ from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.backprop import batches
 from roundweave.tasks.algorithms.maps.corrected import Elastic
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.algorithms.maps.optimizer_state import Slot, find_slots
+from roundweave.tasks.algorithms.maps.optimizers import Slot, find_slots
 from roundweave.tasks.algorithms.reduces.matched import Matched
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import reduce_all

@@ -11,8 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundweave.storage.values.layout import Layout
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec, pack, views
 from roundweave.tasks.compute.tensor_parallel.shares import Cut, Shares
 from tests.tasks.compute.tensor_parallel.networks import objective_of, shares_of

@@ -10,7 +10,7 @@ from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
 
 SCRIPT = """
 import ctypes, torch
-from roundweave.tasks.numerics.memory import trim_memory
+from roundweave.tasks.numerics.devices import trim_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096

@@ -18,14 +18,14 @@ from tests.flows.prefect_server import command_line, rounds_done, until
 
 LOST = """
 import os, signal, sys, time, weakref
-from roundweave.flows.command import interrupts
+from roundweave.flows.command import errors
 
-interrupts.SECONDS = 0.5
+errors.SECONDS = 0.5
 class Watched:
     pass
 watched = Watched()
 callback = weakref.ref(watched, lambda _: os.kill(os.getpid(), signal.SIGINT) or sum(range(1000)))
-with interrupts.ended_by_interrupts(lambda: print("interrupted", file=sys.stderr)):
+with errors.ended_by_interrupts(lambda: print("interrupted", file=sys.stderr)):
     del watched
     time.sleep(60)
 """

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from zarr.core.metadata import ArrayV3Metadata
 
 from roundweave.storage.errors import ShapeMismatch, StoreDamaged
-from roundweave.storage.hierarchy.chunks import read_chunk, read_parts, stream_chunk, write_chunk
 from roundweave.storage.hierarchy.schema import ArraySpec
+from roundweave.storage.hierarchy.zarr_format import read_chunk, read_parts, stream_chunk, write_chunk
 from roundweave.storage.places.local import LocalPlace
 
 STORED = ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool"]

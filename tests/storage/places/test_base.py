@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roundweave.storage.errors import UsageError
-from roundweave.storage.places.addresses import (
+from roundweave.storage.places.base import (
     above,
     address_of,
     as_path,

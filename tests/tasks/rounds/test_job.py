@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.plan import LARGEST_WINDOW, RoundPlan, replay_windows, window_size
+from roundweave.tasks.rounds.job import LARGEST_WINDOW, RoundPlan, Work, replay_windows, window_size
 
 SIZES = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
 
