@@ -52,7 +52,7 @@ def create_run(
     processes: int = 1,
     gather: Callable[..., list[Any]] = lambda function, numbers: list(map(function, numbers)),
     **attributes: Any,
-) -> RoundStore:
+) -> None:
     """Create a run at an address and commit its initial state, and the score of that, as round 0.
 
     Of the memory of `initial`, the vectors of the outer optimizer, only the slots that the run's apply keeps are
@@ -74,7 +74,7 @@ def create_run(
     }
     schema = schema_of(work, initial.memory, processes)
     scored = score_initial(work, initial, gather) if description.held_out else None
-    return RoundStore.create(address, schema, config.rounds, recorded, initial, config.fsync, carried, scored)
+    RoundStore.create(address, schema, config.rounds, recorded, initial, config.fsync, carried, scored)
 
 
 def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:

@@ -111,12 +111,12 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
         needs = Needs.of(work)
         needs.check_disk(place_of(resolved.address), keep, config.rounds)
         needs.check_memory(executor)
-    store = _open_or_create(resolved, work, description, executor, len(processes))
+    _create_or_check(resolved, work, description, executor, len(processes))
     begun.append(resolved.name)
-    token = secrets.token_hex(4)
-    with hold_lease(store.place, token, config.rounds) as lease:
+    token, place = secrets.token_hex(4), place_of(resolved.address, config.fsync)
+    with hold_lease(place, token, config.rounds) as lease:
         new = resolved.run is None and lease.epoch == 1  # no other process has written it since
-        store = RoundStore(fenced(store.place, lease.epoch), rounds=lease.rounds)
+        store = RoundStore(fenced(place, lease.epoch), rounds=lease.rounds)
         done = 0 if new else _recovered(store, work)
         given = config.model_dump(include={"rounds", "evaluate_every", "target_accuracy", "patience", "fsync"})
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given, keep=keep)
@@ -159,29 +159,28 @@ def _common_fingerprint(processes: Mapping[str, tuple[str, Fingerprint]], mixed:
     return first
 
 
-def _open_or_create(
+def _create_or_check(
     resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int
-) -> RoundStore:
-    config, run = resolved.config, resolved.run
+) -> None:
+    """Create the run if it is new; else raise an error if it is another experiment or has other numerics."""
+    run = resolved.run
     if run is None:
         executor.gather(work.partitions.check_again, range(1))
         try:
-            return _create(resolved, work, description, executor, processes)
+            _create(resolved, work, description, executor, processes)
+            return
         except ExperimentDiffers:
             # Another process, or an earlier attempt of this flow, may have created it since; then it is opened.
             if not is_run(resolved.address):
                 raise
             run = StoredRun(resolved.address)
     if run is not resolved.run or resolved.description is None:
-        check_same_experiment(run, config, description)
+        check_same_experiment(run, resolved.config, description)
     if work.fingerprint and run.attributes["fingerprint"]:
         check_fingerprint(run.attributes["fingerprint"], work.fingerprint, "this machine")
-    return RoundStore(run.address, config.fsync)
 
 
-def _create(
-    resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int
-) -> RoundStore:
+def _create(resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int) -> None:
     """Create a run that begins with initial weights, a checkpoint, or a round of another run.
 
     So many `processes` will map its partitions. The state of a large network is made by one of them.
@@ -193,11 +192,12 @@ def _create(
     if not isinstance(start, Fork):
         create = partial(_create_anew, config, full_address(where), work, description, processes)
         layout = work.objective.layout
-        if specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES:
+        large = specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES
+        if large:
             executor.gather(create, range(1))
-            if is_run(where):
-                return RoundStore(where, config.fsync)
-        return create(gather=executor.gather)
+        if not large or not is_run(where):  # a worker without the disk may have made it on one of its own
+            create(gather=executor.gather)
+        return
     initial, carried = start.state(work.objective), _carried(start, config, work, description)
     if not carried:
         # What partitions carry, the server may keep for all, such as a control variate: it is dropped with that.
@@ -206,16 +206,16 @@ def _create(
     if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
         notice(f"{resolved.name} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
     gather, parent = executor.gather, start.parent
-    return create_run(where, config, work, description, initial, carried, processes, gather, parent=parent)
+    create_run(where, config, work, description, initial, carried, processes, gather, parent=parent)
 
 
 def _create_anew(
     config: TrainConfig, where: str, work: Work, description: Description, processes: int, _: int = 0, **how: Any
-) -> RoundStore:
+) -> None:
     """Create a run that begins with initial weights or a checkpoint, in any process; `how` is for `create_run`."""
     start = config.start_from
     initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
-    return create_run(where, config, work, description, initial, processes=processes, **how)
+    create_run(where, config, work, description, initial, processes=processes, **how)
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:
