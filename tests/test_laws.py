@@ -33,6 +33,7 @@ from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.algorithms.table import ALGORITHMS, build_algorithm
 from roundweave.tasks.algorithms.when import SYNCHRONOUS
 from roundweave.tasks.data.examples import IGNORED, Examples
+from roundweave.tasks.executors.base import EXECUTORS, open_executor
 from roundweave.tasks.executors.clusters.connecting import connect, local_cluster
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
@@ -206,7 +207,11 @@ def test_one_local_step_is_synchronous_sgd(lr: float, parts: int) -> None:
 # Law 3: the same bits, wherever and however often the work runs.
 
 
-ON_WORKERS = pytest.mark.parametrize("executor", [GraphExecutor, RanksExecutor])
+DISTRIBUTED = [entry.load() for name, entry in EXECUTORS.items() if entry.distributed and name != "auto"]
+"""The executors of the table that need a cluster; `auto` is two of them."""
+
+
+ON_WORKERS = pytest.mark.parametrize("executor", DISTRIBUTED)
 
 
 SLOW = pytest.mark.slow
@@ -247,13 +252,21 @@ def wanted_of_shared(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]
     return inline(tmp_path_factory.mktemp("shared"), SHARED_NETWORK)
 
 
-@pytest.mark.parametrize(("kind", "executor", "window"), sampled(3, KINDS, [GraphExecutor, RanksExecutor], [1, 4]))
+@pytest.mark.parametrize(("kind", "executor", "window"), sampled(3, KINDS, DISTRIBUTED, [1, 4]))
 def test_any_number_of_workers_and_any_window_give_the_same_bits(
     train, references, cluster, window, executor, kind
 ) -> None:
     found: dict[int, str] = {}
     train(executor(cluster), window, lambda commit: found.update({commit.round: commit.state}), **KINDS[kind])
     assert found == references[kind]
+
+
+@pytest.mark.parametrize("name", [name for name, entry in EXECUTORS.items() if not entry.distributed])
+def test_every_executor_without_a_cluster_gives_the_same_bits(train, references, name) -> None:
+    found: dict[int, str] = {}
+    with open_executor(name) as executor:
+        train(executor, 2, lambda commit: found.update({commit.round: commit.state}), **KINDS["dropout"])
+    assert found == references["dropout"]
 
 
 @ON_WORKERS

@@ -24,6 +24,7 @@ from roundweave.storage.parsing import from_json
 from roundweave.storage.places.base import address_of
 from roundweave.storage.runs.names import default_root, stored_round
 from roundweave.storage.runs.run import open_stored
+from roundweave.tasks.algorithms.table import TABLES
 from roundweave.tasks.own_code.code import Code
 
 
@@ -62,7 +63,7 @@ def with_algorithms(command: Callable[..., Any], arguments: list[str]) -> Callab
     if taken := shown.keys() & known.keys():
         raise UsageError(f"{label} takes {', '.join(sorted(taken))}, as the command does; give it another name")
     options = {
-        name: _parameter(name, field, f"Options of {label}", hidden=name not in shown)
+        name: _parameter(name, field, f"Options of {label or 'algorithms'}", hidden=name not in {*shown, *TABLES})
         for name, field in {**EVERY_OPTION, **shown}.items()
     }
     return _signed(command, known | options)

@@ -76,6 +76,13 @@ def says(part: Part, what: Literal["elementwise", "stackable"]) -> bool:
     return what in vars(type(part)) and bool(getattr(part, what))
 
 
+def check_frozen(part: Part) -> None:
+    """Raise `UsageError` for a part that may change from call to call, so that no round could be replayed."""
+    name, parameters = type(part).__name__, getattr(type(part), "__dataclass_params__", None)
+    if (parameters is None and vars(part)) or not getattr(parameters, "frozen", True):
+        raise UsageError(f"{name} may keep something on self from call to call; write @dataclass(frozen=True)")
+
+
 def as_given(part: Any) -> str:
     """A part with the options that differ from its defaults.
 
@@ -237,6 +244,12 @@ class Algorithm:
             if base not in type(part).__mro__:
                 who = f"{base.__name__.lower()} {type(part).__name__}"
                 raise UsageError(f"{who} must inherit roundweave.{base.__name__}")
+            check_frozen(part)
+        for name in ("carry", "extras"):
+            if not isinstance(slots := getattr(self.map, name), tuple):
+                raise UsageError(
+                    f"{name} of map {type(self.map).__name__} must be a tuple of slots, not {slots!r}"
+                )
         if self.when.asynchronous and (option := self.map.needs_rounds):
             raise UsageError(f"{option} needs rounds in which all partitions begin together; leave it out")
         if self.reduce.reorders and (slots := self.map.unit_slots):

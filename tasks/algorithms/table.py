@@ -284,7 +284,12 @@ def build_algorithm(
             "name the one that they chose"
         )
     preset = ALGORITHMS[named].with_parts(parts or {})
-    check_taken(f"algorithm {named}", options, preset.options)
+    own = [
+        f" with {kind} {part}, whose fields are no options,"
+        for kind, part in (parts or {}).items()
+        if part and is_own_part(kind, part)
+    ]
+    check_taken(f"algorithm {named}{''.join(own)}", options, preset.options)
     return preset.build(options)
 
 

@@ -27,6 +27,9 @@ T = TypeVar("T")
 class InlineExecutor:
     """Runs rounds in this process, and notifies of maps that take long; see `Setting`."""
 
+    name = "inline"
+    """What commits record as the executor of their round; a subclass has a name of its own."""
+
     def __init__(self, setting: Setting = DEFAULTS) -> None:
         self.setting = setting
         self._run = ""
@@ -55,7 +58,7 @@ class InlineExecutor:
 
         Ends early after a commit that says to stop.
         """
-        job = job.run_by("inline")
+        job = job.run_by(self.name)
         self._begin(job)
         asynchronous = job.work.algorithm.when.asynchronous
         # If the store is slow, the next round's maps do not wait until a round is stored.

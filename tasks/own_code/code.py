@@ -71,7 +71,8 @@ class Code:
         else:
             function = getattr(_module(self), self.name, None)
         if not callable(function):
-            raise CodeError(f"{self.reference}: the file has no such function")
+            there = [name for name in dict(self.definitions) if name.isidentifier()]
+            raise CodeError(f"{self.reference}: the file has no such function or class; it has {', '.join(there)}")
         return function  # type: ignore[no-any-return]
 
 

@@ -74,6 +74,7 @@ def make_own(what: str, code: Code, base: type) -> Any:
     """The part that the user's code is, or that it returns when called; raises `CodeError`, `UsageError`."""
     part = code.load()
     if base not in type(part).__mro__:
+        _check_callable(f"{what} {code.reference}", part)
         with failing_as(lambda error: CodeError(f"{code.reference} failed with {located(error)}")):
             part = part()
     if base not in type(part).__mro__:
@@ -81,6 +82,16 @@ def make_own(what: str, code: Code, base: type) -> Any:
             f"{what} {code.reference} must give a roundweave.{base.__name__}, not {type(part).__name__}"
         )
     return part
+
+
+def _check_callable(what: str, part: Any) -> None:
+    """Raise `UsageError` for a class or function that cannot be called without arguments."""
+    if lacking := getattr(part, "__abstractmethods__", ()):
+        raise UsageError(f"{what} must define {', '.join(sorted(lacking))}")
+    try:
+        inspect.signature(part).bind()
+    except TypeError as error:
+        raise UsageError(f"{what} is made without arguments, and has a {error}; give it a default") from error
 
 
 def unknown(what: str, value: str, names: Iterable[str]) -> UsageError:

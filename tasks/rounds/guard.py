@@ -160,5 +160,5 @@ def check_state(layout: Layout, state: State, before: State) -> None:
     if reason:
         raise RoundFailed(
             f"round {before.round + 1}: the new state is unsound, {reason}. Rounds to {before.round} are kept; "
-            "try a smaller lr or outer lr"
+            "try a smaller lr or outer lr, or mend a reduce or apply of your own"
         )

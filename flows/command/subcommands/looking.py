@@ -202,7 +202,7 @@ def _kept(run: StoredRun) -> str:
         states = f"{len(run.kept)} rounds from {run.kept[0]} to {run.kept[-1]}, at most {apart} apart"
     absent = run.absent
     rounds = [number for number in run.committed if number and absent.has_update(number)]
-    updates = f"the updates of rounds {listed(rounds)}" if rounds else "of no round all updates"
+    updates = f"the updates of rounds {listed(rounds)}" if rounds else "no round's updates"
     carried = [number for number, _ in absent.carried]
     more = f"; of rounds {listed(carried)} those that partitions carry from" if carried else ""
     return f"kept: the states of {states}, and {updates}{more}"

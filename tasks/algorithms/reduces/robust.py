@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -36,9 +37,9 @@ class Robust(Gather):
         """How many of `updates` updates may be corrupted while the result stays among the honest ones."""
         return 0
 
+    @abstractmethod
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """The center, (elements,), of points (updates, elements) in the accumulator type."""
-        raise NotImplementedError(f"{type(self).__name__} must define center(points)")
 
     def __call__(self, state: State, updates: Sequence[Update]) -> Update:
         """The center of the updates, one vector (elements,) per dtype.
@@ -72,7 +73,11 @@ class Robust(Gather):
         points = torch.empty(len(group), sum(sizes.values()), dtype=wide)
         for row, vectors in zip(points, group, strict=True):
             torch.cat([vectors[dtype].to(wide) for dtype in sizes], out=row)
-        parts = self._center_of_finite(points).split(list(sizes.values()))
+        center = self._center_of_finite(points)
+        if center.shape != points.shape[1:]:
+            shapes = f"{tuple(points.shape)} to {tuple(points.shape[1:])}, not {tuple(center.shape)}"
+            raise RoundFailed(f"the center of reduce {type(self).__name__} must go from {shapes}")
+        parts = center.split(list(sizes.values()))
         return exact | {k: part.to(getattr(torch, k)) for k, part in zip(sizes, parts, strict=True)}
 
     def _center_of_finite(self, points: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import Commit, InFlight, ServerRecord
 from roundweave.storage.rounds.pruned import Pruned
-from roundweave.storage.upkeep.keep import All, Keep, Updates
+from roundweave.storage.upkeep.keep import All, Keep, Updates, policies_spelled
 
 NOTHING = Pruned()
 KEEPS = st.one_of(
@@ -39,7 +39,7 @@ def test_a_keep_is_a_value_that_is_written_as_it_is_read(text: str) -> None:
     [
         ("lats:5", "keep 'lats:5' is no policy; did you mean last?"),
         ("state", "keep 'state' is no policy; did you mean states?"),
-        ("", "keep '' is no policy; there are all, states, updates:k, every:k, last:n"),
+        ("", f"keep '' is no policy; there are {policies_spelled()}"),
         ("last", "keep 'last': give last:n with a number of rounds, 1 or more"),
         ("last:0", "keep 'last:0': give last:n with a number of rounds, 1 or more"),
         ("every:-2", "keep 'every:-2': give every:k with a number of rounds, 1 or more"),

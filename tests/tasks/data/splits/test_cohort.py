@@ -143,8 +143,8 @@ def test_the_quorum_counts_those_that_take_part(train, own) -> None:
     ("given", "says"),
     [
         ({"cohort": 11}, "a cohort of 11 is more than the 10 partitions"),
-        ({"cohort": 0}, "cohort = 0: it takes how many partitions take part in a round"),
-        ({"cohort": "1.5"}, "it takes how many partitions take part in a round, such as 10, or a share"),
+        ({"cohort": 0}, "cohort = 0: it takes a number of partitions, such as 10, or a share"),
+        ({"cohort": "1.5"}, "it takes a number of partitions, such as 10, or a share"),
         ({"cohort": 3, "quorum": 4}, "quorum 4 is more than the 3 partitions of a round"),
         ({"cohort_by_size": True}, "cohort_by_size says how a cohort is drawn; give a cohort, too"),
         ({"cohort": 3, "topology": "ring"}, "with a topology each partition trains its network in each round"),
