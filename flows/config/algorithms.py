@@ -48,6 +48,7 @@ from roundweave.tasks.algorithms.table import (
     make_part,
     part_options,
     with_needs,
+    with_own_parts,
 )
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import spelled, unknown
@@ -248,7 +249,7 @@ def _with_checked_options(table: Mapping[str, Any]) -> dict[str, Any]:
     name, parts = table["name"], {kind: part for kind in TABLES if (part := table.get(kind)) is not None}
     named, given = _named_parts(parts), {n: v for n, v in table.items() if n not in ("name", *TABLES)}
     options = _options(name, named)
-    check_taken(f"algorithm {name}", given, options)
+    check_taken(with_own_parts(name, parts), given, options)
     if name != "auto":
         given = ALGORITHMS[name].with_parts(dict(named)).yielding(given)
     checked = {n: valid(n, value, TypeAdapter(options[n][0])) for n, value in given.items()}

@@ -136,7 +136,7 @@ class Experiment(Dealing):
     cohort: Annotated[Annotated[int, Field(ge=1, strict=True)] | Share | None, BeforeValidator(_as_number)] = (
         Field(
             default=None,
-            description="a number of partitions, such as 10, or a share of them up to 1: a round's, a server's at a time",
+            description="a number of partitions, such as 10, or a share up to 1: those of a round, or at a server",
         )
     )
     cohort_by_size: bool = Field(

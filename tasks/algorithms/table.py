@@ -284,13 +284,14 @@ def build_algorithm(
             "name the one that they chose"
         )
     preset = ALGORITHMS[named].with_parts(parts or {})
-    own = [
-        f" with {kind} {part}, whose fields are no options,"
-        for kind, part in (parts or {}).items()
-        if part and is_own_part(kind, part)
-    ]
-    check_taken(f"algorithm {named}{''.join(own)}", options, preset.options)
+    check_taken(with_own_parts(named, parts or {}), options, preset.options)
     return preset.build(options)
+
+
+def with_own_parts(named: str, parts: Mapping[str, str | Code | None]) -> str:
+    """An algorithm as errors name it: with the parts that are the user's own, which have no options."""
+    own = [kind for kind, part in parts.items() if part and is_own_part(kind, part)]
+    return f"algorithm {named}{f' with a {own[0]} of your own, whose fields are no options,' if own else ''}"
 
 
 def _own(code: Code, options: Mapping[str, Any], parts: Mapping[str, str | Code | None]) -> Algorithm:

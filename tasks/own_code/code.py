@@ -22,6 +22,9 @@ from roundweave.storage.errors import CODE_RAISES, CodeError, failing_as, one_li
 from roundweave.storage.values.hashing import json_digest, text_digest
 from roundweave.tasks.own_code.modules import PREFIX, Imports, called, file_of, is_library, load, module_of
 
+DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
+"""The statements that define what a reference may name."""
+
 
 @dataclass(frozen=True)
 class Code:
@@ -71,8 +74,9 @@ class Code:
         else:
             function = getattr(_module(self), self.name, None)
         if not callable(function):
-            there = [name for name in dict(self.definitions) if name.isidentifier()]
-            raise CodeError(f"{self.reference}: the file has no such function or class; it has {', '.join(there)}")
+            there = [part.name for part in ast.parse(self.source).body if isinstance(part, DEFINITIONS)]
+            hint = f"; it has {', '.join(there)}" if there else ""
+            raise CodeError(f"{self.reference}: the file has no such function or class{hint}")
         return function  # type: ignore[no-any-return]
 
 

@@ -91,7 +91,7 @@ def _check_callable(what: str, part: Any) -> None:
     try:
         inspect.signature(part).bind()
     except TypeError as error:
-        raise UsageError(f"{what} is made without arguments, and has a {error}; give it a default") from error
+        raise UsageError(f"{what} is made without arguments ({error}); give what it takes a default") from error
 
 
 def unknown(what: str, value: str, names: Iterable[str]) -> UsageError:

@@ -251,6 +251,7 @@ def test_help_shows_the_options_of_the_algorithm_that_is_asked_for(capsys, own, 
     assert "--outer-lr" in prox
     assert "--sharpness" in mine
     assert "--outer-lr" not in mine
+    assert all(f"--{part} " in text for text in (plain, prox, mine) for part in ("map", "reduce", "apply"))
 
 
 OWN_OPTIONS = """

@@ -196,6 +196,33 @@ def test_a_part_that_does_not_inherit_is_refused_by_name(part: str) -> None:
         Algorithm(**parts)
 
 
+@dataclass
+class Changing(Map):
+    """It can count its calls, so that a round depends on those before it."""
+
+    calls: int = 0
+
+
+class Holding(Map):
+    """The same without fields that say so."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+@pytest.mark.parametrize("map", [Changing(), Holding()])
+def test_a_part_that_can_change_is_refused(map: Map) -> None:
+    with pytest.raises(UsageError, match=rf"^{type(map).__name__} may keep .* write @dataclass\(frozen=True\)$"):
+        Algorithm(map, Mean(), Sgd())
+
+
+@pytest.mark.parametrize("slot", ["carry", "extras"])
+def test_slots_that_are_no_tuple_are_named(slot: str) -> None:
+    forgotten = type("Forgotten", (Gradient,), {slot: ("momentum")})
+    with pytest.raises(UsageError, match=f"^{slot} of map Forgotten must be a tuple of slots, not 'momentum'$"):
+        Algorithm(forgotten(), Mean(), Sgd())
+
+
 @dataclass(frozen=True)
 class Told(Apply):
     """Wants to know what it works for."""

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 from pydantic import TypeAdapter
 
-from roundweave.storage.errors import RoundweaveError, UsageError
+from roundweave.storage.errors import CodeError, RoundweaveError, UsageError
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, KeepExtras, Sgd
 from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, Scaffold
@@ -122,6 +122,44 @@ def test_a_part_of_ones_own_takes_no_options(own) -> None:
     assert build_algorithm("fed_avg", {}, {"reduce": find_code(f"{path}:middle")}).reduce == Median()
     with pytest.raises(UsageError, match=r"mine\.py:wrong must give a roundweave\.Reduce, not int"):
         build_algorithm("fed_avg", {}, {"reduce": find_code(f"{path}:wrong")})
+    with pytest.raises(
+        UsageError, match=r"fed_avg with a reduce of your own, whose fields are no options, takes no f"
+    ):
+        build_algorithm("fed_avg", {"f": 1}, {"reduce": find_code(f"{path}:middle")})
+
+
+PARTS = """
+from dataclasses import dataclass
+from roundweave import Robust
+
+@dataclass(frozen=True)
+class Typo(Robust):
+    def centre(self, points): return points.mean(0)
+
+@dataclass(frozen=True)
+class Wants(Robust):
+    f: int
+    def center(self, points): return points.mean(0)
+
+def center(points): return points.mean(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Typo", "reduce .*:Typo must define center"),
+        (
+            "Wants",
+            r"Wants is made without arguments \(missing a required argument: 'f'\); give what it takes a default",
+        ),
+        ("center", r"center is made without arguments \(missing a required argument: 'points'\)"),
+        ("Wanted", "the file has no such function or class; it has Typo, Wants, center$"),
+    ],
+)
+def test_a_part_that_cannot_be_made_is_named_before_round_1(own, name: str, says: str) -> None:
+    with pytest.raises((UsageError, CodeError), match=says):
+        build_algorithm("fed_avg", {}, {"reduce": find_code(f"{own(PARTS)}:{name}")})
 
 
 @pytest.mark.parametrize(

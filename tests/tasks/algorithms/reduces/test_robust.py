@@ -23,6 +23,20 @@ WITHSTANDING = [*COORDINATEWISE, Krum(1), Krum(2), Bulyan(1), GeometricMedian()]
 numbers = st.floats(-10, 10, width=32)
 
 
+class Scalar(Robust):
+    """Forgets the axis."""
+
+    def center(self, points: torch.Tensor) -> torch.Tensor:
+        return points.mean()
+
+
+def test_a_center_of_another_shape_is_named() -> None:
+    with pytest.raises(
+        RoundFailed, match=r"the center of reduce Scalar must go from \(2, 3\) to \(3,\), not \(\)"
+    ):
+        reduced(Scalar(), [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
+
+
 def updates_of(rows: list[list[float]], weights: list[int] | None = None) -> list[Update]:
     weights = weights or [1] * len(rows)
     return [Update({"float32": torch.tensor(row)}, weight=w) for row, w in zip(rows, weights, strict=True)]
