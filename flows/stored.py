@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from roundweave.storage.errors import DataError, NotARun, UsageError
 from roundweave.storage.places.base import Where, full_address
-from roundweave.storage.runs.names import WhichRound, default_root
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.names import WhichRound, default_root, run_name
+from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.runs.run import StoredRun, open_stored
 
 if TYPE_CHECKING:
@@ -16,11 +19,67 @@ if TYPE_CHECKING:
     from torch import nn
 
     from roundweave.flows.evidence.replaying import Replay
-    from roundweave.flows.stored_round import Round
     from roundweave.storage.runs.figures import Plots
     from roundweave.tasks.data.partitions import Partitions
     from roundweave.tasks.networks.objective import ModelSpec
     from roundweave.tasks.rounds.evidence.recombining import Recombination
+
+
+class Round(StoredRound):
+    """A committed round of a stored run: its updates, the state after it, and the network with that state.
+
+    Example:
+        >>> run.round(2).params["fc1.weight"].shape
+    """
+
+    def __init__(self, store: RoundStore, commit: Commit, model: Callable[[bool], ModelSpec]) -> None:
+        super().__init__(store, commit)
+        self._model = model
+
+    def network(self, trust: bool = False) -> nn.Module:
+        """Build the network and load the parameters and buffers after this round.
+
+        Args:
+            trust: Whether code stored in the run may be executed. A run under your own root does not need this;
+                one from elsewhere does where its network is built by a function of its author.
+
+        Returns:
+            The module, in evaluation mode.
+
+        Raises:
+            UsageError: Building the network needs `trust`.
+            NotARun: The run does not say how its network is built; use `load_into` with a network of yours.
+            ModelError: The network cannot be built.
+            RoundPruned: The state was pruned or never stored.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> logits = run.round(3).network()(inputs)
+        """
+        return self.load_into(self._model(trust).build()).eval()
+
+    def save(self, place: Where) -> None:
+        """Write the parameters and buffers after this round to a checkpoint file.
+
+        Args:
+            place: The path of the file, which is replaced where it is there. It ends in ``.safetensors``, whose
+                metadata say which round it is, or for a torch file in ``.pt``, ``.pth`` or ``.bin``.
+
+        Raises:
+            UsageError: The suffix is another one, the folder is missing, or such a file cannot hold the tensors.
+            CheckpointError: The file cannot be written.
+            RoundPruned: The state was pruned or never stored.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.best("accuracy").save("best.safetensors")
+        """
+        from roundweave.storage.checkpoints.writing import write_checkpoint
+
+        name, scores = run_name(self._store.address), json.dumps(self.score.row() if self.score else {})
+        facts = {"run": name, "round": str(self.number), "chain": self.chain, "scores": scores}
+        digest = str(self._store.attributes["data"].get("digest", ""))
+        write_checkpoint(place, self.tensors, facts | {"data_digest": digest})
 
 
 class Run(StoredRun):
@@ -36,10 +95,9 @@ class Run(StoredRun):
 
     def __init__(self, where: Where, root: Where | None = None) -> None:
         super().__init__(where)
-        self._root = root
+        self._root = root or default_root()
 
     def round(self, round: WhichRound) -> Round:
-        from roundweave.flows.stored_round import Round
 
         return Round(self._store, super().round(round).commit, self.model)
 
@@ -122,7 +180,7 @@ class Run(StoredRun):
         if self.algorithm == "merge" or self.config.get("data") is None:
             raise UsageError(f"{self.name} was made of networks, not of examples")
         recorded = Dealing(**{name: self.config[name] for name in Dealing.model_fields if name in self.config})
-        check_trust(self, self._root or default_root(), trust, recorded, ("data",))
+        check_trust(self, self._root, trust, recorded, ("data",))
         dealt = deal(recorded)
         every = range(dealt.split.partitions if dealt.source.partitioned else 1)
         check_examples(self, combine(list(map(dealt.describe, every))))
@@ -182,21 +240,12 @@ class Run(StoredRun):
         """
         from roundweave.flows.evidence.recombining import RecombineConfig, recombine
 
-        parts = {"reduce": reduce, "apply": apply, "without": tuple(without)}
-        place = {"run": self.address, "round": round, "name": save, "trust": trust, "root": self._root}
-        given = {name: value for name, value in (parts | place).items() if value is not None}
-        config = RecombineConfig(**{"executor": "inline"} | given | options)
-        return recombine(config)
+        place = {"run": full_address(self.address), "root": self._root, "trust": trust, "name": save}
+        parts = {"round": round, "reduce": reduce, "apply": apply, "without": tuple(without)}
+        return recombine(RecombineConfig(**{"executor": "inline"} | place | parts | options))
 
     def replay(
-        self,
-        rounds: int | Iterable[int] | Literal["last", "all"] = "last",
-        *,
-        data: Any = None,
-        executor: Literal["inline", "graph"] = "inline",
-        workers: int = 2,
-        scheduler: str | None = None,
-        trust: bool = False,
+        self, rounds: int | Iterable[int] | Literal["last", "all"] = "last", *, trust: bool = False, **options: Any
     ) -> Replay:
         """Compute rounds again from the stored states, and compare every bit of the updates and the next state.
 
@@ -204,11 +253,10 @@ class Run(StoredRun):
 
         Args:
             rounds: A round or several by number, ``"last"``, or ``"all"``.
-            data: Where the same examples lie now, if they have moved.
-            executor: ``"inline"`` computes in this process, ``"graph"`` on Dask workers.
-            workers: How many local workers ``"graph"`` starts.
-            scheduler: The address of a Dask scheduler to use instead of local workers.
             trust: Whether code stored in the run may be executed, which a run from outside your root needs.
+            options: Other fields of `ReplayConfig`: ``data`` says where the same examples lie now, if they have
+                moved; ``executor`` is ``"inline"`` here, and with another one ``workers`` or ``scheduler`` say
+                which workers compute.
 
         Returns:
             The result for each round: whether its bits are the same, and where they first differ.
@@ -223,11 +271,9 @@ class Run(StoredRun):
         """
         from roundweave.flows.evidence.replaying import ReplayConfig, replay
 
-        several = tuple(rounds) if isinstance(rounds, Iterable) else (rounds,)
-        values: dict[str, Any] = {"rounds": rounds if isinstance(rounds, str) else several, "data": data}
-        values |= {"executor": executor, "workers": workers, "scheduler": scheduler, "trust": trust}
-        values |= {"run": full_address(self.address), "root": self._root or default_root()}
-        return replay(ReplayConfig(**values))
+        which = (rounds,) if isinstance(rounds, int) else rounds if isinstance(rounds, str) else tuple(rounds)
+        place = {"run": full_address(self.address), "root": self._root, "trust": trust, "rounds": which}
+        return replay(ReplayConfig(**{"executor": "inline"} | place | options))
 
     def model(self, trust: bool = False) -> ModelSpec:
         """How the network of the run is built, before any weights are loaded.
@@ -251,7 +297,7 @@ class Run(StoredRun):
 
         fields = ("model", "model_options", "dtype", "seed")
         recorded = Architecture(**{name: self.config[name] for name in fields if name in self.config})
-        check_trust(self, self._root or default_root(), trust, recorded, ("model",))
+        check_trust(self, self._root, trust, recorded, ("model",))
         network = self.attributes.get("network")
         if recorded.model is None or not isinstance(network, dict) or {*network} != {"inputs", "outputs"}:
             raise NotARun(f"{self.address} does not say how its network is built; load a round into yours")

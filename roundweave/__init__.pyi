@@ -1,17 +1,17 @@
 """The names of the facade, and where each is defined; the facade loads them when they are first used."""
 
 from .flows.config.merge import MergeConfig as MergeConfig
+from .flows.config.recorded import fork as fork
 from .flows.config.train import TrainConfig as TrainConfig
 from .flows.evidence.differing import diff as diff
-from .flows.evidence.forking import fork as fork
 from .flows.evidence.recombining import RecombineConfig as RecombineConfig
 from .flows.evidence.recombining import recombine as recombine
 from .flows.merging.running import merge as merge
 from .flows.planning.plan import Plan as Plan
 from .flows.planning.plan import plan as plan
+from .flows.stored import Round as Round
 from .flows.stored import Run as Run
 from .flows.stored import open_run as open_run
-from .flows.stored_round import Round as Round
 from .flows.training.running import train as train
 from .storage.errors import RoundweaveError as RoundweaveError
 from .storage.errors import UsageError as UsageError

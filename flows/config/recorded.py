@@ -1,4 +1,4 @@
-"""Configurations from the records of stored runs: to resume them, to trust their code, to compare experiments.
+"""Configurations from the records of stored runs: to resume and fork them, to trust their code, to compare.
 
 A store outside the user's root may come from anybody. Its code is run only if the user trusts it, and nothing of
 its execution is used, since a scheduler that it names could send any code.
@@ -13,8 +13,8 @@ from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorit
 from roundweave.flows.config.experiment import PREPARED, Dealing, Experiment
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError
-from roundweave.storage.places.base import Where, above, full_address
-from roundweave.storage.runs.names import default_root
+from roundweave.storage.places.base import Where, above, address_of, full_address
+from roundweave.storage.runs.names import default_root, stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
 from roundweave.tasks.algorithms.table import ALGORITHMS, TABLES, is_own_part
@@ -23,7 +23,7 @@ from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.sources.table import is_source
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
-from roundweave.tasks.networks.start import Fork, Start
+from roundweave.tasks.networks.start import Fork, Start, find_fork
 from roundweave.tasks.own_code.code import Code, is_reference
 
 if TYPE_CHECKING:
@@ -79,6 +79,42 @@ def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mappi
     recorded = {name: value for name, value in run.config.items() if name in Experiment.model_fields}
     check_trust(run, root, trust, Experiment(**recorded), BUILT_IN.keys() - changes.keys())
     return {**recorded, **changes}
+
+
+def fork(place: str, root: Where | None = None, trust: bool = False, **changes: Any) -> TrainConfig:
+    """The configuration of a run that begins with a stored round and has the experiment of its run.
+
+    Args:
+        place: The round, such as ``RUN@12``, ``RUN@last`` or ``RUN@best``.
+        root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
+        trust: Whether code stored in a run outside the root may be executed.
+        changes: Fields and options of the algorithm that differ. Another algorithm keeps none of the old options.
+
+    Returns:
+        The configuration, with the fields of a new run's execution at their defaults.
+
+    Raises:
+        UsageError: `place` is no stored round, a change does not fit, or the code needs `trust`.
+        NotARun: There is no such run.
+        RoundMissing: The run has no such round.
+
+    Example:
+        >>> config = rw.fork("first@2", lr=0.05, rounds=2, executor="inline")
+    """
+    stored = stored_round(place)
+    if stored is None:
+        raise UsageError(
+            f"{place} is no stored round such as RUN@12; name one, as {place}@last, or give a file by --start-from"
+        )
+    if "start_from" in changes:
+        raise UsageError(f"a run begins with {place} or with {changes['start_from']}, not with both")
+    folder = address_of(root or default_root())
+    run = open_stored(stored[0], folder)
+    start = find_fork(run, stored[1])
+    experiment = recorded_experiment(run, folder, trust, changes)
+    if experiment.get("recombined"):
+        experiment["recombined"] = {**experiment["recombined"], "before": 0}
+    return TrainConfig(**{"root": folder} | experiment | {"start_from": start})
 
 
 def is_own_run(run: StoredRun, root: Where) -> bool:

@@ -6,7 +6,7 @@ Impossible requests are refused before any work is done.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from roundweave.flows.config.algorithms import Parts, Recombined
 from roundweave.flows.config.base import Integers
 from roundweave.flows.config.recorded import check_examples, recorded_experiment
-from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
+from roundweave.flows.config.resolving import resolve_work, work_of
 from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.evidence.replaying import OfRun, examples_wanted
 from roundweave.flows.recording import create_run
@@ -59,17 +59,6 @@ class RecombineConfig(Parts, OfRun):
         return self
 
 
-@dataclass(frozen=True)
-class RecombinePlan:
-    """Rounds to reduce again; `resolved` is the recorded configuration with other parts, `recorded` without."""
-
-    config: RecombineConfig
-    run: StoredRun
-    rounds: tuple[int, ...]
-    resolved: Resolved
-    recorded: Resolved
-
-
 def recombine(config: RecombineConfig) -> Recombination:
     """Reduce stored rounds again, with another reduce or apply, or without some partitions; no training.
 
@@ -90,13 +79,6 @@ def recombine(config: RecombineConfig) -> Recombination:
         >>> config = rw.RecombineConfig(run="first", round=2, reduce="median", executor="inline")
         >>> rw.recombine(config).rounds[0].identical
     """
-    plan = plan_recombine(config)
-    with started(config) as executor:
-        return recombined(plan, executor)
-
-
-def plan_recombine(config: RecombineConfig) -> RecombinePlan:
-    """Find the rounds and resolve the recorded configuration with the given parts; raises `RoundweaveError`."""
     run = open_stored(config.run, config.root)
     if config.name and is_run(address := run_address(config.root, config.name)):
         raise UsageError(f"{address} exists already; keep the round under another name")
@@ -107,24 +89,17 @@ def plan_recombine(config: RecombineConfig) -> RecombinePlan:
     with examples_wanted():
         resolved = resolve_work(training)
         whole = {number - before for number in rounds for before in (0, 1)} <= set(run.kept)
-        recorded = resolved if whole or not config.recorded() else resolve_work(_training(run, config, {}))
-        return RecombinePlan(config, run, rounds, resolved, recorded)
-
-
-def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
-    """Reduce the rounds again, one task for each, and store one as a run if a name was given.
-
-    Raises `DataError`, `RoundFailed`.
-    """
-    with examples_wanted():
-        work, description = work_of(plan.resolved, executor)
-        check_examples(plan.run, description)
-    without = frozenset(plan.config.without)
-    recorded = work if plan.recorded is plan.resolved else work_of(plan.recorded, executor)[0]
-    subject = Recombining(work, recorded, full_address(plan.run.address), plan.rounds, without)
-    rounds = tuple(executor.gather(partial(recombine_stored, subject), range(len(plan.rounds))))
-    result = Recombination(plan.run.name, rounds)
-    return _saved(plan, result, subject, description, executor) if plan.config.name else result
+        # A state that is not stored is computed again with the recorded parts.
+        as_recorded = resolved if whole or not config.recorded() else resolve_work(_training(run, config, {}))
+    with started(config) as executor:
+        with examples_wanted():
+            work, description = work_of(resolved, executor)
+            check_examples(run, description)
+        recorded = work if as_recorded is resolved else work_of(as_recorded, executor)[0]
+        subject = Recombining(work, recorded, full_address(run.address), rounds, frozenset(config.without))
+        results = tuple(executor.gather(partial(recombine_stored, subject), range(len(rounds))))
+        saved = _saved(run, config, resolved.config, subject, description, executor) if config.name else None
+    return Recombination(run.name, results, saved)
 
 
 def _rounds(run: StoredRun, config: RecombineConfig) -> tuple[int, ...]:
@@ -143,8 +118,7 @@ def _rounds(run: StoredRun, config: RecombineConfig) -> tuple[int, ...]:
 
 def _training(run: StoredRun, config: RecombineConfig, parts: Mapping[str, Any]) -> TrainConfig:
     """The recorded configuration with these parts and with the configured place of the data."""
-    changes = {} if config.data is None else {"data": config.data}
-    experiment = recorded_experiment(run, config.root, config.trust, changes)
+    experiment = recorded_experiment(run, config.root, config.trust, config.moved)
     if parts:
         own = Recombined(**experiment.get("recombined") or {})
         experiment["recombined"] = own.model_copy(update=parts)
@@ -171,21 +145,34 @@ def _check_without(run: StoredRun, rounds: tuple[int, ...], without: tuple[int, 
 
 
 def _saved(
-    plan: RecombinePlan, result: Recombination, subject: Recombining, description: Description, executor: Executor
-) -> Recombination:
-    """Create a run that begins with the state after the result's only round, as a fork of that round would."""
-    config, run, number = plan.resolved.config, plan.run, plan.rounds[0]
+    run: StoredRun,
+    asked: RecombineConfig,
+    config: TrainConfig,
+    subject: Recombining,
+    description: Description,
+    executor: Executor,
+) -> str:
+    """Create a run that begins with the state after the only round, as a fork of that round would.
+
+    Returns its address.
+    """
+    (number,) = subject.rounds
     work = replace(subject.work, before=subject.work.before + number)
     parts = (config.recombined or Recombined()).model_copy(update={"before": work.before})
     config = config.model_copy(update={"recombined": parts, "rounds": max(1, run.rounds - number)})
-    address = full_address(run_address(config.root, plan.config.name or ""))
+    address = full_address(run_address(config.root, asked.name or ""))
     (after,) = executor.gather(partial(recombined_outcome, subject), range(1))
     taken = {p: update for p, update in run.carried(number).items() if after.carry_from.get(p) == number}
     given = (config, work, description, after.state, run.carried(number - 1) | taken)
-    parent = {"run": run.name, "round": number, "chain": run.round(number).chain, "changed": _changed(plan)}
+    parent = {
+        "run": run.name,
+        "round": number,
+        "chain": run.round(number).chain,
+        "changed": _changed(asked, parts),
+    }
     known = _fingerprint(run, executor)
     create_run(address, *given, gather=executor.gather, parent=parent, fingerprint=known)
-    return replace(result, saved=address)
+    return address
 
 
 def _fingerprint(run: StoredRun, executor: Executor) -> Fingerprint | None:
@@ -196,9 +183,8 @@ def _fingerprint(run: StoredRun, executor: Executor) -> Fingerprint | None:
     return recorded
 
 
-def _changed(plan: RecombinePlan) -> dict[str, Any]:
+def _changed(asked: RecombineConfig, parts: Recombined) -> dict[str, Any]:
     """The changes of the recorded round, by name, with values for people."""
-    asked, parts = plan.config, plan.resolved.config.recombined or Recombined()
     named = {name: getattr(parts, name) for name in ("reduce", "apply") if getattr(asked, name) is not None}
     changed = {name: part.label if isinstance(part, Code) else part for name, part in named.items()}
     return changed | asked.apply_options | ({"without": list(asked.without)} if asked.without else {})

@@ -121,6 +121,11 @@ class OfRun(Placement):
     )
     trust: bool = Field(default=False, description="run the code kept in a store outside the root")
 
+    @property
+    def moved(self) -> dict[str, Any]:
+        """The fields of the recorded configuration that are others now."""
+        return {} if self.data is None else {"data": self.data}
+
 
 class ReplayConfig(OfRun):
     """The configuration of a replay."""
@@ -137,37 +142,27 @@ class ReplayConfig(OfRun):
         return self
 
 
-@dataclass(frozen=True)
-class ReplayPlan:
-    """A run, the numbers of the rounds to replay, and the run's recorded configuration, resolved."""
-
-    config: ReplayConfig
-    stored: StoredRun
-    rounds: tuple[int, ...]
-    resolved: Resolved
-
-
 def replay(config: ReplayConfig) -> Replay:
-    """Replay rounds without Prefect, with the executor `inline` also without Dask; raises `RoundweaveError`."""
-    plan = plan_replay(config)
-    with bar_of_rounds(len(plan.rounds)), started(config) as executor:
-        return replay_rounds(plan, executor)
+    """Replay rounds without Prefect, with the executor `inline` also without Dask.
 
-
-def plan_replay(config: ReplayConfig) -> ReplayPlan:
-    """Choose the rounds and resolve the recorded configuration.
-
-    Raises `RoundweaveError` for mistakes in the run, the choice of rounds, the code or the data.
+    Raises `RoundweaveError` for mistakes in the run, the choice of rounds, the code or the data before anything is
+    started, and `RoundMissing` if a round that was named needs something that is no longer stored, or if all do.
     """
     stored = open_stored(config.run, config.root)
     if stored.algorithm == "merge":
         raise UsageError(f"{stored.name} is a merge, which has no maps to replay; replay the runs that it is of")
     rounds = _chosen(config, stored)
-    changes = {} if config.data is None else {"data": config.data}
-    recorded = recorded_config(stored, config.root, config.trust, changes)
+    recorded = recorded_config(stored, config.root, config.trust, config.moved)
     forget_examples()
     with examples_wanted():
-        return ReplayPlan(config, stored, rounds, resolve_work(recorded))
+        resolved = resolve_work(recorded)
+    with bar_of_rounds(len(rounds)), started(config) as executor:
+        replayed = _replayed(stored, rounds, resolved, executor)
+    named = config.rounds != "all" and config.sample is None
+    if replayed.lacking and (named or not replayed.replayed):
+        numbers = listed(result.round for result in replayed.lacking)
+        raise RoundMissing(f"round {numbers} of {stored.name} cannot be replayed: {replayed.lacking[0].lacking}")
+    return replayed
 
 
 def _chosen(config: ReplayConfig, stored: StoredRun) -> tuple[int, ...]:
@@ -204,30 +199,21 @@ def examples_wanted() -> Iterator[None]:
         raise DataError(f"{error}; where the run's examples lie elsewhere now, say so with --data") from error
 
 
-def replay_rounds(plan: ReplayPlan, executor: Executor) -> Replay:
-    """Replay the rounds of a plan, several at once.
-
-    Raises `RoundMissing` if a round that was named needs something that is no longer stored, or if all rounds do.
-    """
-    stored = plan.stored
+def _replayed(stored: StoredRun, rounds: Sequence[int], resolved: Resolved, executor: Executor) -> Replay:
+    """The results of the rounds, which are computed several at once."""
     with examples_wanted():
-        work, description = work_of(plan.resolved, executor)
+        work, description = work_of(resolved, executor)
     device = work.compute.device
-    key = _key_differences(stored, plan.resolved.config, description, executor.each(partial(fingerprint, device)))
+    key = _key_differences(stored, resolved.config, description, executor.each(partial(fingerprint, device)))
     # No lease and no writing: the token only tells this reader's tasks from those of others.
     attempt = Attempt(full_address(stored.address), secrets.token_hex(4), epoch=0, rounds=stored.rounds)
     job = Job(work, attempt)
-    results = _other_network(attempt.open(), work, plan.rounds)
-    for rounds in replay_windows(plan.rounds if not results else (), job.work.split):
-        for result in executor.replay(job, rounds):
+    results = _other_network(attempt.open(), work, rounds)
+    for window in replay_windows(rounds if not results else (), job.work.split):
+        for result in executor.replay(job, window):
             results.append(result)
-            notify_progress(len(results), len(plan.rounds), str(result))
-    replay = Replay(stored.name, key, tuple(results))
-    named = plan.config.rounds != "all" and plan.config.sample is None
-    if replay.lacking and (named or not replay.replayed):
-        numbers = listed(result.round for result in replay.lacking)
-        raise RoundMissing(f"round {numbers} of {replay.run} cannot be replayed: {replay.lacking[0].lacking}")
-    return replay
+            notify_progress(len(results), len(rounds), str(result))
+    return Replay(stored.name, key, tuple(results))
 
 
 def _other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list[RoundResult]:

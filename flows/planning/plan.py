@@ -8,16 +8,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import permutations
 from math import ceil, inf
+from typing import Any
 
 from roundweave.flows.config.resolving import Resolved, work_of
 from roundweave.flows.config.train import Planned, Raced, TrainConfig
 from roundweave.flows.planning.racing import MOST, Curve, Race, behind, cut_curve, goal, race
-from roundweave.flows.planning.strategies import Strategy, strategies
+from roundweave.flows.planning.strategies import Strategy, larger_batch, strategies
 from roundweave.flows.planning.trying import Bench, Lane, thinned, trial_root
-from roundweave.flows.planning.workload import Workload, workload
-from roundweave.storage.errors import ClusterError
+from roundweave.flows.planning.workload import DISTRIBUTING, Workload, workload
+from roundweave.flows.reporting.listening import notice
+from roundweave.storage.errors import ClusterError, UsageError
+from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.compute.compute import Compute
-from roundweave.tasks.executors.base import Executor, Setting
+from roundweave.tasks.executors.base import EXECUTORS, Executor, Setting
 
 HEAT = 1.5
 """The fewest seconds of training in a heat, of all racers together."""
@@ -30,6 +33,9 @@ FITTING = 3
 
 GAIN = 1.1
 """A strategy of one process, or of fewer threads, is chosen if it takes at most this many times as long."""
+
+DECIDED = ("executor", "partitions", "threads", "evaluate_every", "quorum", "ranks", "units", "hybrid")
+"""Fields of a configuration that a strategy decides for a run, besides the algorithm and the number of rounds."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,30 @@ def plan(config: TrainConfig) -> Plan:
     return Plan(config, work, bench.workers, candidates, raced, refused | dict(ended.refused), length)
 
 
+def chosen(config: TrainConfig, run: StoredRun | None) -> TrainConfig:
+    """The configuration with the strategy that its run was begun with, or that a race chooses for a new run."""
+    if run is not None:
+        return _as_begun(config, run.config)
+    notice("auto: strategies race")
+    made = plan(config)
+    notice(f"auto: {made.reason}")
+    return made.planned
+
+
+def _as_begun(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
+    """The configuration with the strategy that the run was begun with, and as many epochs as it asks for now."""
+    if not recorded.get("planned"):
+        raise UsageError(f"{config.name} was not begun by auto; name its algorithm, or give another name")
+    begun = {name: recorded[name] for name in (*DECIDED, "planned")}
+    given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
+    batch, own = recorded["algorithm"]["batch_size"], config.algorithm.options["batch_size"]
+    if batch > own:
+        given |= larger_batch(batch, own, config.algorithm.options["lr"])
+    rounds = ceil(config.rounds * Planned(**recorded["planned"]).rounds_of_epoch)
+    kept = config.model_dump(exclude={"planned"}, exclude_unset=True)
+    return TrainConfig(**kept | begun | {"algorithm": recorded["algorithm"] | given, "rounds": rounds})
+
+
 def tried_steps(strategy: Strategy, steps: Mapping[str, float], heat: float) -> int:
     """The local steps of a round in which a strategy is tried: its own number, or fewer in one process.
 
@@ -151,7 +181,7 @@ def tried_steps(strategy: Strategy, steps: Mapping[str, float], heat: float) -> 
 
 def run_seconds(lanes: Mapping[str, Lane]) -> float:
     """The seconds of the whole run in one process, the slowest way to do it there; infinite if none has raced."""
-    ways = (lane for lane in lanes.values() if lane.strategy.executor == "inline" and lane.timing.rounds)
+    ways = (lane for lane in lanes.values() if not lane.strategy.distributed and lane.timing.rounds)
     return max((lane.whole * lane.worth for lane in ways), default=inf)
 
 
@@ -216,20 +246,16 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
     """Provide executors on one cluster and a temporary root for the trials of strategies."""
     from roundweave.tasks.executors.clusters.connecting import connect
     from roundweave.tasks.executors.clusters.workers import usable_workers
-    from roundweave.tasks.executors.graph import GraphExecutor
-    from roundweave.tasks.executors.inline import InlineExecutor
-    from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
 
     cluster = connect(config.scheduler, config.workers, config.private, config.wait_for_workers)
     with cluster as client, trial_root(config.root) as root:
         setting = Setting(**config.placed, round_seconds=0.0)
         executors: dict[str, Executor] = {
-            "inline": InlineExecutor(setting),
-            "graph": GraphExecutor(client, setting),
-            "ranks": RanksExecutor(client, setting),
-            "auto": AutoExecutor(client, setting),
+            name: entry.load()(*[client] * entry.distributed, setting) for name, entry in EXECUTORS.items()
         }
-        scoring = replace(work_of(plain, executors["inline"])[0], compute=Compute(threads=os.cpu_count() or 1))
+        scoring = replace(
+            work_of(plain, executors[plain.config.executor])[0], compute=Compute(threads=os.cpu_count() or 1)
+        )
         examples = plain.partitions.load(0, 0)
         examples = replace(examples, held_out=thinned(examples.held_out))
         yield Bench(config, work, executors, len(usable_workers(client)), root, scoring, examples)

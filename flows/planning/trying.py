@@ -120,7 +120,7 @@ class Bench:
         state, steps = self.scoring.objective.initial(), FEW
         while True:
             resolved = self.resolved(replace(single.shortened(steps), algorithm=self.work.local))
-            work, _ = work_of(resolved, self.executors["inline"])
+            work, _ = work_of(resolved, self.executors[single.executor])
             state = replace(state, memory=work.algorithm.apply.init(state.params))
             seconds = inf
             for number in range(1, TIMES + 1):

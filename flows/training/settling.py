@@ -16,7 +16,7 @@ def settled(config: TrainConfig) -> Resolved:
     """
     forget_examples()  # this process may have trained before on a file that was written anew
     if config.algorithm.name == AUTO:
-        from roundweave.flows.planning.automatic import chosen
+        from roundweave.flows.planning.plan import chosen
 
         config = chosen(*scheduled(config))
     return resolve(config, by_worker=True)

@@ -31,7 +31,7 @@ LONGEST_CELL = 100
 class StoredRound:
     """A committed round of a stored run. Tensors are read from the store, and verified, on each access.
 
-    `roundweave.flows.stored_round.Round` is the same with a network.
+    `roundweave.flows.stored.Round` is the same with a network.
     """
 
     def __init__(self, store: RoundStore, commit: Commit) -> None:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.evidence.replaying import ReplayConfig, plan_replay, replay_rounds
+from roundweave.flows.evidence.replaying import ReplayConfig, replay
 from roundweave.flows.preparing.job import prepared
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
@@ -43,11 +43,6 @@ def train(executor: Executor, config: TrainConfig) -> None:
                 done, size = commit.round, window_size(None, commit.seconds)
 
 
-def replay(executor: Executor, config: ReplayConfig) -> None:
-    """All rounds again."""
-    assert replay_rounds(plan_replay(config), executor).identical
-
-
 def seconds(work: Callable[[], None]) -> float:
     began = time.perf_counter()
     work()
@@ -64,9 +59,10 @@ def main(data: Annotated[str, typer.Argument()] = "digits", rounds: int = 6, rep
             for number in range(repeats + 1):
                 run = {"root": root, "name": f"{name}-{number}"}
                 config = TrainConfig(**RECIPE, **run, data=data, rounds=rounds)
-                again = ReplayConfig(run=run["name"], root=root, rounds="all")
+                where = {"executor": name, "scheduler": client.scheduler.address}
+                again = ReplayConfig(run=run["name"], root=root, rounds="all", **where)
                 trained = seconds(lambda config=config, opened=opened: train(opened(), config))
-                pairs.append((trained, seconds(lambda again=again, opened=opened: replay(opened(), again))))
+                pairs.append((trained, seconds(lambda again=again: replay(again))))
             pairs = pairs[1:]  # the first imports what is needed
             ratios = [after / before for before, after in pairs]
             medians = [statistics.median(column) / rounds for column in zip(*pairs, strict=True)]

@@ -10,13 +10,11 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
-from roundweave.flows.evidence.recombining import plan_recombine, recombined
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.data.partitions import forget_examples
-from roundweave.tasks.executors.inline import InlineExecutor
 from tests.flows.command.in_process import run as command
 from tests.tasks.sampled import sampled
 
@@ -149,15 +147,11 @@ def test_with_nothing_changed_it_gives_the_recorded_bits(train, algorithm) -> No
 
 
 def test_what_it_says_of_the_updates_decides_and_not_who_asks(train, tmp_path: Path) -> None:
-    from roundweave.tasks.executors.clusters.connecting import connect
-    from roundweave.tasks.executors.graph import GraphExecutor
-
     train(**SMALL, local_steps=2, name="run")
     config = rw.RecombineConfig(run="run", reduce="median", executor="inline")
-    wanted = recombined(plan_recombine(config), InlineExecutor())
-    assert rw.recombine(config) == rw.open_run("run").recombine(reduce="median") == wanted
-    with connect(None, 1) as client:
-        assert recombined(plan_recombine(config), GraphExecutor(client)) == wanted
+    wanted = rw.recombine(config)
+    assert rw.open_run("run").recombine(reduce="median") == wanted
+    assert rw.recombine(config.model_copy(update={"executor": "graph", "workers": 1})) == wanted
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "matched", "fed_adam"])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.config.recorded import fork, resumed_config
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.evidence.forking import fork
 from roundweave.flows.stored import Run as TrainedRun
 from roundweave.storage.errors import ExperimentDiffers, ModelError, UsageError
 from roundweave.tasks.executors.clusters.connecting import connect
