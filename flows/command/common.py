@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,15 +49,10 @@ def console(stderr: bool = False, wide: bool = True) -> Console:
     return _Printed(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
-def say(text: str, style: str | None = None) -> None:
-    """Print one line on standard output without wrapping it."""
-    console().print(text, style=style, soft_wrap=True)
-
-
-def say_each(lines: Iterable[str], style: str | None = None) -> None:
+def say(*lines: str, style: str | None = None) -> None:
     """Print lines on standard output, none of them wrapped."""
     for line in lines:
-        say(line, style)
+        console().print(line, style=style, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

@@ -14,7 +14,8 @@ from roundweave.storage.errors import UsageError, failing_as, nearest, reason
 from roundweave.storage.parsing import at_commas, from_json, from_toml
 from roundweave.tasks.own_code.code import Code, find_code
 
-NAMES = "only letters, digits, '.', '_' and '-', the first a letter, digit or '_'"
+PATTERN = "string_pattern_mismatch"
+"""Pydantic's word for a text of another form, whose own message would be a regular expression."""
 
 
 class Config(BaseModel):
@@ -34,28 +35,22 @@ class Config(BaseModel):
 
 
 def problems_of(error: ValidationError, values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> list[str]:
-    """One line for each wrong field. For a field of several types, of which none fits, it says what it takes."""
-    lines: dict[str, list[str]] = {}
+    """One line for each wrong field. Of several types of which none fits, or a pattern, it says what is taken."""
+    wrong: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors():
-        lines.setdefault(_field(detail), []).append(_problem(detail, fields))
+        wrong.setdefault(str(detail["loc"][0]) if detail["loc"] else "", []).append(detail)
     return [
         f"{field} = {values[field]!r}: it takes {fields[field].description}"
-        if len(problems) > 1 and field in values and field in fields
-        else "; ".join(dict.fromkeys(problems))
-        for field, problems in lines.items()
+        if field in values and field in fields and (len(details) > 1 or details[0]["type"] == PATTERN)
+        else "; ".join(dict.fromkeys(_problem(field, detail, fields) for detail in details))
+        for field, details in wrong.items()
     ]
 
 
-def _field(detail: ErrorDetails) -> str:
-    return str(detail["loc"][0]) if detail["loc"] else ""
-
-
-def _problem(detail: ErrorDetails, fields: Iterable[str]) -> str:
-    field = _field(detail)
+def _problem(field: str, detail: ErrorDetails, fields: Iterable[str]) -> str:
     if detail["type"] == "extra_forbidden":
         return f"unknown field {field!r}; {nearest(field, fields, '`roundweave train --help` lists them')}"
-    message = NAMES if detail["type"] == "string_pattern_mismatch" else detail["msg"]
-    message = message.removeprefix("Value error, ")
+    message = detail["msg"].removeprefix("Value error, ")
     # The messages of our own checks name the field already.
     return message if not field or detail["type"] == "value_error" else f"{field} = {detail['input']!r}: {message}"
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, model_validator
 
 from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined
 from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Names, read_values
@@ -96,13 +95,6 @@ class Dealing(Config):
         return self
 
 
-def _known_device(device: str) -> str:
-    """The name of a device unchanged; raises `ValueError` for what torch would not take as one."""
-    if not re.fullmatch(r"[a-z]\w*(:\d+)?", device):
-        raise ValueError(f"{device!r} is no device; give cpu, cuda, cuda:1, mps, xpu or auto")
-    return device
-
-
 class Experiment(Dealing):
     """The part of the configuration that decides a run's results; a resumed run must have the same."""
 
@@ -146,9 +138,10 @@ class Experiment(Dealing):
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
     )
-    device: Annotated[str, AfterValidator(_known_device)] = Field(
+    device: str = Field(
         default="cpu",
-        description="where maps are computed: cpu, cuda, cuda:1, mps, xpu; auto takes what every worker has",
+        pattern=r"^[a-z]\w*(:\d+)?$",
+        description="cpu, cuda, cuda:1, mps, xpu, where maps are computed; auto takes what every worker has",
     )
     precision: Literal["float32", "bf16", "fp16"] = Field(
         default="float32",

@@ -6,7 +6,6 @@ and how long the run is trained, and may change when it is resumed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -22,7 +21,7 @@ from roundweave.storage.errors import nearest
 from roundweave.storage.parsing import MOST_ROUNDS
 from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
-from roundweave.storage.runs.names import SUFFIX, default_root
+from roundweave.storage.runs.names import default_root
 from roundweave.storage.upkeep.keep import Keep, policies_spelled
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.executors.base import EXECUTORS
@@ -41,8 +40,8 @@ TODAY = "{date}"
 DECENTRALISED = "d_psgd"
 """The algorithm where none is named beside a topology."""
 
-LONGEST_NAME = 255
-"""The most bytes that file systems allow in a folder's name."""
+LONGEST_NAME = 250
+"""The most characters of a run's name, as file systems allow 255 in that of its folder."""
 
 
 def _known_place(root: Any) -> Any:
@@ -54,22 +53,6 @@ def _known_place(root: Any) -> Any:
 def _known_keep(keep: str) -> str:
     """The value of `keep` in its usual spelling; raises `UsageError` for a wrong one."""
     return str(Keep.of(keep))
-
-
-def _known_order(order: str) -> str:
-    """The order of arrival unchanged; raises `ValueError` for an unknown one."""
-    if order != SEEDED and not order.removeprefix(RECORDED):
-        raise ValueError("recorded needs a run: recorded:RUN")
-    if order != SEEDED and not order.startswith(RECORDED):
-        raise ValueError(f"{order!r} is no order of arrival; there are {SEEDED} and {RECORDED}RUN")
-    return order
-
-
-def _short_enough(name: str) -> str:
-    """The name unchanged; raises `ValueError` if it is too long for a folder's name."""
-    if len(os.fsencode(f"{name}{SUFFIX}")) > LONGEST_NAME:
-        raise ValueError(f"name {name[:20]}… is too long; give one of {LONGEST_NAME - len(SUFFIX)} bytes at most")
-    return name
 
 
 def _known_timezone(name: str) -> str:
@@ -86,8 +69,11 @@ def _known_timezone(name: str) -> str:
 class Placement(Config):
     """Where work is run, and where its results are stored."""
 
-    name: Annotated[str, AfterValidator(_short_enough)] | None = Field(
-        default=None, pattern=r"^[\w][\w.\-]*$", description="name of the run; an existing one goes on"
+    name: str | None = Field(
+        default=None,
+        max_length=LONGEST_NAME,
+        pattern=r"^\w[\w.\-]*$",
+        description="the run's name, of letters, digits, '_', '-' and '.'; an existing one goes on",
     )
     root: Annotated[str, BeforeValidator(_known_place)] = Field(
         default_factory=default_root, description="folder of all runs, or s3://BUCKET/…"
@@ -151,10 +137,11 @@ class Planned(Config):
 class Execution(Placement):
     """How and how long a run is trained; it may change when the run is resumed."""
 
-    name: Annotated[str, AfterValidator(_short_enough)] | None = Field(
+    name: str | None = Field(
         default=None,
+        max_length=LONGEST_NAME,
         pattern=r"^(\w|\{date\})([\w.\-]|\{date\})*$",
-        description="name of the run, {date} in it is today's; an existing one goes on",
+        description="the run's name, of letters, digits, '_', '-', '.' and {date}, today's; an existing one goes on",
     )
     on_complete: Literal["new", "extend", "skip"] | None = Field(
         default=None,
@@ -191,8 +178,10 @@ class Execution(Placement):
     )
     fsync: bool = Field(default=False, description="make commits survive a power loss")
     planned: Planned | None = Field(default=None, description="what `roundweave plan` has chosen, and why")
-    order: Annotated[str, AfterValidator(_known_order)] | None = Field(
-        default=None, description="in which updates arrive at a server, inline: seeded, or recorded:RUN"
+    order: str | None = Field(
+        default=None,
+        pattern=f"^({SEEDED}|{RECORDED}.+)$",
+        description="seeded or recorded:RUN, the order in which updates arrive at a server, inline",
     )
     speeds: Numbers | None = Field(
         default=None, description="how fast each partition is in a seeded order, such as 1,1,0.1"

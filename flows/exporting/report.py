@@ -7,7 +7,6 @@ import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,12 +131,8 @@ def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
     return Picture(title, Markup(base64.b64encode(image.getvalue()).decode()))
 
 
-def _history(run: Run) -> tuple[list[str], list[list[str]]]:
-    """The column names and rows of the table of rounds; a missing number becomes an empty cell."""
+def _history(run: Run) -> Markup:
+    """The table of rounds; a missing number becomes an empty cell."""
+    form, whole = "{:.5g}".format, dict.fromkeys(("accepted", "examples"), "{:.0f}".format)
     table = run.history().reset_index()
-    forms = {name: ".0f" if name in ("round", "accepted", "examples") else ".5g" for name in table}
-    rows = [
-        ["" if isnan(value) else format(value, forms[name]) for name, value in row.items()]
-        for row in table.to_dict("records")
-    ]
-    return [str(name) for name in table], rows
+    return Markup(table.to_html(float_format=form, formatters=whole, na_rep="", index=False, classes="numbers"))

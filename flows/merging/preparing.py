@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch import nn
 from roundweave.flows.config.merge import Architecture, MergeConfig
 from roundweave.flows.config.recorded import check_trust
 from roundweave.flows.merging.subject import kept_code, subject
-from roundweave.flows.reporting.plots import check_plot
 from roundweave.storage.checkpoints.opening import (
     check_checkpoint,
     fitted,
@@ -25,6 +23,7 @@ from roundweave.storage.checkpoints.opening import (
 from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
+from roundweave.storage.runs.figures import check_plot
 from roundweave.storage.runs.names import is_run, run_address, stored_round
 from roundweave.storage.runs.run import open_stored
 from roundweave.storage.values.tensors import LazyTensors, dtype_name, let_go
@@ -69,7 +68,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if config.out:
         check_place(config.out, config.force)
     if config.plot:
-        check_plot(Path(config.plot))
+        check_plot(config.plot)
     opened = [open_checkpoint(place, root) for place in config.networks]
     known = kept_code(_with_recorded(config))
     types = {} if "dtype" in known.model_fields_set else types_of(opened)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.errors import UsageError, nearest, printable
+from roundweave.storage.places.base import Where, file_path
 from roundweave.storage.runs.run import StoredRun
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
@@ -41,6 +44,15 @@ NAMES = 40
 
 CELLS = 1_000_000
 """The most cells of a colour map."""
+
+
+PLOTS = (".png", ".pdf", ".svg")
+"""The suffixes of files that a figure may be written to."""
+
+
+def check_plot(place: Where) -> Path:
+    """The path of a figure to write; raises `UsageError` for a wrong suffix or a place that cannot be written."""
+    return file_path(place, "a plot", PLOTS)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from roundweave.storage.errors import PlaceTaken, RunBusy, StoreDamaged
@@ -12,20 +11,15 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.verifying.records import HALF_WRITTEN
 from roundweave.storage.upkeep.verifying.verify import verify
 
-Step = Callable[[int, int], None]
-"""A function that is called with the number of bytes copied so far, and that of all."""
-
-
 THREADS = 8
 """How many contents are copied at once, as each request to a distant place takes a while. Each is in memory."""
 
 
-def copy_run(store: RoundStore, target: Place, step: Step = lambda done, total: None) -> str:
+def copy_run(store: RoundStore, target: Place) -> str:
     """Copy a run to an empty place; returns the chain of its last record, which the copy has as well.
 
-    The copy is verified before it appears, all at once. `step` is called after each content. Raises
-    `PlaceTaken` where something is at the target or the target is in the run, `RunBusy` while the run is written,
-    and `StoreDamaged` where the copy is not whole.
+    The copy is verified before it appears, all at once. Raises `PlaceTaken` where something is at the target or
+    the target is in the run, `RunBusy` while the run is written, and `StoreDamaged` where the copy is not whole.
     """
     if full_address(str(target)).startswith(f"{full_address(str(store.place))}/"):
         raise PlaceTaken(f"{target} lies in the run itself; give the copy another place")
@@ -33,7 +27,7 @@ def copy_run(store: RoundStore, target: Place, step: Step = lambda done, total: 
         raise PlaceTaken(f"{target} exists already; give the copy another place")
     before = _at_rest(store)
     with target.aside() as aside:
-        _copy_contents(store.place, aside, step)
+        _copy_contents(store.place, aside)
         if _at_rest(store) != before:
             raise RunBusy(f"{store.place} was written while it was copied; copy it again")
         if findings := verify(aside).findings:
@@ -52,20 +46,15 @@ def _at_rest(store: RoundStore) -> tuple[str, Lease | None]:
     return store.log.chain(store.log.last()), read_lease(store.place)
 
 
-def _copy_contents(source: Place, target: Place, step: Step) -> None:
+def _copy_contents(source: Place, target: Place) -> None:
     """Copy all contents but half-written ones."""
 
-    def copy(key: str) -> int:
+    def copy(key: str) -> None:
         content = source.read(key)
         if content is None:
             raise RunBusy(f"{source}/{key} was deleted while the run was copied; copy it again")
         target.write(key, content)
-        return len(content)
 
-    sizes = source.sizes().items()
-    whole = {key: size for key, size in sizes if not (key.endswith(PARTIAL) or HALF_WRITTEN.fullmatch(key))}
-    done, total = 0, sum(whole.values())
+    whole = (key for key in source.sizes() if not (key.endswith(PARTIAL) or HALF_WRITTEN.fullmatch(key)))
     with ThreadPoolExecutor(THREADS) as pool:
-        for size in pool.map(copy, whole):
-            done += size
-            step(done, total)
+        list(pool.map(copy, whole))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from roundweave.flows.command.common import Json, Root, RunName, TextTable, Trust, console, output, say, say_each
+from roundweave.flows.command.common import Json, Root, RunName, TextTable, Trust, console, output, say
 from roundweave.flows.command.errors import FAILED
 from roundweave.flows.command.options import with_options
 from roundweave.flows.evidence.differing import diff
@@ -42,7 +42,7 @@ def replay_command(
     from roundweave.flows.evidence.replaying import replay
 
     result = replay(config)
-    output(as_json, result.summary(), say_each, result.lines)
+    output(as_json, result.summary(), say, *result.lines)
     sys.exit(result.exit_code)
 
 
@@ -91,5 +91,5 @@ def diff_command(
 ) -> None:
     """Say where two runs first differ: field, round, tensor. Exit code 0 where they are equal, 1 where not."""
     difference = diff(run_a, run_b, root)
-    output(as_json, difference.summary(), say_each, difference.lines)
+    output(as_json, difference.summary(), say, *difference.lines)
     sys.exit(0 if difference.equal else FAILED)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,12 +18,11 @@ from roundweave.flows.command.common import (
     output,
     print_json,
     say,
-    say_each,
 )
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.train import Planned
 from roundweave.flows.reporting.listening import shown
-from roundweave.storage.errors import StoreError, UsageError, cut, listed, spans
+from roundweave.storage.errors import StoreError, UsageError, cut, listed
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import ProcessGroupRecord
 from roundweave.storage.runs.listing import flat_config, looked_through
@@ -42,9 +40,6 @@ SHOWN_ROUNDS = 12
 
 SHOWN_REFUSALS = 24
 """The most refused updates that `show` names."""
-
-SHOWN_SPANS = 12
-"""The most separate ranges of rounds that are listed one by one."""
 
 
 def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None:
@@ -133,7 +128,7 @@ def _print_runs(summaries: Sequence[Mapping[str, Any]]) -> None:
         console().print(TextTable(rows))
     for summary in summaries:
         if summary not in opened:
-            say(f"{summary['run']} is {summary['status']}: {summary['failure']}", "yellow")
+            say(f"{summary['run']} is {summary['status']}: {summary['failure']}", style="yellow")
 
 
 def _scores(scores: Mapping[str, float | None]) -> str:
@@ -152,10 +147,10 @@ def print_result(run: StoredRun, seconds: Mapping[str, Any]) -> None:
     if seconds["first_round_seconds"] is not None and summary["seconds_per_round"] is not None:
         first, each = seconds["first_round_seconds"], summary["seconds_per_round"]
         say(f"first round after {first:.1f} s, then {each:.3f} s a round; {seconds['seconds']:.1f} s in all")
-    say_each(_remarks(run), "yellow")
+    say(*_remarks(run), style="yellow")
     if count := summary["refused"]:
         were, them = ("update was", "it") if count == 1 else ("updates were", "them")
-        say(f"{count} {were} refused; `roundweave show {run.name}` names {them}", "yellow")
+        say(f"{count} {were} refused; `roundweave show {run.name}` names {them}", style="yellow")
     say(f"stored in {summary['path']}, digest {summary['digest'][:16]}; a power loss would lose nothing of it")
 
 
@@ -171,7 +166,7 @@ def _print_run(run: StoredRun) -> None:
         columns = ("worker", "partitions", "updates", "share", "staleness", "largest", "refused")
         rows = [row | {"partitions": listed(row["partitions"])} for row in arrivals]
         console().print(TextTable([{name: row[name] for name in columns} for row in rows]))
-    say_each([*_remarks(run), *_refusals(run)], "yellow")
+    say(*_remarks(run), *_refusals(run), style="yellow")
 
 
 def _remarks(run: StoredRun) -> list[str]:
@@ -192,20 +187,13 @@ def _remarks(run: StoredRun) -> list[str]:
 
 
 def _kept(run: StoredRun) -> str:
-    """The rounds whose states and updates a pruned run still has.
-
-    If the states are of too many ranges of rounds, only their number and the largest gap between them are given.
-    """
-    states = f"rounds {listed(run.kept)}"
-    if len(spans(run.kept)) > SHOWN_SPANS:
-        apart = max(later - earlier for earlier, later in pairwise(run.kept))
-        states = f"{len(run.kept)} rounds from {run.kept[0]} to {run.kept[-1]}, at most {apart} apart"
-    absent = run.absent
+    """The rounds whose states and updates a pruned run still has."""
+    states, absent = ", ".join(cut(listed(run.kept).split(", "))), run.absent
     rounds = [number for number in run.committed if number and absent.has_update(number)]
     updates = f"the updates of rounds {listed(rounds)}" if rounds else "no round's updates"
     carried = [number for number, _ in absent.carried]
     more = f"; of rounds {listed(carried)} those that partitions carry from" if carried else ""
-    return f"kept: the states of {states}, and {updates}{more}"
+    return f"kept: the states of rounds {states}, and {updates}{more}"
 
 
 def _refusals(run: StoredRun) -> list[str]:

@@ -90,7 +90,7 @@ def _print_units(report: dict[str, Any]) -> None:
     if report["pinned"]:
         out.print(TextTable([{"pinned tensor": name, "why": why} for name, why in report["pinned"].items()]))
     for operation, place in report["unknown"].items():
-        say(f"operation {operation} is not understood; it stands at {place}", "yellow")
+        say(f"operation {operation} is not understood; it stands at {place}", style="yellow")
     counts = {"free": report["free_units"], **{f"pinned: {w}": n for w, n in report["pinned_units"].items()}}
     out.print(TextTable([{"units": f"{count:,}", "": what} for what, count in counts.items()]))
     say(

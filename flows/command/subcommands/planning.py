@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +56,7 @@ def _summary(plan: Plan) -> dict[str, Any]:
 
 
 def _print_plan(plan: Plan, saved: Path | None) -> None:
-    """Print the table of strategies, the choice with its reason, and the command that trains with it."""
+    """Print the table of strategies, the choice with its reason, and how to train with it."""
     rows = [
         {
             "strategy": name,
@@ -74,34 +71,9 @@ def _print_plan(plan: Plan, saved: Path | None) -> None:
     ]
     console().print(TextTable(rows, right=True, bold=lambda row: row["strategy"] == plan.chosen.name))
     for name, why in plan.refused.items():
-        say(f"not {name}: {why}", "dim")
+        say(f"not {name}: {why}", style="dim")
     say(f"chosen: {plan.reason}")
-    say(f"`roundweave train {saved or _flags(plan)}` does it so")
-
-
-def _flags(plan: Plan) -> str:
-    """The options of `roundweave train` for the planned run: those asked for, and what the plan decides."""
-    from roundweave.flows.planning.strategies import FIXED
-
-    asked = plan.config.model_dump(mode="json", exclude_unset=True, exclude={*FIXED})
-    changes = plan.chosen.changes(plan.config, plan.work)
-    own = {name: asked.get(name) and changes.get(name, asked[name]) for name in ("name", "quorum")}
-    values = {**asked, **changes, **changes["algorithm"], "algorithm": changes["algorithm"]["name"], **own}
-    return " ".join(filter(None, (_option(name, value) for name, value in values.items())))
-
-
-def _option(name: str, value: Any) -> str:
-    """An option with its value as a shell reads it; empty for a value that no option stands for."""
-    flag, field = name.replace("_", "-"), TrainConfig.model_fields.get(name)
-    if value is False:
-        return "" if field and field.default is False else f"--no-{flag}"
-    if value is True:
-        return f"--{flag}"
-    if isinstance(value, Mapping):
-        value = json.dumps(value) if value else None
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        value = ",".join(map(str, value)) or None
-    return "" if value is None else f"--{flag} {shlex.quote(str(value))}"
+    say(f"`roundweave train {saved}` does it so" if saved else "--save FILE.toml writes it, to train by")
 
 
 def _time(seconds: float) -> str:

@@ -144,7 +144,7 @@ def split_command(
 ) -> None:
     """Show how many examples of each label a split gives to each partition."""
     from roundweave.flows.config.resolving import deal
-    from roundweave.flows.reporting.plots import check_plot
+    from roundweave.storage.runs.figures import check_plot
     from roundweave.tasks.data.distribution import draw_counts, label_counts
 
     if plot:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from roundweave.flows.command.common import Json, Root, RunName, output, say
 from roundweave.flows.command.errors import fail
@@ -56,10 +53,10 @@ def verify_command(
 def _print_verification(name: str, result: Verification) -> None:
     """Print a line for each finding and note, then how much was read."""
     for finding in result.findings:
-        say(str(finding), "red")
+        say(str(finding), style="red")
     for note in result.notes:
-        say(f"note: {note}", "yellow")
-    say(f"{name}: {result.summary_line}", "bold")
+        say(f"note: {note}", style="yellow")
+    say(f"{name}: {result.summary_line}", style="bold")
     if result.chain:
         say(f"chain {result.chain}")
     if result.vouched is not None:
@@ -91,8 +88,8 @@ def cp_command(
     """Copy a run and verify the copy, which appears whole or not at all."""
     stored = open_stored(run, root)
     where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
-    with _bar("copying") as step:
-        chain = copy_run(_store(stored), place_of(where), step)
+    with Console(stderr=True).status("copying"):
+        chain = copy_run(_store(stored), place_of(where))
     done = f"copied and verified, chain {chain[:16]}; the copy is"
     _say_done(stored, done, as_json, copy=where, chain=chain)
     if not as_json:  # a line of its own, for a script to take
@@ -124,12 +121,3 @@ def _store(stored: StoredRun) -> RoundStore:
 def _say_done(stored: StoredRun, done: str, as_json: bool, **values: object) -> None:
     summary = {"run": stored.name, "path": str(stored.address), **values}
     output(as_json, summary, say, f"{stored.name}: {done}")
-
-
-@contextmanager
-def _bar(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on a terminal; yields a function that takes how much is done, and of how much."""
-    shown = Console(stderr=True)
-    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
-        task = progress.add_task(doing, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

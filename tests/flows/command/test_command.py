@@ -66,7 +66,7 @@ SERVER = ["--algorithm", "async_sgd", "--executor", "inline"]
         (["--data", "{mine}:five", "--model", "{mine}:model"], 1, "gives 2 outputs, but labels go up to 4"),
         (["--data", "{mine}:with_nan"], 1, "1 of 50 examples have NaN or infinite inputs, the first is number 17"),
         (["--data", "{mine}:negative"], 1, "label -1 of example 0 is out of range"),
-        (["--name", "n" * 251], 2, "name nnnnnnnnnnnnnnnnnnnn… is too long; give one of 250 bytes at most"),
+        (["--name", "n" * 251], 2, "String should have at most 250 characters"),
         (["--root", "{table}"], 1, "table.csv: Not a directory; name a folder"),
         (["--split", "by:role"], 2, "has no column 'role'"),
         (["--data", "csv:{table}", "--target", "c"], 2, "has no column 'c'; it has a, b"),

@@ -46,8 +46,8 @@ SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
             {"speeds": "1,1,1,1", "order": "recorded:other"},
             "speeds decide a seeded order, and this order is recorded; leave one of them out",
         ),
-        ({"order": "sorted"}, "'sorted' is no order of arrival; there are seeded and recorded:RUN"),
-        ({"order": "recorded:"}, "recorded needs a run: recorded:RUN"),
+        ({"order": "sorted"}, "order = 'sorted': it takes seeded or recorded:RUN"),
+        ({"order": "recorded:"}, "order = 'recorded:': it takes seeded or recorded:RUN"),
         (
             {"algorithm": "sync_sgd", "order": "seeded"},
             "order and speeds need an algorithm whose updates arrive one by one",

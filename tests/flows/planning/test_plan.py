@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from dataclasses import replace
 from math import inf, log
 from pathlib import Path
@@ -205,28 +203,10 @@ def test_the_command_prints_and_shows(planned, monkeypatch, capsys, tmp_path: Pa
     shown = json.loads(out)["planned"]
     assert shown["taken"] > 0
     assert shown["raced"][shown["strategy"]]["seconds"] > 0
-    code, out, _ = run(capsys, "plan", "--algorithm", "auto")
-    [line] = re.findall(r"`roundweave (train [^`]*)` does it so", out.replace("\n", ""))
-    code, _, err = run(capsys, *shlex.split(line), "--name", "as-printed", "--root", root)
-    assert code == 0, err
     code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--json")
     printed = json.loads(out)
     assert printed["chosen"] in printed["strategies"]
     assert (printed["config"]["rounds"], printed["workers"]) == (planned.planned.rounds, 2)
-
-
-def test_the_printed_command_trains_what_was_planned(planned, monkeypatch, capsys, tmp_path: Path) -> None:
-    given = {"model": "mlp", "model_options": {"hidden": 9}, "seed": 3, "held_out": 0.25, "scores": ("top5",)}
-    made = replace(planned, config=rw.TrainConfig(**planned.config.model_dump(exclude_unset=True) | given))
-    monkeypatch.setattr("roundweave.flows.planning.plan.plan", lambda config: made)
-    _, out, _ = run(capsys, "plan")
-    [line] = re.findall(r"`roundweave (train [^`]*)` does it so", out.replace("\n", ""))
-    code, _, err = run(capsys, *shlex.split(line), "--name", "asked", "--root", str(tmp_path))
-    assert code == 0, err
-    trained, wanted = (dict(each) for each in (rw.open_run("asked", tmp_path).config, made.planned.model_dump()))
-    for name in (*given, "rounds", "partitions", "workers", "evaluate_every"):
-        assert trained[name] == (list(wanted[name]) if name == "scores" else wanted[name]), name
-    assert trained["algorithm"]["lr"] == made.planned.algorithm.options["lr"]
 
 
 @pytest.mark.parametrize(

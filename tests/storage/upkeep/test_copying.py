@@ -32,14 +32,12 @@ def test_a_copy_is_the_run_and_goes_on_as_it_would(tiny, tmp_path: Path, same, w
         prune_run(store, Keep.of("last:2"))
     (store.path / "commits/4.json.1234.partial").write_bytes(b"half")
     target = LocalPlace(tmp_path / "elsewhere" / "copy.zarr")
-    told: list[tuple[int, int]] = []
-    chain = copy_run(store, target, lambda done, total: told.append((done, total)))
+    chain = copy_run(store, target)
     copy = RoundStore(target)
     (store.path / "commits/4.json.1234.partial").unlink()
     assert contents(target) == contents(store.place)
     assert StoredRun(target).status == StoredRun(store.path).status == "interrupted"
     assert (copy.log.chain(3), store.log.chain(3)) == (chain, chain)
-    assert told[-1] == (told[-1][1], sum(map(len, contents(target).values())))
     assert verify(target) == verify(store.path)
     assert StoredRun(target).digest == StoredRun(store.path).digest
     recover(copy)
