@@ -73,7 +73,7 @@ class Placement(Config):
         default=None,
         max_length=LONGEST_NAME,
         pattern=r"^\w[\w.\-]*$",
-        description="the run's name, of letters, digits, '_', '-' and '.'; an existing one goes on",
+        description="its name, of letters, digits, '_', '-' and '.'; an existing one goes on",
     )
     root: Annotated[str, BeforeValidator(_known_place)] = Field(
         default_factory=default_root, description="folder of all runs, or s3://BUCKET/…"
@@ -141,7 +141,7 @@ class Execution(Placement):
         default=None,
         max_length=LONGEST_NAME,
         pattern=r"^(\w|\{date\})([\w.\-]|\{date\})*$",
-        description="the run's name, of letters, digits, '_', '-', '.' and {date}, today's; an existing one goes on",
+        description="its name, of letters, digits, '_', '-', '.' and {date}, today's; an existing one goes on",
     )
     on_complete: Literal["new", "extend", "skip"] | None = Field(
         default=None,

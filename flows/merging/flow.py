@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from tempfile import TemporaryDirectory
@@ -9,15 +10,14 @@ from tempfile import TemporaryDirectory
 from prefect import flow
 
 from roundweave.flows.config.merge import MergeConfig
-from roundweave.flows.merging.choosing import choose
 from roundweave.flows.merging.preparing import MergePlan, plan_merge
 from roundweave.flows.merging.result import MergeResult
-from roundweave.flows.merging.storing import Aligned, write_merge
+from roundweave.flows.merging.storing import Aligned, Choice, write_merge
 from roundweave.flows.reporting.progress import flow_page, titled
 from roundweave.flows.reporting.reporter import reported_step
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.checkpoints.writing import write_checkpoint
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.names import local_root
 from roundweave.storage.values.tensors import LazyTensors
@@ -30,6 +30,8 @@ from roundweave.tasks.numerics.pinning import pinned
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
 
+
+PLAIN, MERGED, REPAIRED = "plain mean", "merged", "merged, repaired"
 
 TITLE = "merge"
 """The name of a flow run that merges, until the merge has a name."""
@@ -89,6 +91,52 @@ def score_networks(executor: Executor, gallery: Gallery, blends: list[Blend]) ->
     return executor.gather(partial(score_blend, gallery, blends), range(len(blends)))
 
 
+def choose(executor: Executor, plan: MergePlan, places: tuple[str, ...]) -> Choice:
+    """The mean that the configuration asks for, or the best point of the path between two networks.
+
+    `places` are the files of the aligned networks. Raises `DataError` if one has no finite loss on the held-out
+    examples.
+    """
+    config, parents, count = plan.config, plan.places, len(places)
+    merged = Blend(places, tuple(config.coefficients or [1.0] * count))
+    if plan.gallery is None:
+        return Choice(merged)
+    kinds = {PLAIN: replace(merged, places=parents), MERGED: merged}
+    if config.repair:
+        kinds[REPAIRED] = replace(merged, repair=True)
+    blends = {
+        f"parent {name}": Blend(parents, tuple(float(i == j) for j in range(count)))
+        for i, name in enumerate(config.networks)
+    }
+    ensemble = {"ensemble": replace(kinds[PLAIN], how="ensemble")} if plan.gallery.ensemble_loss else {}
+    blends |= ensemble | kinds
+    steps = [i / (config.points - 1) for i in range(config.points)] if count == 2 else []
+    points = (
+        (f"path {kind}", replace(blend, coefficients=(1 - step, step)))
+        for kind, blend in kinds.items()
+        for step in steps
+    )
+    names, every = zip(*blends.items(), *points, strict=True)
+    found = iter(_finite(names, score_networks(executor, plan.gallery, list(every))))
+    scores = {name: next(found) for name in blends}
+    paths = {kind: [next(found) for _ in steps] for kind in kinds if steps}
+    *_, (final, blend) = kinds.items()
+    if config.average == "best":
+        best = min(range(len(steps)), key=lambda i: (-(paths[final][i].accuracy or 0.0), paths[final][i].loss))
+        blend = replace(blend, coefficients=(1 - steps[best], steps[best]))
+        scores |= {kind: path[best] for kind, path in paths.items()}
+    return Choice(blend, scores, paths)
+
+
+def _finite(names: Sequence[str], scores: Sequence[Score | None]) -> list[Score]:
+    """The scores of the blends of these names; raises `DataError` if one is None, for no finite loss."""
+    found = [score for score in scores if score is not None]
+    if len(found) < len(names):
+        name = names[list(scores).index(None)]
+        raise DataError(f"{name} has no finite loss on the held-out examples; check the networks and the data")
+    return found
+
+
 @flow(name="roundweave-merge", persist_result=False)
 def merge_flow(config: MergeConfig) -> MergeResult:
     """Match the units of networks that were trained apart, average them, and say how good the result is."""
@@ -103,7 +151,7 @@ def merge_networks(plan: MergePlan, executor: Executor) -> MergeResult:
     by_activations = plan.config.match in ("activations", "mixed")
     moments = observe_units(executor, plan, plan.gallery) if plan.gallery and by_activations else {}
     with aligned(plan, match_units(plan, moments)) as networks:
-        choice = choose(plan, networks.places, partial(score_networks, executor))
+        choice = choose(executor, plan, networks.places)
         result = write_merge(plan, networks, choice)
     with flow_page(result.name) as page:
         if page is not None:

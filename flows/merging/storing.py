@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from roundweave.flows.merging.choosing import Choice
 from roundweave.flows.merging.preparing import MergePlan
 from roundweave.flows.merging.result import MergeResult
 from roundweave.flows.recording import provenance
@@ -21,11 +20,24 @@ from roundweave.storage.values.state import Match
 from roundweave.storage.values.tensors import LazyTensors, load_named
 from roundweave.tasks.matching.averaging import averaging
 from roundweave.tasks.matching.groups import Permutation, Tensors
-from roundweave.tasks.merging.gallery import blended
+from roundweave.tasks.merging.gallery import Blend, blended
 from roundweave.tasks.merging.storing import merge_layout, persist_merge
 from roundweave.tasks.networks.spectral import converge
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import short_name
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The blend that becomes the merged network, and the scores; without data there are none.
+
+    `scores` has a score for each parent, the ensemble and each kind of mean; `paths` has the scores of evenly
+    spaced points from the first of two networks to the second, by kind of mean.
+    """
+
+    blend: Blend
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    paths: Mapping[str, Sequence[Score]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,15 @@ from typing import Any
 from roundweave.flows.config.resolving import Resolved, work_of
 from roundweave.flows.config.train import Planned, Raced, TrainConfig
 from roundweave.flows.planning.racing import MOST, Curve, Race, behind, cut_curve, goal, race
-from roundweave.flows.planning.strategies import Strategy, larger_batch, strategies
+from roundweave.flows.planning.strategies import (
+    DISTRIBUTING,
+    Strategy,
+    Workload,
+    larger_batch,
+    strategies,
+    workload,
+)
 from roundweave.flows.planning.trying import Bench, Lane, thinned, trial_root
-from roundweave.flows.planning.workload import DISTRIBUTING, Workload, workload
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ClusterError, UsageError
 from roundweave.storage.runs.run import StoredRun

@@ -13,8 +13,7 @@ from math import ceil, inf
 from roundweave.flows.config.resolving import Resolved, resolve, work_of
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.racing import Point
-from roundweave.flows.planning.strategies import Strategy
-from roundweave.flows.planning.workload import Workload
+from roundweave.flows.planning.strategies import Strategy, Workload
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places.base import join_address

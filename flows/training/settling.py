@@ -30,7 +30,7 @@ def check(config: TrainConfig) -> None:
     if is_pattern(config.start_from):
         config = config.model_copy(update={"start_from": None})
     if config.algorithm.name == AUTO:
-        from roundweave.flows.planning.workload import workload
+        from roundweave.flows.planning.strategies import workload
 
         workload(config)
     else:

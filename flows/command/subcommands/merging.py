@@ -13,8 +13,8 @@ from roundweave.flows.command.common import Force, Json, TextTable, Trust, conso
 from roundweave.flows.command.options import with_options
 from roundweave.flows.config.merge import Architecture, MergeConfig, Merging
 from roundweave.flows.config.train import Placement
+from roundweave.flows.merging.preparing import unit_report
 from roundweave.flows.merging.result import MergeResult
-from roundweave.flows.merging.subject import unit_report
 from roundweave.storage.errors import cut
 
 M_MMAP_THRESHOLD = -3

@@ -33,9 +33,8 @@ from rich.table import Table
 import roundweave as rw
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.planning.plan import bench_for
-from roundweave.flows.planning.strategies import Strategy, strategies
+from roundweave.flows.planning.strategies import Strategy, Workload, strategies, workload
 from roundweave.flows.planning.trying import Bench
-from roundweave.flows.planning.workload import Workload, workload
 from roundweave.flows.preparing.job import prepared
 
 SHARE, SCORES, FAR, SEEDS = 0.97, 20, 2.0, 3

@@ -14,8 +14,7 @@ from roundweave.flows.config.files import read_toml, write_toml
 from roundweave.flows.config.train import Raced
 from roundweave.flows.planning.plan import Plan, compared, plan, slower, too_long, tried_steps
 from roundweave.flows.planning.racing import Point, Race
-from roundweave.flows.planning.strategies import Strategy
-from roundweave.flows.planning.workload import Workload
+from roundweave.flows.planning.strategies import Strategy, Workload
 from roundweave.storage.errors import UsageError
 from tests.flows.command.in_process import run
 

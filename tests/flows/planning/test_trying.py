@@ -13,9 +13,8 @@ import torch
 import roundweave as rw
 from roundweave.flows.planning.plan import bench_for
 from roundweave.flows.planning.racing import Point
-from roundweave.flows.planning.strategies import strategies
+from roundweave.flows.planning.strategies import strategies, workload
 from roundweave.flows.planning.trying import SCORED, Lane, TrialTiming, thinned, trial_root
-from roundweave.flows.planning.workload import workload
 from roundweave.tasks.data.examples import Examples
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.strategies import Strategy, strategies
-from roundweave.flows.planning.workload import Workload, workload
+from roundweave.flows.planning.strategies import Strategy, Workload, strategies, workload
 from roundweave.storage.errors import UsageError
 
 DIGITS = 1618
