@@ -26,35 +26,35 @@ FAILED, BAD_USAGE = 1, 2
 def clear_errors(as_json: bool = False) -> Iterator[None]:
     """Turn errors into one line and an exit code instead of a traceback, and end the command."""
     try:
-        with _shown_whole():
-            yield
-    except typer.TyperException as error:
-        fail(error.format_message().replace("Value error, ", ""), BAD_USAGE, as_json)
-    except typer.Abort:
-        fail("aborted", FAILED, as_json)
-    except (UsageError, CodeError) as error:
-        fail(str(error), BAD_USAGE, as_json)
-    except RoundweaveError as error:
-        fail(str(error), FAILED, as_json)
-    except ValueError as error:
-        fail(_wrong_setting(error), BAD_USAGE, as_json)
-    except MemoryError:
-        fail("there is not enough memory for this; what is committed is kept", FAILED, as_json)
-    except BrokenPipeError:
-        _nobody_reads()
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        fail(f"{place}{reason(error)}", FAILED, as_json)
-
-
-@contextmanager
-def _shown_whole() -> Iterator[None]:
-    """Show the traceback of an error before its line, if `--traceback` was given."""
-    try:
         yield
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - what is not told is raised again
         show_whole(error)
-        raise
+        fail(*_told(error), as_json)
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """An error as a line, and its exit code; raises errors that are nobody's fault but ours."""
+    text, code = str(error), FAILED
+    match error:
+        case typer.TyperException():
+            text, code = error.format_message().replace("Value error, ", ""), BAD_USAGE
+        case typer.Abort():
+            text = "aborted"
+        case UsageError() | CodeError():
+            code = BAD_USAGE
+        case RoundweaveError():
+            pass
+        case ValueError():
+            text, code = _wrong_setting(error), BAD_USAGE
+        case MemoryError():
+            text = "there is not enough memory for this; what is committed is kept"
+        case BrokenPipeError():
+            text = _nobody_reads()
+        case OSError():
+            text = f"{error.filename}: " * bool(error.filename) + reason(error)
+        case _:
+            raise error
+    return text, code
 
 
 def _wrong_setting(error: ValueError) -> str:
@@ -76,15 +76,15 @@ def fail(message: str, code: int = FAILED, as_json: bool = False) -> NoReturn:
     sys.exit(code)
 
 
-def _nobody_reads() -> NoReturn:
+def _nobody_reads() -> str:
     """End the command silently if the program that read its output has ended, such as ``head``.
 
-    If standard output is still open, another connection was closed, which is an error.
+    If standard output is still open, another connection was closed, which the line says.
     """
     standard_output = select.poll()
     standard_output.register(1, 0)
     if not standard_output.poll(0):
-        fail("a connection was closed by its other end")
+        return "a connection was closed by its other end"
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(FAILED)
 

@@ -43,16 +43,32 @@ def _read_options(given: Any, info: ValidationInfo) -> Any:
 PartitionOptions = Annotated[str | dict[str, dict[str, JsonValue]], BeforeValidator(_read_options)]
 
 
-class Dealing(Config):
+class DataConfig(Config):
+    """The examples to run a network on, and how they are prepared."""
+
+    data: NamedOrOwn | EachOwn | None = Field(
+        default=None, description="as `roundweave train --data`; default: of the run that is merged"
+    )
+    target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
+    held_out: float = Field(
+        default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
+    )
+    transform: NamedOrOwn | None = Field(
+        default=None,
+        description="FILE.py:fn of an input to train on, or of input and target; its draws are seeded",
+    )
+    held_out_transform: NamedOrOwn | None = Field(default=None, description="the same for examples to score with")
+    collate: NamedOrOwn | None = Field(
+        default=None, description="FILE.py:fn that makes a batch of a list of examples; default: they are stacked"
+    )
+
+
+class Dealing(DataConfig):
     """The examples, how they are split into partitions, and how they are prepared."""
 
     data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
-    target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
     hash_data: bool = Field(
         default=False, description="read all bytes of files larger than 256 MB to show that they are the same"
-    )
-    held_out: float = Field(
-        default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
     )
     partitions: int = Field(
         default=4, ge=1, le=MOST_PARTITIONS, description="into how many parts the examples are split"
@@ -72,14 +88,6 @@ class Dealing(Config):
     split_seed: int | None = Field(default=None, ge=0, description="decides the split; default: seed")
     partition_options: PartitionOptions | None = Field(
         default=None, description="FILE.toml, FILE.json: a table for each partition, by its name or number"
-    )
-    transform: NamedOrOwn | None = Field(
-        default=None,
-        description="FILE.py:fn of an input to train on, or of input and target; its draws are seeded",
-    )
-    held_out_transform: NamedOrOwn | None = Field(default=None, description="the same for examples to score with")
-    collate: NamedOrOwn | None = Field(
-        default=None, description="FILE.py:fn that makes a batch of a list of examples; default: they are stacked"
     )
 
     @property

@@ -6,12 +6,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Numbers
+from roundweave.flows.config.base import Config, NamedOrOwn, Numbers
+from roundweave.flows.config.experiment import DataConfig
 from roundweave.flows.config.train import Placement
 from roundweave.tasks.networks.scores import LOSS_NAMES
 
 
-class Architecture(Config):
+class Architecture(DataConfig):
     """A network and examples to run it on; missing fields are taken from the run of a stored round."""
 
     model: NamedOrOwn | None = Field(
@@ -19,16 +20,6 @@ class Architecture(Config):
     )
     model_options: dict[str, Any] | None = Field(
         default=None, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
-    )
-    data: NamedOrOwn | EachOwn | None = Field(
-        default=None, description="as `roundweave train --data`; default: of the run that is merged"
-    )
-    target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
-    transform: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as for the data")
-    held_out_transform: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as for the data")
-    collate: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as for the data")
-    held_out: float = Field(
-        default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
     )
     loss: NamedOrOwn | None = Field(
         default=None, description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets"
@@ -105,7 +96,9 @@ class MergeConfig(Architecture, Merging, Placement):
     trust: bool = Field(default=False, description="run the code kept in a store outside the root")
     out: str | None = Field(default=None, description="where to write the merged network: .safetensors, .pt")
     force: bool = Field(default=False, description="replace the file that is there")
-    plot: str | None = Field(default=None, description="where to draw the path of two networks: .png")
+    plot: str | None = Field(
+        default=None, description="where to draw the path of two networks: .png; default: by out"
+    )
 
     @property
     def persisted(self) -> bool:

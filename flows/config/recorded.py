@@ -7,10 +7,10 @@ its execution is used, since a scheduler that it names could send any code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
-from roundweave.flows.config.experiment import PREPARED, Dealing, Experiment
+from roundweave.flows.config.experiment import PREPARED, DataConfig, Experiment
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError
 from roundweave.storage.places.base import Where, above, address_of, full_address
@@ -25,9 +25,6 @@ from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
 from roundweave.tasks.networks.start import Fork, Start, find_fork
 from roundweave.tasks.own_code.code import Code, is_reference
-
-if TYPE_CHECKING:
-    from roundweave.flows.config.merge import Architecture
 
 BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "data": is_source,
@@ -123,7 +120,7 @@ def is_own_run(run: StoredRun, root: Where) -> bool:
 
 
 def check_trust(
-    run: StoredRun, root: Where, trust: bool, config: Dealing | Architecture, taken: Iterable[str] = BUILT_IN
+    run: StoredRun, root: Where, trust: bool, config: DataConfig, taken: Iterable[str] = BUILT_IN
 ) -> None:
     """Raise `UsageError` if the fields `taken` from a run outside the root hold code, unless `trust` is given."""
     code = [text for field in taken for text in _code(config, field)]
@@ -134,7 +131,7 @@ def check_trust(
         )
 
 
-def _code(config: Dealing | Architecture, field: str) -> Iterator[str]:
+def _code(config: DataConfig, field: str) -> Iterator[str]:
     """What a field of a configuration names that is not built in, so that it is code."""
     value = getattr(config, field, None)
     if isinstance(value, Named):

@@ -135,12 +135,10 @@ def _check_without(run: StoredRun, rounds: tuple[int, ...], without: tuple[int, 
     for number in rounds:
         accepted = run.round(number).commit.accepted
         left = set(accepted) - set(without)
-        if len(left) < quorum and not without:
-            raise UsageError(f"round {number} accepted {len(left)} updates, the quorum is {quorum}; name another")
         if len(left) < quorum:
+            out = f", without {listed(without)} it has {len(left)}" if without else ""
             raise UsageError(
-                f"round {number}: without {listed(without)} there are {len(left)} of {len(accepted)} accepted "
-                f"updates left, and the quorum is {quorum}; leave out fewer"
+                f"round {number} accepted {len(accepted)} updates{out}, the quorum is {quorum}; name another"
             )
 
 

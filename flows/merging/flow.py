@@ -117,7 +117,11 @@ def choose(executor: Executor, plan: MergePlan, places: tuple[str, ...]) -> Choi
         for step in steps
     )
     names, every = zip(*blends.items(), *points, strict=True)
-    found = iter(_finite(names, score_networks(executor, plan.gallery, list(every))))
+    given = score_networks(executor, plan.gallery, list(every))
+    if None in given:
+        unsound = names[given.index(None)]
+        raise DataError(f"{unsound} has no finite loss on the held-out examples; check the networks and the data")
+    found = filter(None, given)
     scores = {name: next(found) for name in blends}
     paths = {kind: [next(found) for _ in steps] for kind in kinds if steps}
     *_, (final, blend) = kinds.items()
@@ -126,15 +130,6 @@ def choose(executor: Executor, plan: MergePlan, places: tuple[str, ...]) -> Choi
         blend = replace(blend, coefficients=(1 - steps[best], steps[best]))
         scores |= {kind: path[best] for kind, path in paths.items()}
     return Choice(blend, scores, paths)
-
-
-def _finite(names: Sequence[str], scores: Sequence[Score | None]) -> list[Score]:
-    """The scores of the blends of these names; raises `DataError` if one is None, for no finite loss."""
-    found = [score for score in scores if score is not None]
-    if len(found) < len(names):
-        name = names[list(scores).index(None)]
-        raise DataError(f"{name} has no finite loss on the held-out examples; check the networks and the data")
-    return found
 
 
 @flow(name="roundweave-merge", persist_result=False)

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from roundweave.flows.command.common import Json, Root, RunName, TextTable, Trust, console, output, say
+from roundweave.flows.command.common import Json, Root, RunName, TextTable, console, output, say
 from roundweave.flows.command.errors import FAILED
 from roundweave.flows.command.options import with_options
 from roundweave.flows.evidence.differing import diff
 from roundweave.flows.evidence.recombining import RecombineConfig
 from roundweave.flows.evidence.replaying import ReplayConfig
 from roundweave.storage.errors import UsageError
-from roundweave.storage.runs.names import which_round
 from roundweave.tasks.rounds.evidence.recombining import Recombination
 
 
-@with_options(ReplayConfig, without=("run", "rounds", "sample", "trust", "name"))
+@with_options(ReplayConfig, without=("run", "rounds", "name"))
 def replay_command(
     run: RunName,
     round: Annotated[int | None, typer.Option(help="one round, negative from the end; default: the last")] = None,
     all_rounds: Annotated[bool, typer.Option("--all", help="every round, in the time of training")] = False,
-    sample: Annotated[int | None, typer.Option(min=1, help="so many rounds, evenly spread")] = None,
-    trust: Trust = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -37,8 +34,8 @@ def replay_command(
     """
     if round is not None and all_rounds:
         raise UsageError("choose --round, --all or --sample: one of the three")
-    rounds: tuple[int] | Literal["all", "last"] = "last" if round is None else (round,)
-    config = ReplayConfig(run=run, rounds="all" if all_rounds else rounds, sample=sample, trust=trust, **options)
+    rounds: Any = "all" if all_rounds else "last" if round is None else (round,)
+    config = ReplayConfig(run=run, rounds=rounds, **options)
     from roundweave.flows.evidence.replaying import replay
 
     result = replay(config)
@@ -46,23 +43,20 @@ def replay_command(
     sys.exit(result.exit_code)
 
 
-@with_options(RecombineConfig, without=("run", "round", "name", "trust"))
+@with_options(RecombineConfig, without=("run", "name"))
 def recombine_command(
     run: RunName,
-    round: Annotated[str | None, typer.Option(help="the round: its number, last or best")] = None,
     every: Annotated[bool, typer.Option("--all", help="all rounds, each from the stored state before it")] = False,
     save: Annotated[
         str | None, typer.Option(help="name of a new run that begins with the recombined round")
     ] = None,
-    trust: Trust = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
     """Reduce stored rounds again, without training, and compare with what they were."""
-    if every == (round is not None):
+    if every == ("round" in options):
         raise UsageError("no round is named; give --round R, or --all")
-    which = None if round is None else which_round(round)
-    config = RecombineConfig(run=run, round=which, name=save, trust=trust, **options)
+    config = RecombineConfig(run=run, name=save, **options)
     from roundweave.flows.evidence.recombining import recombine
 
     with Console(stderr=True).status("reducing again"):

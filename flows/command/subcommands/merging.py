@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from roundweave.flows.command.common import Force, Json, TextTable, Trust, console, output, say
+from roundweave.flows.command.common import Json, TextTable, console, output, say
 from roundweave.flows.command.options import with_options
 from roundweave.flows.config.merge import Architecture, MergeConfig, Merging
 from roundweave.flows.config.train import Placement
@@ -21,20 +21,14 @@ M_MMAP_THRESHOLD = -3
 """glibc's `mallopt` parameter: memory blocks above this size are returned to the system when they are freed."""
 
 
-@with_options(Architecture, Merging, Placement)
+@with_options(MergeConfig, Architecture, Merging, Placement, without=("networks",))
 def merge_command(
     networks: Annotated[list[str], typer.Argument(help="torch or safetensors files, or stored rounds RUN@12")],
-    out: Annotated[str | None, typer.Option(help="where to write the merged network: .safetensors, .pt")] = None,
-    plot: Annotated[
-        str | None, typer.Option(help="where to draw the path of two networks; default: by out")
-    ] = None,
-    force: Force = False,
-    trust: Trust = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
     """Merge networks that were trained apart: match their hidden units, then average."""
-    config = MergeConfig(networks=tuple(networks), out=out, plot=plot, force=force, trust=trust, **options)
+    config = MergeConfig(networks=tuple(networks), **options)
     # glibc would keep the memory of freed tensors of some sizes; make it return it to the system.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)

@@ -33,8 +33,7 @@ def serve_command(
 
     The Prefect server is that of PREFECT_API_URL or a profile, else one that stays as long as this.
     """
-    wanted = _read(config, cron, interval, timezone)
-    called = _called(wanted, config, name)
+    wanted, called = _read(config, cron, interval, timezone, name)
     check(wanted)
     with prefect_api(wanted.root, schedules=True) as server:
         from roundweave.flows.training.serving import Serving  # Prefect is slow to import
@@ -57,35 +56,35 @@ def deploy_command(
     name: Name = None,
 ) -> None:
     """Have the workers of a Prefect work pool train a configuration on a schedule, and when they are asked to."""
-    wanted = _read(config, cron, interval, timezone)
+    wanted, called = _read(config, cron, interval, timezone, name)
     if not user_api():
         raise UsageError("no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool")
     from roundweave.flows.training.serving import deploy, page_of  # Prefect is slow to import
 
-    called = _called(wanted, config, name)
     deployment = deploy(wanted, called, work_pool, cron, interval)
     typer.echo(f"deployed {called} to {work_pool}; its page: {page_of(deployment)}")
     typer.echo(_clock(wanted))
     typer.echo(f"`prefect worker start --pool {work_pool}` trains it where Roundweave is installed")
 
 
-def _read(file: Path, cron: str | None, interval: float | None, timezone: str | None) -> TrainConfig:
-    """The configuration of a file, with the time zone by whose clock it is scheduled, wherever it is trained."""
+def _read(
+    file: Path, cron: str | None, interval: float | None, timezone: str | None, name: str | None
+) -> tuple[TrainConfig, str]:
+    """The configuration of a file, with the time zone by whose clock it is scheduled, wherever it is trained.
+
+    And the deployment's name: a given one, or the run's if it is the same every day, else the file's.
+    """
     if cron and interval:
         raise UsageError("cron and interval are two schedules; give one of them")
     values = read_toml(file)
-    return TrainConfig(**values | {"timezone": timezone or values.get("timezone") or machine_timezone()})
+    config = TrainConfig(**values | {"timezone": timezone or values.get("timezone") or machine_timezone()})
+    called = name or (config.name if config.name and TODAY not in config.name else file.stem)
+    if any(character in called for character in "/%&<>"):
+        raise UsageError(f"{called!r} is no name of a deployment: Prefect refuses /, %, &, < and >; give --name")
+    return config, called
 
 
 def _clock(config: TrainConfig) -> str:
     """A line that says by whose clock schedules and dates go."""
     zone = ZoneInfo(f"{config.timezone}")
     return f"--cron and {TODAY} go by the clock of {zone}, where it is {datetime.now(zone):%Y-%m-%d %H:%M}"
-
-
-def _called(config: TrainConfig, file: Path, name: str | None) -> str:
-    """The deployment's name: a given one, or the run's if it is the same every day, else the file's."""
-    called = name or (config.name if config.name and TODAY not in config.name else file.stem)
-    if any(character in called for character in "/%&<>"):
-        raise UsageError(f"{called!r} is no name of a deployment: Prefect refuses /, %, &, < and >; give --name")
-    return called
