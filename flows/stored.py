@@ -179,7 +179,7 @@ class Run(StoredRun):
 
         if self.algorithm == "merge" or self.config.get("data") is None:
             raise UsageError(f"{self.name} was made of networks, not of examples")
-        recorded = Dealing(**{name: self.config[name] for name in Dealing.model_fields if name in self.config})
+        recorded = Dealing.of(self.config)
         check_trust(self, self._root, trust, recorded, ("data",))
         dealt = deal(recorded)
         every = range(dealt.split.partitions if dealt.source.partitioned else 1)
@@ -295,8 +295,7 @@ class Run(StoredRun):
         from roundweave.flows.config.recorded import check_trust
         from roundweave.tasks.networks.objective import ModelSpec
 
-        fields = ("model", "model_options", "dtype", "seed")
-        recorded = Architecture(**{name: self.config[name] for name in fields if name in self.config})
+        recorded = Architecture.of(self.config)
         check_trust(self, self._root, trust, recorded, ("model",))
         network = self.attributes.get("network")
         if recorded.model is None or not isinstance(network, dict) or {*network} != {"inputs", "outputs"}:

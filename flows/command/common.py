@@ -73,13 +73,11 @@ class TextTable:
     """Rows that all have the same keys, printed as a table with a column for each key.
 
     If they are too wide, several tables are printed below each other, each with the first column; none is cut.
-    Numbers are formatted by their column's name. With `right`, all columns but the first are aligned right. Rows
-    for which `bold` is true are printed in bold.
+    Numbers are formatted by their column's name. With `right`, all columns but the first are aligned right.
     """
 
     rows: Sequence[Mapping[Any, Any]]
     right: bool = False
-    bold: Callable[[Mapping[Any, Any]], bool] = lambda row: False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         wide, width = options.update(width=WIDE), options.max_width
@@ -99,6 +97,6 @@ class TextTable:
             whole = len(name) <= width // 2 and not any(" " in cell for cell in cells)
             made.add_column(name, justify=justify, overflow="fold", no_wrap=whole)
         made.columns[0].no_wrap, made.columns[0].max_width = False, width // 2
-        for row, cells in zip(self.rows, rows, strict=True):
-            made.add_row(*cells, style="bold" if self.bold(row) else None)
+        for cells in rows:
+            made.add_row(*cells)
         return made

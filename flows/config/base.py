@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
@@ -32,6 +32,11 @@ class Config(BaseModel):
         except ValidationError as error:
             fields = {**self.known, **type(self).model_fields}
             raise UsageError("; ".join(problems_of(error, values, fields))) from None
+
+    @classmethod
+    def of(cls, recorded: Mapping[str, Any]) -> Self:
+        """The configuration with those of the recorded values that are its fields."""
+        return cls(**{name: value for name, value in recorded.items() if name in cls.model_fields})
 
 
 def problems_of(error: ValidationError, values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> list[str]:

@@ -6,7 +6,7 @@ its execution is used, since a scheduler that it names could send any code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
@@ -46,8 +46,6 @@ def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str,
     """
     root = root or default_root()
     stored = open_stored(run, root)
-    if stored.algorithm == "merge":
-        raise UsageError(f"{stored.name} is a merge and has no rounds to go on with; merge again")
     if changes.get("rounds", stored.done) < stored.done:
         raise UsageError(f"{stored.name} has {stored.done} rounds already; give --rounds a larger number")
     return recorded_config(stored, root, trust, changes)
@@ -58,8 +56,7 @@ def recorded_config(stored: StoredRun, root: Where, trust: bool, changes: dict[s
 
     Of a run outside the root, only the experiment is used and not the execution.
     """
-    taken = stored.config.keys() if is_own_run(stored, root) else Experiment.model_fields.keys()
-    recorded = {name: value for name, value in stored.config.items() if name in taken}
+    recorded = _recorded(stored, stored.config if is_own_run(stored, root) else Experiment.model_fields)
     fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
     config = TrainConfig(**recorded | fixed | changes)
     check_trust(stored, root, trust, config, [field for field in BUILT_IN if field not in changes])
@@ -71,11 +68,16 @@ def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mappi
 
     Raises `UsageError` for a merge, and for foreign code that the changes do not replace, without `trust`.
     """
-    if run.algorithm == "merge":
-        raise UsageError(f"{run.name} is a merge, and no rounds led to it; name a run that was trained")
-    recorded = {name: value for name, value in run.config.items() if name in Experiment.model_fields}
+    recorded = _recorded(run, Experiment.model_fields)
     check_trust(run, root, trust, Experiment(**recorded), BUILT_IN.keys() - changes.keys())
     return {**recorded, **changes}
+
+
+def _recorded(run: StoredRun, fields: Container[str]) -> dict[str, Any]:
+    """The recorded values of these fields; raises `UsageError` for a merge, which has no rounds to go by."""
+    if run.algorithm == "merge":
+        raise UsageError(f"{run.name} is a merge, and no rounds led to it; name a run that was trained")
+    return {name: value for name, value in run.config.items() if name in fields}
 
 
 def fork(place: str, root: Where | None = None, trust: bool = False, **changes: Any) -> TrainConfig:
@@ -151,7 +153,7 @@ def _code(config: DataConfig, field: str) -> Iterator[str]:
 
 def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
     """The fields in which a recorded and a wanted experiment differ, each as a text ``field old -> new``."""
-    old = Experiment(**{name: value for name, value in recorded.items() if name in Experiment.model_fields})
+    old = Experiment.of(recorded)
     before, after = _fields(old), _fields(wanted)
     if _identity(before["algorithm"]) == _identity(after["algorithm"]):
         before, after = (

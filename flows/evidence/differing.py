@@ -110,8 +110,7 @@ def _fields(one: StoredRun, other: StoredRun) -> Iterator[str]:
             if name not in ("name", "root"):
                 yield f"{name} {one.config.get(name)} -> {other.config.get(name)}"
         return
-    wanted = {name: value for name, value in other.config.items() if name in Experiment.model_fields}
-    yield from differences(one.config, Experiment(**wanted))
+    yield from differences(one.config, Experiment.of(other.config))
     data = other.attributes["data"]
     if said := other_examples(one.attributes, data["digest"], data.get("files", {})):
         yield f"data: {said}"

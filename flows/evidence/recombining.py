@@ -59,6 +59,7 @@ class RecombineConfig(Parts, OfRun):
         return self
 
 
+@examples_wanted()
 def recombine(config: RecombineConfig) -> Recombination:
     """Reduce stored rounds again, with another reduce or apply, or without some partitions; no training.
 
@@ -86,15 +87,13 @@ def recombine(config: RecombineConfig) -> Recombination:
     training = _training(run, config, config.recorded())
     _check_without(run, rounds, config.without, training.quorum)
     forget_examples()
-    with examples_wanted():
-        resolved = resolve_work(training)
-        whole = {number - before for number in rounds for before in (0, 1)} <= set(run.kept)
-        # A state that is not stored is computed again with the recorded parts.
-        as_recorded = resolved if whole or not config.recorded() else resolve_work(_training(run, config, {}))
+    resolved = resolve_work(training)
+    whole = {number - before for number in rounds for before in (0, 1)} <= set(run.kept)
+    # A state that is not stored is computed again with the recorded parts.
+    as_recorded = resolved if whole or not config.recorded() else resolve_work(_training(run, config, {}))
     with started(config) as executor:
-        with examples_wanted():
-            work, description = work_of(resolved, executor)
-            check_examples(run, description)
+        work, description = work_of(resolved, executor)
+        check_examples(run, description)
         recorded = work if as_recorded is resolved else work_of(as_recorded, executor)[0]
         subject = Recombining(work, recorded, full_address(run.address), rounds, frozenset(config.without))
         results = tuple(executor.gather(partial(recombine_stored, subject), range(len(rounds))))

@@ -142,6 +142,16 @@ class ReplayConfig(OfRun):
         return self
 
 
+@contextmanager
+def examples_wanted() -> Iterator[None]:
+    """Add to a `DataError` in this context the hint that --data says where the run's examples lie now."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; where the run's examples lie elsewhere now, say so with --data") from error
+
+
+@examples_wanted()
 def replay(config: ReplayConfig) -> Replay:
     """Replay rounds without Prefect, with the executor `inline` also without Dask.
 
@@ -149,13 +159,10 @@ def replay(config: ReplayConfig) -> Replay:
     started, and `RoundMissing` if a round that was named needs something that is no longer stored, or if all do.
     """
     stored = open_stored(config.run, config.root)
-    if stored.algorithm == "merge":
-        raise UsageError(f"{stored.name} is a merge, which has no maps to replay; replay the runs that it is of")
     rounds = _chosen(config, stored)
     recorded = recorded_config(stored, config.root, config.trust, config.moved)
     forget_examples()
-    with examples_wanted():
-        resolved = resolve_work(recorded)
+    resolved = resolve_work(recorded)
     with bar_of_rounds(len(rounds)), started(config) as executor:
         replayed = _replayed(stored, rounds, resolved, executor)
     named = config.rounds != "all" and config.sample is None
@@ -190,19 +197,9 @@ def evenly_spread(rounds: list[int], sample: int | None) -> list[int]:
     return [rounds[number * len(rounds) // sample - 1] for number in range(1, sample + 1)]
 
 
-@contextmanager
-def examples_wanted() -> Iterator[None]:
-    """Add to a `DataError` in this block the hint that --data says where the run's examples lie now."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{error}; where the run's examples lie elsewhere now, say so with --data") from error
-
-
 def _replayed(stored: StoredRun, rounds: Sequence[int], resolved: Resolved, executor: Executor) -> Replay:
     """The results of the rounds, which are computed several at once."""
-    with examples_wanted():
-        work, description = work_of(resolved, executor)
+    work, description = work_of(resolved, executor)
     device = work.compute.device
     key = _key_differences(stored, resolved.config, description, executor.each(partial(fingerprint, device)))
     # No lease and no writing: the token only tells this reader's tasks from those of others.

@@ -11,8 +11,7 @@ from prefect import flow
 
 from roundweave.flows.config.merge import MergeConfig
 from roundweave.flows.merging.preparing import MergePlan, plan_merge
-from roundweave.flows.merging.result import MergeResult
-from roundweave.flows.merging.storing import Aligned, Choice, write_merge
+from roundweave.flows.merging.result import Aligned, Choice, MergeResult, write_merge
 from roundweave.flows.reporting.progress import flow_page, titled
 from roundweave.flows.reporting.reporter import reported_step
 from roundweave.flows.serving.ahead import started

@@ -1,13 +1,30 @@
-"""The result of a merge: scores, the path between two networks, and where the merged network is stored."""
+"""The result of a merge: what was chosen, how it compares, and the file, the plot and the run that hold it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from roundweave.flows.merging.preparing import MergePlan
+from roundweave.flows.recording import provenance
 from roundweave.flows.stored import Run
+from roundweave.storage.checkpoints.files import SAFETENSORS
+from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.rounds.commits import Score
+from roundweave.storage.runs.names import new_name, run_address
+from roundweave.storage.values.state import Match
+from roundweave.storage.values.tensors import LazyTensors, load_named
+from roundweave.tasks.matching.averaging import averaging
+from roundweave.tasks.matching.groups import Permutation, Tensors
+from roundweave.tasks.merging.gallery import Blend, blended
+from roundweave.tasks.merging.storing import merge_layout, persist_merge
+from roundweave.tasks.networks.spectral import converge
+from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.own_code.code import short_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,3 +103,94 @@ def barrier(losses: Sequence[float], plain: Sequence[float] | None = None) -> fl
     first, *_, final = plain or losses
     last = len(losses) - 1
     return max(0.0, *(loss - (first + (final - first) * i / last) for i, loss in enumerate(losses)))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The blend that becomes the merged network, and the scores; without data there are none.
+
+    `scores` has a score for each parent, the ensemble and each kind of mean; `paths` has the scores of evenly
+    spaced points from the first of two networks to the second, by kind of mean.
+    """
+
+    blend: Blend
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    paths: Mapping[str, Sequence[Score]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Networks with their units in one order: lazily permuted `states`, and the files that workers read."""
+
+    orders: Sequence[Permutation]
+    states: list[LazyTensors]
+    places: tuple[str, ...]
+
+
+def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
+    """Write the chosen mean of the aligned networks to a file, a plot or a run, as the configuration says."""
+    config, blend, units, first = plan.config, choice.blend, plan.units, networks.states[0]
+    if blend.repair and plan.gallery is not None:
+        with pinned(0, threads=1):
+            merged: Tensors = blended(plan.gallery, blend).state_dict()
+    else:
+        averaged = averaging(networks.states, blend.coefficients)
+        merged = LazyTensors(first.names, lambda name: averaged(units.aliases.get(name, name)), first.specs)
+        if plan.spectral:
+            network = plan.model.build()
+            load_named(network, merged)
+            converge(network)
+            merged = network.state_dict()
+    if not isinstance(merged, LazyTensors):
+        merged = {spec.name: merged[spec.name].to(getattr(torch, spec.dtype)) for spec in first.specs}
+    name = config.name or new_name(config.root, "merge", short_name(plan.model.model))
+    score = list(choice.scores.values())[-1] if choice.scores else None
+    plot = config.plot or (config.out and str(Path(config.out).with_suffix(".png")))
+    result = MergeResult(
+        name=name,
+        run=_persist_run(plan, networks, name, merged, score) if config.persisted else None,
+        scores=dict(choice.scores),
+        paths={kind: list(scores) for kind, scores in choice.paths.items()},
+        coefficients=tuple(c / sum(blend.coefficients) for c in blend.coefficients),
+        moved=tuple(units.moved(order) for order in networks.orders),
+        function_error=plan.function_error,
+        coverage=units.coverage,
+        free_units=units.free_units,
+        pinned_units=sum(units.pinned_units.values()),
+        out=config.out,
+        plot=plot if choice.paths else None,
+    )
+    if config.out:
+        write_checkpoint(config.out, _for_file(config.out, merged, units.aliases))
+    if result.plot:
+        result.figure().savefig(result.plot, dpi=120)
+    return result
+
+
+def _for_file(out: str, merged: Tensors, aliases: Mapping[str, str]) -> Tensors:
+    """The tensors to write; for a torch file, which is whole in memory before, tied ones as one tensor."""
+    if Path(out).suffix.lower() == SAFETENSORS:
+        return merged
+    own = {name: merged[name] for name in merged if name not in aliases}
+    return {name: own[aliases.get(name, name)] for name in merged}
+
+
+def _persist_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors, score: Score | None) -> Run:
+    config, aligned = plan.config, networks.states
+    described = plan.gallery.partitions.describe(0) if plan.gallery else None
+    recorded = config.model_dump(mode="json", exclude={"root"})
+    attributes = {
+        "config": recorded | {"algorithm": {"name": "merge"}, "model_options": config.model_options or {}},
+        "algorithm": f"merge of {len(aligned)} networks, matched by {config.match}",
+        "data": {"examples": described.examples if described else 0, "held_out": score.examples if score else 0},
+        "network": {"inputs": plan.model.inputs, "outputs": plan.model.outputs},
+        "fingerprint": None,
+        **provenance(),
+    }
+    matches = [
+        Match(order, plan.units.similarity(aligned[0], state))
+        for order, state in zip(networks.orders, aligned, strict=True)
+    ]
+    address = run_address(config.root, name)
+    persist_merge(address, merge_layout(plan.model.build()), plan.states, matches, merged, attributes, score)
+    return Run(address, config.root)

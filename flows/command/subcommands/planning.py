@@ -69,7 +69,7 @@ def _print_plan(plan: Plan, saved: Path | None) -> None:
         }
         for name, row in plan.raced.items()
     ]
-    console().print(TextTable(rows, right=True, bold=lambda row: row["strategy"] == plan.chosen.name))
+    console().print(TextTable(rows, right=True))
     for name, why in plan.refused.items():
         say(f"not {name}: {why}", style="dim")
     say(f"chosen: {plan.reason}")

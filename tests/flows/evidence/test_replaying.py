@@ -169,7 +169,7 @@ def test_what_cannot_be_replayed_is_refused_in_one_line(train, capsys) -> None:
         train(**{**SMALL, "partitions": 1}, **LOCAL, seed=seed, name=f"part{seed}")
     rw.merge(rw.MergeConfig(networks=("part1@-1", "part2@-1"), name="merged", executor="inline"))
     refused = {
-        ("merged",): "merged is a merge, which has no maps to replay; replay the runs that it is of",
+        ("merged",): "merged is a merge, and no rounds led to it; name a run that was trained",
         ("run", "--round", "0"): "round 0 is the initial state, which no maps made; replay 1 to 3",
         ("run", "--round", "4"): "no committed round 4",
         ("run", "--all", "--sample", "2"): "choose rounds, all of them or a sample: one of the three",
