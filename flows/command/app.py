@@ -15,6 +15,7 @@ from roundweave.flows.command.errors import clear_errors, ended_by_interrupts, f
 from roundweave.flows.reporting.listening import begun, going_on
 from roundweave.flows.serving.server import warm_up
 from roundweave.storage.errors import TRACEBACK
+from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.own_code.imports import kept
 
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
@@ -100,7 +101,8 @@ def _begin_ahead(arguments: list[str]) -> None:
         return
     if asked in FLOWS:
         warm_up()
-    if asked in TRAINING and not words & {"--scheduler", "inline"}:
+    here = {name for name, entry in EXECUTORS.items() if not entry.distributed}
+    if asked in TRAINING and not words & {"--scheduler", *here}:
         from roundweave.tasks.executors.clusters import fork_server
 
         fork_server.begin()

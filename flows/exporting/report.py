@@ -6,7 +6,6 @@ import base64
 import io
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,15 +39,6 @@ PAGES = (".html", ".htm")
 
 WIDTH, HEIGHT, ROW_HEIGHT, MOST = 5.2, 3.0, 0.22, 12.0
 """In inches: a plot's width and usual height, the height per row of a heat map, and the largest height."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A plot on the page: `source` is its SVG in base64, or None, and then `missing` says why there is none."""
-
-    title: str
-    source: Markup | None
-    missing: str = ""
 
 
 def write_report(run: Run, out: Where, replay: int = 3, trust: bool = False) -> Path:
@@ -99,7 +89,8 @@ def _replayed(run: Run, count: int, trust: bool) -> Replay | str:
         return str(error)
 
 
-def _pictures(run: Run) -> list[Picture]:
+def _pictures(run: Run) -> dict[str, Markup | str]:
+    """The plots by title, each as SVG in base64, or as a text that says why there is none."""
     drawn: dict[str, tuple[Callable[..., Axes], int]] = {
         "How it went": (run.plot.history, PANEL * len(run.plot.kinds)),
         "How far the partitions disagreed": (run.plot.divergence, 0),
@@ -108,10 +99,10 @@ def _pictures(run: Run) -> list[Picture]:
     }
     if not run.arrivals().empty:
         drawn["How stale updates were"] = (run.plot.staleness, 0)
-    return [_picture(title, draw, rows) for title, (draw, rows) in drawn.items() if run.done]
+    return {title: _picture(title, draw, rows) for title, (draw, rows) in drawn.items() if run.done}
 
 
-def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
+def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Markup | str:
     """Draw a plot for the page, or say in its place that its numbers are no longer stored."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -120,15 +111,15 @@ def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
     try:
         axes = draw(ax=figure.subplots())
     except RoundweaveError as error:
-        return Picture(title, None, str(error))
+        return str(error)
     if not axes.has_data():
-        return Picture(title, None, "no round keeps the tensors for it")
+        return "no round keeps the tensors for it"
     axes.set_title("")
     image = io.BytesIO()
     # Letters become outlines: a browser with another, wider font would cut them off at the edge.
     with rc_context({"svg.fonttype": "path", "svg.hashsalt": title}):
         figure.savefig(image, format="svg", metadata={"Date": None}, bbox_inches="tight")
-    return Picture(title, Markup(base64.b64encode(image.getvalue()).decode()))
+    return Markup(base64.b64encode(image.getvalue()).decode())
 
 
 def _history(run: Run) -> Markup:
