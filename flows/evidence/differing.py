@@ -68,7 +68,7 @@ class RunDifference:
 def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None = None) -> RunDifference:
     """Find the first round, and in it the first tensor, in which two runs differ.
 
-    Times, workers and scores are ignored. A round whose record is lost is named if no other one differs.
+    Times, workers and scores are ignored. A round whose record is lost in one of them differs.
 
     Args:
         first: A run, its name or its address.
@@ -86,19 +86,15 @@ def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None
     """
     one, other = (run if isinstance(run, StoredRun) else open_stored(run, root) for run in (first, second))
     shorter = min(one, other, key=lambda run: run.done)
-    shared = range(shorter.done + 1)
-    lost = {number: found for number in shared if (found := _lost(one, other, number))}
-    whole = [number for number in shared if number not in lost]
-    pairs = ((number, _first_in(one.round(number), other.round(number))) for number in whole)
-    differing_rounds = ((number, difference) for number, difference in pairs if difference)
-    ends = RunDifference(f"{shorter.name} ends with round {shorter.done}")
-    beyond = [(shorter.done + 1, ends)] if one.done != other.done else []
-    number, difference = next(chain(differing_rounds, beyond, lost.items()), (None, RunDifference()))
+    rounds = ((number, _in_round(one, other, number)) for number in range(shorter.done + 1))
+    ends = RunDifference(f"{shorter.name} ends with round {shorter.done}") if one.done != other.done else None
+    differing_rounds = (pair for pair in chain(rounds, [(shorter.done + 1, ends)]) if pair[1])
+    number, difference = next(differing_rounds, (None, None))
     return replace(
-        difference,
+        difference or RunDifference(),
         runs=(one.name, other.name),
         config=tuple(_fields(one, other)),
-        compared=whole.index(number) if number in whole else len(whole),
+        compared=shorter.done + 1 if number is None else number,
         round=number,
     )
 
@@ -116,18 +112,12 @@ def _fields(one: StoredRun, other: StoredRun) -> Iterator[str]:
         yield f"data: {said}"
 
 
-def _lost(one: StoredRun, other: StoredRun, number: int) -> RunDifference | None:
-    """A round's difference if its record is lost in one of the runs."""
-    for run in (one, other):
-        try:
-            run.round(number)
-        except (RoundMissing, StoreDamaged) as error:
-            return RunDifference(f"its record is lost in {run.name}", detail=str(error))
-    return None
-
-
-def _first_in(first: StoredRound, second: StoredRound) -> RunDifference | None:
-    """The first difference of two rounds: an update, the state, the split, the partitions' carry, the server."""
+def _in_round(one_run: StoredRun, other_run: StoredRun, number: int) -> RunDifference | None:
+    """The first difference of a round: an update, the state, the split, the partitions' carry, the server."""
+    try:
+        first, second = one_run.round(number), other_run.round(number)
+    except (RoundMissing, StoreDamaged) as error:
+        return RunDifference("its record is lost", detail=str(error))
     one, other = first.commit, second.commit
     if one.identity() == other.identity():
         return None
@@ -140,12 +130,11 @@ def _first_in(first: StoredRound, second: StoredRound) -> RunDifference | None:
             return {path: round.tensor(path)} if path in round.commit.tensors else {}
 
         return _in_tensors("the state", first, second, read)
-    if one.split != other.split:
-        return RunDifference("which example went to which partition")
-    if dict(one.carry_from) != dict(other.carry_from):
+    if dict(one.carry_from) != dict(other.carry_from) and one.split == other.split:
         carried = f"from rounds {one.carry_from} or {other.carry_from}"
         return RunDifference("what its partitions carry", detail=carried)
-    return RunDifference("how its updates came to the parameter server, or the work in flight")
+    server = "how its updates came to the parameter server, or the work in flight"
+    return RunDifference(server if one.split == other.split else "which example went to which partition")
 
 
 def _in_update(first: StoredRound, second: StoredRound, partition: int) -> RunDifference | None:
