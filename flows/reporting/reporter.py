@@ -19,7 +19,6 @@ from itertools import islice, takewhile
 from typing import Any, ParamSpec, TypeVar
 
 import httpx
-from httpx import HTTPStatusError
 from prefect import Flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -77,11 +76,9 @@ def run_flow(flow: Flow[[Any], Any], config: Any, function: Callable[[], T]) -> 
                 if isinstance(outcome.exception(), TerminationSignal):
                     raise KeyboardInterrupt from outcome.exception()
                 return outcome.result()
-        reason = one_line(cause := unreached.__cause__ or unreached)
-        answered = isinstance(cause, HTTPStatusError)
-        advice = "" if answered else "; start it, or set PREFECT_API_URL to another"
-        what = "does not take the run" if answered else "cannot be reached"
-        notice(f"Prefect at {api} {what} ({reason}), so nothing is reported{advice}")
+        reason = one_line(unreached.__cause__ or unreached)
+        advice = "mend it, or set PREFECT_API_URL to another"
+        notice(f"Prefect at {api} does not take the run ({reason}), so nothing is reported; {advice}")
         return function()
 
 

@@ -6,7 +6,6 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from roundweave.flows.command.common import Json, Root, RunName, TextTable, console, output, say
 from roundweave.flows.command.errors import FAILED
@@ -59,7 +58,7 @@ def recombine_command(
     config = RecombineConfig(run=run, name=save, **options)
     from roundweave.flows.evidence.recombining import recombine
 
-    with Console(stderr=True).status("reducing again"):
+    with console(stderr=True).status("reducing again"):
         result = recombine(config)
     output(as_json, result.summary(), _print_recombination, result)
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from roundweave.flows.command.common import Json, TextTable, console, output, say
 from roundweave.flows.command.options import with_options
@@ -34,7 +33,7 @@ def merge_command(
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
     from roundweave.flows.merging.running import merge
 
-    with Console(stderr=True).status(f"merging {len(config.networks)} networks"):
+    with console(stderr=True).status(f"merging {len(config.networks)} networks"):
         result = merge(config)
     output(as_json, result.summary(), _print_merge, result)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from roundweave.flows.command.common import Json, TextTable, TomlFile, console, output, say
 from roundweave.flows.command.options import with_options
@@ -37,7 +36,7 @@ def plan_command(
 
     if save:
         file_path(save, "a configuration", (".toml",))
-    with Console(stderr=True).status("strategies race"):
+    with console(stderr=True).status("strategies race"):
         made = plan(TrainConfig(**(read_toml(config) if config else {}) | options))
     if save:
         write_toml(save, made.planned)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from roundweave.flows.command.common import Json, Root, RunName, output, say
+from roundweave.flows.command.common import Json, Root, RunName, console, output, say
 from roundweave.flows.command.errors import fail
 from roundweave.storage.errors import NotARun, PlaceError, UsageError, listed
 from roundweave.storage.places.base import last_name, scheme_of
@@ -88,7 +87,7 @@ def cp_command(
     """Copy a run and verify the copy, which appears whole or not at all."""
     stored = open_stored(run, root)
     where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
-    with Console(stderr=True).status("copying"):
+    with console(stderr=True).status("copying"):
         chain = copy_run(_store(stored), place_of(where))
     done = f"copied and verified, chain {chain[:16]}; the copy is"
     _say_done(stored, done, as_json, copy=where, chain=chain)

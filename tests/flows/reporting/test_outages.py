@@ -158,7 +158,7 @@ class Busy(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def test_a_server_that_answers_with_an_error_is_not_said_to_be_unreachable(capsys) -> None:
+def test_the_line_has_what_a_server_answered_that_does_not_take_the_run(capsys) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}):
@@ -167,7 +167,7 @@ def test_a_server_that_answers_with_an_error_is_not_said_to_be_unreachable(capsy
     (line,) = capsys.readouterr().err.splitlines()
     assert "does not take the run (" in line
     assert "503" in line
-    assert line.endswith("so nothing is reported")
+    assert line.endswith("so nothing is reported; mend it, or set PREFECT_API_URL to another")
 
 
 @pytest.mark.slow
