@@ -149,7 +149,7 @@ def test_what_is_about_a_name_needs_one(tmp_path: Path) -> None:
         config(tmp_path, on_complete="skip")
     with pytest.raises(UsageError, match="auto counts epochs"):
         rw.TrainConfig(algorithm="auto", name="a", on_complete="extend")
-    with pytest.raises(UsageError, match="only letters"):
+    with pytest.raises(UsageError, match="it takes its name, of letters, digits, "):
         config(tmp_path, name="night-{day}")
 
 
