@@ -124,6 +124,5 @@ def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Markup | str:
 
 def _history(run: Run) -> Markup:
     """The table of rounds; a missing number becomes an empty cell."""
-    form, whole = "{:.5g}".format, dict.fromkeys(("accepted", "examples"), "{:.0f}".format)
-    table = run.history().reset_index()
-    return Markup(table.to_html(float_format=form, formatters=whole, na_rep="", index=False, classes="numbers"))
+    table, form = run.history().reset_index(), "{:.5g}".format
+    return Markup(table.to_html(float_format=form, na_rep="", index=False, border=0, classes="numbers"))
