@@ -302,7 +302,7 @@ SGD = ["--round", "2", "--apply", "sgd", "--apply-options"]
         (["--round", "2", "--reduce", "krum:3"], 2, "needs 9 updates, and a round has 3"),
         (["--round", "0"], 2, "round 0 is the initial state"),
         (["--round", "7"], 1, "no committed round 7"),
-        (["--round", "second"], 2, "'second' is no round; give its number"),
+        (["--round", "second"], 2, "round = 'second': it takes a round's number, last or best"),
         ([], 2, "no round is named; give --round R, or --all"),
         (["--round", "2", "--all"], 2, "no round is named; give --round R, or --all"),
         (["--all", "--save", "x"], 2, "a new run stores the result of one round; give round"),
