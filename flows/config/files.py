@@ -9,7 +9,7 @@ import tomli_w
 
 from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import UsageError, failing_as, reason
 from roundweave.storage.parsing import from_toml
 from roundweave.storage.places.base import join_address
 from roundweave.storage.runs.names import STORED_ROUND
@@ -25,21 +25,17 @@ PLACED = ("data", "model", "loss", "algorithm", *PREPARED, *PARTS)
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The values of a TOML file, with paths relative to the current folder; raises `UsageError`."""
-    try:
+    with failing_as(
+        lambda error: UsageError(f"cannot read {path} ({reason(error)}); `roundweave init` writes one")
+    ):
         values = from_toml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror}); `roundweave init` writes one") from error
-    except ValueError as error:
-        raise UsageError(f"{path} is no TOML file: {error}") from error
     return {key: _seen(path.parent, key, value) for key, value in values.items()}
 
 
 def write_toml(path: Path, config: TrainConfig) -> None:
     """Write a configuration's given values to a TOML file, with absolute paths; raises `UsageError`."""
-    try:
+    with failing_as(lambda error: UsageError(f"cannot write {path} ({reason(error)})")):
         path.write_text(tomli_w.dumps(from_anywhere(config)), "utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror})") from error
 
 
 def from_anywhere(config: TrainConfig) -> dict[str, Any]:
