@@ -16,14 +16,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from roundweave.flows.config.algorithms import EVERY_OPTION, Named, algorithm_table, option_fields
-from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.config.recorded import recorded_experiment
+from roundweave.flows.config.recorded import fork
 from roundweave.storage.errors import RoundweaveError, UsageError
 from roundweave.storage.parsing import from_json
-from roundweave.storage.places.base import address_of
-from roundweave.storage.runs.names import default_root, stored_round
-from roundweave.storage.runs.run import open_stored
 from roundweave.tasks.algorithms.table import TABLES
 from roundweave.tasks.own_code.code import Code
 
@@ -78,10 +74,8 @@ def _algorithm(words: Sequence[str]) -> str | Code | None:
         if file.is_file() and (given := read_toml(file).get("algorithm")):
             name: str | Code = algorithm_table(given)["name"]
             return name
-    if round := stored_round(values.get("--from", "")):
-        root = address_of(values.get("--root") or default_root())
-        experiment = recorded_experiment(open_stored(round[0], root), root, "--trust" in words, {})
-        return Experiment(**experiment).algorithm.name
+    if "--from" in values:
+        return fork(values["--from"], values.get("--root"), "--trust" in words).algorithm.name
     return None
 
 
