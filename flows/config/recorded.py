@@ -6,7 +6,7 @@ its execution is used, since a scheduler that it names could send any code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
@@ -56,11 +56,10 @@ def recorded_config(stored: StoredRun, root: Where, trust: bool, changes: dict[s
 
     Of a run outside the root, only the experiment is used and not the execution.
     """
-    recorded = _recorded(stored, stored.config if is_own_run(stored, root) else Experiment.model_fields)
+    experiment = recorded_experiment(stored, root, trust, changes)
+    execution = stored.config if is_own_run(stored, root) else {}
     fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
-    config = TrainConfig(**recorded | fixed | changes)
-    check_trust(stored, root, trust, config, [field for field in BUILT_IN if field not in changes])
-    return config
+    return TrainConfig(**execution | experiment | fixed | changes)
 
 
 def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,16 +67,11 @@ def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mappi
 
     Raises `UsageError` for a merge, and for foreign code that the changes do not replace, without `trust`.
     """
-    recorded = _recorded(run, Experiment.model_fields)
-    check_trust(run, root, trust, Experiment(**recorded), BUILT_IN.keys() - changes.keys())
-    return {**recorded, **changes}
-
-
-def _recorded(run: StoredRun, fields: Container[str]) -> dict[str, Any]:
-    """The recorded values of these fields; raises `UsageError` for a merge, which has no rounds to go by."""
     if run.algorithm == "merge":
         raise UsageError(f"{run.name} is a merge, and no rounds led to it; name a run that was trained")
-    return {name: value for name, value in run.config.items() if name in fields}
+    recorded = {name: value for name, value in run.config.items() if name in Experiment.model_fields}
+    check_trust(run, root, trust, Experiment(**recorded), BUILT_IN.keys() - changes.keys())
+    return {**recorded, **changes}
 
 
 def fork(place: str, root: Where | None = None, trust: bool = False, **changes: Any) -> TrainConfig:
