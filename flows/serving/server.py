@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from roundweave.storage.errors import ClusterError
+from roundweave.storage.errors import ClusterError, UsageError, failing_as, reason
 from roundweave.storage.places.base import Where
 from roundweave.tasks.executors.base import shared
 
@@ -220,7 +220,7 @@ def _addressed(server: Server) -> Iterator[None]:
 def user_api() -> str | None:
     """The user's Prefect API address, from the environment or the active profile; None if there is none.
 
-    Prefect itself is not imported for this, as that is slow.
+    Prefect itself is not imported for this, as that is slow. Raises `UsageError` for profiles that are damaged.
     """
     if "PREFECT_API_URL" in os.environ:
         return os.environ["PREFECT_API_URL"]
@@ -228,7 +228,8 @@ def user_api() -> str | None:
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
     if not profiles.is_file():
         return None
-    content = tomllib.loads(profiles.read_text(encoding="utf-8"))
-    active = os.environ.get("PREFECT_PROFILE", content.get("active"))
-    url: str | None = content.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
+    with failing_as(lambda error: UsageError(f"Prefect's {profiles} cannot be read ({reason(error)}); mend it")):
+        content = tomllib.loads(profiles.read_text(encoding="utf-8"))
+        active = os.environ.get("PREFECT_PROFILE", content.get("active"))
+        url: str | None = content.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
     return url

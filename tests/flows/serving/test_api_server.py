@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from roundweave.flows.serving import api_server
-from roundweave.flows.serving.server import REPORTS_ALONE, SETTINGS, Server, start_server, warm_up
-from roundweave.storage.errors import ClusterError
+from roundweave.flows.serving.server import REPORTS_ALONE, SETTINGS, Server, start_server, user_api, warm_up
+from roundweave.storage.errors import ClusterError, UsageError
 from tests.flows.prefect_server import stop_server
 
 
@@ -209,3 +209,12 @@ def test_a_server_that_is_stopped_does_not_keep_this_process_from_its_end(monkey
     os.kill(server.process.pid, signal.SIGSTOP)
     server.stop()
     assert server.process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("text", ["a = [", "profiles = 3", "active = [1]"])
+def test_damaged_profiles_of_the_users_are_one_clear_error(monkeypatch, tmp_path: Path, text: str) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "profiles.toml"))
+    (tmp_path / "profiles.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"profiles\.toml cannot be read \(.*\); mend it"):
+        user_api()
