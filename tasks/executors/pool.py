@@ -18,36 +18,32 @@ from roundweave.tasks.executors.on_worker import reach, run_step
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.timing import Stragglers, notify
 
-Key = tuple[str, str, int, int]
+Key = tuple[str, str, int, Any]
 
 
 class Task(NamedTuple):
     """The parts of a Dask key, which is a plain tuple: `Task(*key)` reads one.
 
     Dask measures durations by `kind`. A key must never be used for two different tasks, so `spread` names the
-    attempt, how often its work was submitted anew, and the number of blocks. In a ``push``, which is one map for a
-    parameter server, `round` is the number of the push and `block` the partition; in ``pushes``, which are several
-    maps of one block, they are those of the first. In ``data``, `round` is the job's `draw`.
+    attempt, how often its work was submitted anew, and the number of blocks. In ``push`` and ``pushes``, one map
+    and several for a parameter server, `round` is the number of the first push and `block` the partitions. In
+    ``data``, `round` is the job's `draw`.
     """
 
     kind: str
     spread: str
     round: int
-    block: int
+    block: Any
 
     @property
     def attempt(self) -> str:
         return self.spread.split("-")[0]
 
     def partitions(self, job: Job) -> Sequence[int]:
-        """The partitions that the task works on. Its key has the number of blocks that the plan had then.
-
-        Of several that a parameter server has drawn, it names the first.
-        """
-        if self.kind == "push" or (self.kind == "pushes" and job.work.rotating):
-            return range(self.block, self.block + 1)
-        plan = replace(job, blocks=int(self.spread.rpartition("-")[2])).plan_of(self.round)
-        return plan.members(plan.block_of(self.block) if self.kind == "pushes" else self.block)
+        """The partitions that the task works on. Its key has the number of blocks that the plan had then."""
+        if self.kind in PUSHES:
+            return tuple(self.block)
+        return replace(job, blocks=int(self.spread.rpartition("-")[2])).plan_of(self.round).members(self.block)
 
 
 PUSHES = ("push", "pushes")
@@ -64,8 +60,9 @@ STARVED = 3
 class WorkerPool:
     """The workers of a Dask client, and the futures that they hold for longer than a window of rounds.
 
-    `deaths` counts by partition how many workers died while they worked on it, and `out_of_memory` those that ran
-    out of memory since something was done. `blind` are workers that do not see the run's store, and are not used.
+    `deaths` counts by partition how many workers died that had its work alone; one that had more, of which it
+    began one, makes each of them a suspect, with a count of 1. `out_of_memory` counts workers that ran out of
+    memory since something was done. `blind` are workers that do not see the run's store, and are not used.
     """
 
     def __init__(self, client: Client, worker_timeout: float) -> None:
@@ -125,7 +122,7 @@ class WorkerPool:
         """The address of the worker that each block prefers."""
         return [self.workers[block % len(self.workers)] for block in range(blocks)]
 
-    def key(self, job: Job, kind: str, round: int, block: int = 0) -> Key:
+    def key(self, job: Job, kind: str, round: int, block: int | tuple[int, ...] = 0) -> Key:
         """The key of a task, which differs from all keys before the last `forget`."""
         return kind, f"{job.attempt.token}-{self._spread}-{job.blocks}", round, block
 
@@ -191,7 +188,8 @@ class WorkerPool:
         self._paused = set(seen.paused)
         for lost in seen.lost:
             at = {partition for _, partition in _parts(job, lost.working, PLACED)}
-            self.deaths.update(at or ([] if lost.partition is None else [lost.partition]))
+            at = at or {partition for partition in [lost.partition] if partition is not None}
+            self.deaths |= {p: self.deaths[p] + 1 if len(at) == 1 else 1 for p in at}  # the larger of two counts
             self.out_of_memory += bool(lost.memory)
             again = _parts(job, (*lost.working, *lost.finished), ("map", *PUSHES))
             of = "push" if job and job.work.algorithm.when.asynchronous else "round"

@@ -95,7 +95,13 @@ class DaskServer:
         for place, partition in enumerate(sorted(self._server.in_flight)):
             self._blocks.setdefault(partition, place * self.job.blocks // len(self._server.in_flight))
         self._idle = {}
-        self._begin(self._server.in_flight.keys() - self._server.maps.keys())
+        due = self._server.in_flight.keys() - self._server.maps.keys()
+        suspects = due & self.pool.deaths.keys()
+        for partition in suspects:  # one after the other, so that the next death is that of one alone
+            self._begin([partition])
+            while partition not in self._arrived:
+                self._wait()
+        self._begin(due - suspects)
         while self.committed < last:
             while self._take_in(last):
                 pass

@@ -36,7 +36,7 @@ Submit = Callable[..., Result]
 """Runs a task: ``submit(kind, number, at, function, *arguments)`` calls a function with the job and arguments.
 
 In these, results, also in lists, stand for their values. The task is named by `kind`, `number` and `at`: the block
-that it is about, or the first partition that it maps, or None for a task of the server itself.
+that it is about, or the partitions that it maps, or None for a task of the server itself.
 """
 
 
@@ -101,10 +101,8 @@ class ParameterServer:
         self._versions = {version: self._versions[version] for version in needed}
         carry = {p: self._before.get(p) or self.carry_from.get(p) for p in partitions}
         due = [[p, item := self.in_flight[p], self._versions[item.version], carry[p]] for p in partitions]
-        first, kind = partitions[0], "push" if len(partitions) == 1 else "pushes"
-        examples = self.data[block]
-        number = self.in_flight[first].push
-        pushed = self._submit(kind, number, first, make_pushes, examples, due, self.again)
+        kind, number = "push" if len(partitions) == 1 else "pushes", self.in_flight[partitions[0]].push
+        pushed = self._submit(kind, number, tuple(partitions), make_pushes, self.data[block], due, self.again)
         self.maps |= {partition: [pushed, place] for place, partition in enumerate(partitions)}
         return pushed
 

@@ -8,7 +8,7 @@ from typing import Any
 from distributed import Future
 
 from roundweave.tasks.executors.on_worker import run_step, step_aside
-from roundweave.tasks.executors.pool import PUSHES, Key, WorkerPool
+from roundweave.tasks.executors.pool import Key, WorkerPool
 from roundweave.tasks.rounds.job import Job
 
 PRIORITY = {"read": 3, "serve": 3, "version": 3, "commit": 1}
@@ -39,13 +39,11 @@ class DaskSubmitter:
         self._places: dict[Key, str] = {}
         self._tasks: list[Submitted] = []
 
-    def submit(
-        self, kind: str, number: int, at: int | None, function: Callable[..., Any], *arguments: Any
-    ) -> Submitted:
+    def submit(self, kind: str, number: int, at: Any, function: Callable[..., Any], *arguments: Any) -> Submitted:
         key = self.pool.key(self.job, kind, number, at or 0)
         call, shared = step_aside if kind == "commit" else run_step, self.pool.shared(self.job)
         self._graph[key] = (call, function, shared, *(_known(argument) for argument in arguments))
-        block = self.blocks[at] if at is not None and kind in PUSHES else at
+        block = self.blocks[at[0]] if isinstance(at, tuple) else at
         self._places[key] = self.home if block is None else self._homes[block]
         self._tasks.append(Submitted(key))
         return self._tasks[-1]

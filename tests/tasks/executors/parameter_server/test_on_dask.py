@@ -13,8 +13,9 @@ from roundweave.flows.preparing.job import prepared
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.clusters.watching import Lost, Seen
 from roundweave.tasks.executors.graph import GraphExecutor
-from tests.tasks.executors.deeds import KILL, SOURCE
+from tests.tasks.executors.deeds import KILL, SOURCE, replay_job
 from tests.tasks.sampled import sampled
 
 ROUNDS = 12
@@ -225,3 +226,22 @@ def test_a_partition_that_ends_every_worker_is_named(train, deeds, arm) -> None:
         train(executor, 1000, arm((6,), KILL, always=True), **fields, name="deadly")
     assert "\n" not in str(caught.value)
     assert rw.open_run("deadly").verify().sound
+
+
+def test_only_a_death_that_is_one_partitions_alone_counts_further(client, tmp_path, monkeypatch, train) -> None:
+    """Two workers die in one look, of which each has a deadly push and others; then one with that push alone."""
+    executor = GraphExecutor(client)
+    run = train(executor, 5, **SMALL | RUNS["async_sgd"], name="run")
+    job = replay_job(run, SMALL | RUNS["async_sgd"] | {"name": "run"}, tmp_path)
+
+    def dies_with(*pushes: tuple[int, ...]) -> Lost:
+        return Lost("tcp://gone", tuple(("push", "reader-1-2", 1, each) for each in pushes), ())
+
+    for lost, deaths in (
+        ((dies_with((0,), (2,)), dies_with((1,), (0, 2))), {0: 1, 1: 1, 2: 1}),
+        ((dies_with((2,)),), {0: 1, 1: 1, 2: 2}),
+    ):
+        monkeypatch.setattr(executor.pool._watch, "look", lambda lost=lost: Seen((), lost, {}))
+        assert executor.pool.look(job)
+        assert executor.pool.deaths == deaths
+    assert executor.pool.suspects() == "workers died at partition 2: "
