@@ -13,8 +13,7 @@ from roundweave.tasks.numerics.devices import trim_memory
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
-from roundweave.tasks.rounds.persistence.mapping import load_block, map_and_persist, read_outcome
-from roundweave.tasks.rounds.steps import Outcome
+from roundweave.tasks.rounds.persistence.mapping import HELD, load_block, map_and_persist, read_outcome
 from roundweave.tasks.rounds.timing import watched
 
 if TYPE_CHECKING:
@@ -70,12 +69,8 @@ class InlineExecutor:
                     return
 
     def _rounds(self, job: Job, first: int, last: int) -> Iterator[Computed]:
-        engine, before = Engine(job, self._data, partial(map_and_persist, job)), self._outcome
-        if before is None or before.state.round != first - 1:
-            before = read_outcome(job, first - 1)
-        for computed in engine.rounds(before, last):
-            self._outcome = computed.outcome
-            yield computed
+        engine = Engine(job, self._data, partial(map_and_persist, job))
+        return engine.rounds(read_outcome(job, first - 1), last)
 
     def _arrivals(self, job: Job, first: int, last: int) -> Iterator[Computed]:
         """Yield the rounds of a parameter server, each computed when it is asked for."""
@@ -99,7 +94,8 @@ class InlineExecutor:
 
     def end(self) -> None:
         """Free the examples and the last state. A later window reads them again."""
-        self._data, self._outcome, self._server = BlockData(0), None, None
+        self._data, self._server = BlockData(0), None
+        HELD.clear()
         trim_memory()
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
@@ -113,5 +109,4 @@ class InlineExecutor:
                 yield replay_round(job, round, [block])
 
     _data: BlockData
-    _outcome: Outcome | None
     _server: OrderedServer | None

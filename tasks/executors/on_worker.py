@@ -8,17 +8,10 @@ from typing import Any, TypeVar
 from distributed import get_worker, secede, worker_client
 
 from roundweave.storage.errors import RoundweaveError, show_whole
-from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.clusters.watching import report_timing
 from roundweave.tasks.rounds.job import Attempt, Job
-from roundweave.tasks.rounds.persistence.committing import Computed, commit_round
-from roundweave.tasks.rounds.persistence.mapping import read_outcome
-from roundweave.tasks.rounds.steps import Outcome
 
 T = TypeVar("T")
-
-_committed: dict[tuple[str, int], Outcome] = {}
-"""The outcome that ended a window committed by this process, by the attempt's token and the round; at most one."""
 
 
 def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -45,20 +38,6 @@ def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
     if job.attempt.open().place.at_once > 1:
         secede()
     return run_step(function, job, *arguments)
-
-
-def commit_and_hold(job: Job, after: Outcome, scored: Any, previous: Commit | None, closing: bool) -> Commit:
-    """Commit a round as `commit_round` does; the outcome of a `closing` round is held for the window after it."""
-    commit = commit_round(job, Computed(after, scored), previous, closing)
-    _committed.clear()
-    if closing and commit.round == after.state.round < job.attempt.rounds and not commit.stop:
-        _committed[job.attempt.token, commit.round] = after
-    return commit
-
-
-def read_or_held(job: Job, round: int) -> Outcome:
-    """The outcome of a committed round, which this process holds, or reads from the store and verifies."""
-    return _committed.pop((job.attempt.token, round), None) or read_outcome(job, round)
 
 
 def step_after(previous: Any, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -8,19 +8,18 @@ from typing import Any
 
 from distributed import Future
 
-from roundweave.tasks.executors.on_worker import (
-    commit_and_hold,
-    elsewhere,
-    read_or_held,
-    run_step,
-    step_after,
-    step_aside,
-)
+from roundweave.tasks.executors.on_worker import elsewhere, run_step, step_after, step_aside
 from roundweave.tasks.executors.pool import Key, Task, WorkerPool
 from roundweave.tasks.rounds.evidence.replaying import fold_again, replay_block, replay_round
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.committing import fold_round, reduce_round, score_outcome
-from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block, map_and_persist
+from roundweave.tasks.rounds.persistence.committing import (
+    Computed,
+    commit_round,
+    fold_round,
+    reduce_round,
+    score_outcome,
+)
+from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block, map_and_persist, read_outcome
 
 FAN_IN = 16
 """How many blocks' results one task folds. More blocks get a tree of tasks, so that no worker has them all."""
@@ -37,7 +36,7 @@ class RoundTasks:
         """The tasks of neighbouring rounds: the state before the first one is read, and each is committed."""
         shared = self.pool.shared(job)
         before = self.pool.key(job, "read", rounds[0] - 1)
-        graph: dict[Key, Any] = {before: (run_step, read_or_held, shared, rounds[0] - 1)}
+        graph: dict[Key, Any] = {before: (run_step, read_outcome, shared, rounds[0] - 1)}
         previous: Key | None = None
         for round in rounds:
             graph |= self._round(job, shared, round, before, previous, round == rounds[-1])
@@ -65,7 +64,7 @@ class RoundTasks:
                 graph[scored[-1]] = (run_step, score_outcome, shared, after, examples)
         folded = self._folded(graph, job, shared, fold_round, mapped)
         graph[after] = (run_step, reduce_round, shared, before, folded)
-        commit = (step_aside, commit_and_hold, shared, after, scored, previous, closing)
+        commit = (step_aside, commit_round, shared, (Computed, after, scored), previous, closing)
         graph[self.pool.key(job, "commit", round)] = commit
         return graph
 

@@ -19,6 +19,7 @@ from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.persistence.exchanging import own_params
+from roundweave.tasks.rounds.persistence.mapping import HELD
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import (
     BlockResult,
@@ -86,7 +87,7 @@ def commit_round(job: Job, computed: Computed, previous: Commit | None, closing:
     """Write a round's state and its commit, after which the round exists.
 
     Does nothing if the attempt has stopped at the `previous` commit, and returns that one. `closing` is true for
-    the last round of a window: its state is always stored, since the next window begins from it.
+    the last round of a window: its state is always stored, since the next window begins from it, and held.
     """
     after, store, attempt = computed.outcome, job.attempt.open(), job.attempt
     state = after.state
@@ -118,8 +119,11 @@ def commit_round(job: Job, computed: Computed, previous: Commit | None, closing:
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )
-    commit = _with_best(attempt, commit, previous)
-    return store.commit(commit, before)
+    commit = store.commit(_with_best(attempt, commit, previous), before)
+    HELD.clear()
+    if closing and not commit.stop and commit.round < attempt.rounds:
+        HELD[attempt.token, commit.round] = after
+    return commit
 
 
 def _stores_update(attempt: Attempt, after: Outcome, partition: int) -> bool:
