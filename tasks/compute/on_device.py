@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -66,20 +67,15 @@ class OnDevice(Mapper):
         device = find_device(self.device)
         if device.type == "cpu":
             return function(lambda tensor: tensor)
-        try:
-            return self._seeded(device, seed, function)
-        except torch.OutOfMemoryError:
-            pass  # the error holds what was computed so far, and is gone only after this block
-        forget_copies(device)
-        try:
-            return self._seeded(device, seed, function)
-        except torch.OutOfMemoryError as error:
-            raise RoundFailed(
-                f"{device} has too little memory for this network and a partition; give a smaller batch_size, "
-                "more partitions, or --precision bf16"
-            ) from error
-
-    @staticmethod
-    def _seeded(device: torch.device, seed: int, function: Callable[[Move], T]) -> T:
-        with pinned(seed, torch.get_num_threads()), seeded(device, seed):
-            return function(partial(resident, device=device))
+        for _ in range(2):
+            with (
+                suppress(torch.OutOfMemoryError),  # it holds what was computed so far, and is gone after the block
+                pinned(seed, torch.get_num_threads()),
+                seeded(device, seed),
+            ):
+                return function(partial(resident, device=device))
+            forget_copies(device)
+        raise RoundFailed(
+            f"{device} has too little memory for this network and a partition; give a smaller batch_size, more "
+            "partitions, or --precision bf16"
+        )

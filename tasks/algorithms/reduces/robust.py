@@ -23,7 +23,7 @@ class Robust(Gather):
 
     The direction, the float buffers and each of the extras have separate centers, so that all of them are
     protected; integer and bool buffers take their lower median. Weights are ignored, since a corrupted partition
-    may claim any. A subclass defines `center` and `breakdown`, and `needs` if it needs more than one update.
+    may claim any. A subclass defines `center`, and `needs` if it needs more than one update.
 
     >>> class Largest(Robust):
     ...     def center(self, points):
@@ -32,10 +32,6 @@ class Robust(Gather):
     >>> Largest()(State({}), updates).direction["float32"].tolist()
     [2.0, -1.0]
     """
-
-    def breakdown(self, updates: int) -> int:
-        """How many of `updates` updates may be corrupted while the result stays among the honest ones."""
-        return 0
 
     @abstractmethod
     def center(self, points: torch.Tensor) -> torch.Tensor:
@@ -110,9 +106,6 @@ class Median(Robust):
 
     elementwise = True
 
-    def breakdown(self, updates: int) -> int:
-        return (updates - 1) // 2
-
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """(updates, elements) -> (elements,)."""
         updates = len(points)
@@ -129,9 +122,6 @@ class Withstanding(Robust):
     def __post_init__(self) -> None:
         if self.f < 0:
             raise UsageError(f"{type(self).__name__} withstands f = 0 or more corrupted updates, not {self.f}")
-
-    def breakdown(self, updates: int) -> int:
-        return self.f
 
 
 @dataclass(frozen=True)
@@ -243,9 +233,6 @@ class GeometricMedian(Robust):
     def __post_init__(self) -> None:
         if self.steps < 1 or self.smoothing <= 0 or self.tolerance < 0:
             raise UsageError("geometric_median takes steps from 1, smoothing above 0 and tolerance from 0")
-
-    def breakdown(self, updates: int) -> int:
-        return (updates - 1) // 2
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """(updates, elements) -> (elements,)."""

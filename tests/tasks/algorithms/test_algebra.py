@@ -186,7 +186,7 @@ class Own:
     def __call__(self, *anything: object) -> None:
         raise AssertionError
 
-    init = bound = join = finish = breakdown = __call__
+    init = bound = join = finish = __call__
 
 
 @pytest.mark.parametrize("part", ["map", "reduce", "apply"])
