@@ -148,15 +148,22 @@ class WorkerPool:
     def _hold(self, key: Key, function: Any, *arguments: Any) -> Future[Any]:
         """The future of a call, which is kept beyond its window of rounds and made only once for a key."""
         if key not in self._held:
-            self._held[key] = self.client.submit(
-                run_step,
-                function,
-                *arguments,
-                key=key,
-                workers=self.only or self.homes(Task(*key).block + 1)[-1:],
-                allow_other_workers=not self.only,
-            )
+            home = self.homes(Task(*key).block + 1)[-1]
+            self._held[key] = self.submit_one(key, home, run_step, function, *arguments)
         return self._held[key]
+
+    def submit_one(
+        self, key: Key, place: str, function: Callable[..., Any], *arguments: Any, priority: int = 0
+    ) -> Future[Any]:
+        """Submit a task that prefers the worker at a place. Futures, also in lists, stand for their values."""
+        return self.client.submit(
+            function,
+            *arguments,
+            key=key,
+            workers=self.only or [place],
+            allow_other_workers=not self.only,
+            priority=priority,
+        )
 
     def submit(
         self, graph: Mapping[Key, Any], keys: list[Key], places: Mapping[Key, str], priority: Callable[[Key], int]

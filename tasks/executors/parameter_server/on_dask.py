@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,9 +22,8 @@ from distributed import Future
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
-from roundweave.tasks.executors.on_worker import elsewhere
+from roundweave.tasks.executors.on_worker import elsewhere, run_step, step_aside
 from roundweave.tasks.executors.parameter_server.server import ParameterServer, Served
-from roundweave.tasks.executors.parameter_server.submitting import DaskSubmitter, Submitted
 from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.rounds.asynchronous.ledger import Ledger, next_push
 from roundweave.tasks.rounds.asynchronous.steps import drawing
@@ -41,6 +40,9 @@ For 10 partitions of the digits on 2 workers this gives about 1.7 times as many 
 AHEAD = 2
 """How many tasks of short maps a worker is given at once: one to run, and one to go on with."""
 
+PRIORITY = {"read": 3, "serve": 3, "version": 3, "commit": 1}
+"""Dask's priority by the kind of task, else 0: the tasks that others wait for go first."""
+
 MOST_UNCOMMITTED = 64
 """How many rounds may wait to be committed. Their states and updates stay in the workers' memory."""
 
@@ -55,17 +57,18 @@ class DaskServer:
         self.pool = pool
         self.job = pool.spread(job)
         self.committed = round
-        self._submitter = DaskSubmitter(pool, self.job)
-        self._server = ParameterServer(self.job, round, self._submitter.submit, elsewhere)
+        self._homes = pool.homes(self.job.blocks)
+        self._home = self._homes[0]  # the worker that the server's own tasks prefer
+        self._server = ParameterServer(self.job, round, self._submit, elsewhere)
         self._ledger = Ledger(self._server.when, round, self._server.in_flight, drawing(job.work))
-        self._blocks = self._submitter.blocks
+        self._blocks: dict[int, int] = {}  # of each partition that computes
         self._done: SimpleQueue[tuple[Future[Any], Sequence[int]]] = SimpleQueue()
         self._arrived: deque[int] = deque()
         self._waiting: list[int] = []  # their push waits, as the open round has one of theirs
         self._open: dict[int, Ref] = {}  # the pushes of the open round
         self._idle: dict[int, None] = {}  # partitions that are to map next and have not begun, in order
         self._uncommitted: list[Served] = []
-        self._committing: Submitted | None = None
+        self._committing: Future[Any] | None = None
         self._seconds: dict[int, float] = {}
         self._idleness = Idleness(pool.client)
         self._looked = time.monotonic()
@@ -89,7 +92,7 @@ class DaskServer:
             raise
 
     def _rounds(self, last: int) -> Iterator[Commit]:
-        self._submitter.home = self._fastest()
+        self._home = self._fastest()
         self._server.data = self.pool.data(self.job, self._server.round + 1, load_and_persist)
         self._server.read_committed(self._ledger.arrived)
         for place, partition in enumerate(sorted(self._server.in_flight)):
@@ -115,17 +118,27 @@ class DaskServer:
     def _settle(self) -> None:
         """Drop the pushes in flight, and wait for the commits under way. Raises `LostWork` if these are lost."""
         for task, _ in self._server.maps.values():
-            task.future.release()  # its callback holds it, too, until it is done
-        if self._committing is not None and self._committing.future is not None:
-            finished(self.pool.client, self._committing.future)
+            task.release()  # its callback holds it, too, until it is done
+        if self._committing is not None:
+            finished(self.pool.client, self._committing)
+
+    def _submit(
+        self, kind: str, number: int, at: Any, function: Callable[..., Any], *arguments: Any
+    ) -> Future[Any]:
+        """Submit a task as `Submit` says."""
+        block = self._blocks[at[0]] if isinstance(at, tuple) else at
+        place = self._home if block is None else self._homes[block]
+        key, shared = self.pool.key(self.job, kind, number, at or 0), self.pool.shared(self.job)
+        call = step_aside if kind == "commit" else run_step
+        priority = PRIORITY.get(kind, 0)
+        return self.pool.submit_one(key, place, call, function, shared, *arguments, priority=priority)
 
     def _fastest(self) -> str:
         """The worker for the server's tasks: the one whose maps have the lowest median of seconds."""
-        homes = self.pool.homes(self.job.blocks)
-        seconds: dict[str, list[float]] = {home: [] for home in homes}
+        seconds: dict[str, list[float]] = {home: [] for home in self._homes}
         for partition, took in self._seconds.items():
             if partition in self._blocks:
-                seconds[homes[self._blocks[partition]]].append(took)
+                seconds[self._homes[self._blocks[partition]]].append(took)
         return min(seconds, key=lambda home: statistics.median(seconds[home] or [0.0]))
 
     def _take_in(self, last: int) -> bool:
@@ -166,8 +179,7 @@ class DaskServer:
             del self._idle[partition]
             item = self._server.in_flight[partition]
             self._server.in_flight[partition] = next_push(self._server.when, item, self._server.round)
-        if closed or begin:
-            self._begin(begin)
+        self._begin(begin)
         return bool(closed)
 
     def _may_begin(self, partition: int) -> bool:
@@ -186,15 +198,13 @@ class DaskServer:
         return self._seconds.get(partition, SHORT_SECONDS) < SHORT_SECONDS
 
     def _begin(self, partitions: Iterable[int]) -> None:
-        """Submit the maps of partitions, all short ones of a block in one task, and all tasks collected before."""
+        """Submit the maps of partitions, all short ones of a block in one task."""
         together: dict[tuple[int, int], list[int]] = {}
         for partition in partitions:
             key = self._blocks[partition], -1 if self._is_short(partition) else partition
             together.setdefault(key, []).append(partition)
-        begun = [(self._server.begin(group, block), group) for (block, _), group in together.items()]
-        self._submitter.flush()
-        for task, group in begun:
-            task.future.add_done_callback(partial(self._notify, group))
+        for (block, _), group in together.items():
+            self._server.begin(group, block).add_done_callback(partial(self._notify, group))
 
     def _commit_next(self, last: int) -> None:
         """Submit a task that commits rounds, unless one is under way. `last` is the window's last round."""
@@ -205,12 +215,8 @@ class DaskServer:
         end = next(scored, len(self._uncommitted))
         batch, self._uncommitted = self._uncommitted[:end], self._uncommitted[end:]
         served = [[each.outcomes, each.pushed, each.scores] for each in batch]
-        self._committing = self._submitter.submit(
-            "commit", self.committed + 1, None, commit_server_rounds, served, last
-        )
-        self._submitter.flush()
-        assert self._committing.future is not None
-        self._committing.future.add_done_callback(partial(self._notify, ()))
+        self._committing = self._submit("commit", self.committed + 1, None, commit_server_rounds, served, last)
+        self._committing.add_done_callback(partial(self._notify, ()))
 
     def _notify(self, arrived: Sequence[int], future: Future[Any]) -> None:
         """Called by Dask when the pushes of partitions have arrived, or, with none, when rounds are committed."""

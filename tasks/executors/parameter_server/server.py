@@ -29,7 +29,7 @@ from roundweave.tasks.rounds.persistence.pushes import (
 )
 
 Result = Any
-"""The result of a task: its value in this process, on Dask a `Submitted`."""
+"""The result of a task: its value in this process, on Dask a future."""
 
 
 Submit = Callable[..., Result]
