@@ -33,8 +33,8 @@ from .tasks.algorithms.applies.optimizers import Sgd as Sgd
 from .tasks.algorithms.applies.optimizers import Yogi as Yogi
 from .tasks.algorithms.applies.schedules import Schedule as Schedule
 from .tasks.algorithms.maps.backprop import batches as batches
-from .tasks.algorithms.maps.corrected import FedProx as FedProx
-from .tasks.algorithms.maps.corrected import Scaffold as Scaffold
+from .tasks.algorithms.maps.federated import FedProx as FedProx
+from .tasks.algorithms.maps.federated import Scaffold as Scaffold
 from .tasks.algorithms.maps.gradient import Gradient as Gradient
 from .tasks.algorithms.maps.local_steps import LocalSteps as LocalSteps
 from .tasks.algorithms.reduces.matched import Matched as Matched

@@ -13,15 +13,23 @@ from roundweave.storage.errors import CodeError, UsageError, failing_as, located
 from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Part, Reduce
 from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Drift, KeepExtras, Sgd, Yogi
-from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, OwnNetwork, Scaffold
-from roundweave.tasks.algorithms.maps.federated import Agnostic, FairSteps, FedDyn, FedNova, MimeLite
+from roundweave.tasks.algorithms.maps.federated import (
+    Agnostic,
+    Elastic,
+    FairSteps,
+    FedDyn,
+    FedNova,
+    FedProx,
+    MimeLite,
+    OwnNetwork,
+    Scaffold,
+)
 from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
 from roundweave.tasks.algorithms.options import options_of, valid
 from roundweave.tasks.algorithms.reduces.matched import Matched
-from roundweave.tasks.algorithms.reduces.mean import Mean
-from roundweave.tasks.algorithms.reduces.reweighted import Fair, Normalised, Worst
+from roundweave.tasks.algorithms.reduces.mean import Fair, Mean, Normalised, Worst
 from roundweave.tasks.algorithms.reduces.table import REDUCES
 from roundweave.tasks.algorithms.when import Asynchronous, Buffered, Fetching, Pushing, Synchronous, When
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
@@ -30,16 +38,16 @@ from roundweave.tasks.own_code.tables import Entry, Table, find, make, make_own
 MAPS: Table = {
     "gradient": Entry("one gradient of a partition, or of a batch of it", ".algorithms.maps.gradient:Gradient"),
     "local_steps": Entry("local training by any optimizer", ".algorithms.maps.local_steps:LocalSteps"),
-    "fed_prox": Entry("local training held near the round's start", ".algorithms.maps.corrected:FedProx"),
-    "scaffold": Entry("local SGD with control variates", ".algorithms.maps.corrected:Scaffold"),
+    "fed_prox": Entry("local training held near the round's start", ".algorithms.maps.federated:FedProx"),
+    "scaffold": Entry("local SGD with control variates", ".algorithms.maps.federated:Scaffold"),
     "fed_dyn": Entry("local training with a dynamic regularizer", ".algorithms.maps.federated:FedDyn"),
     "fed_nova": Entry("local SGD that tells its steps", ".algorithms.maps.federated:FedNova"),
     "mime_lite": Entry("local SGD with the server's momentum", ".algorithms.maps.federated:MimeLite"),
     "fair": Entry("local training that tells the loss at its start", ".algorithms.maps.federated:FairSteps"),
     "agnostic": Entry("local training that grows its own weight", ".algorithms.maps.federated:Agnostic"),
     "downpour": Entry("gradients added up on the way", ".algorithms.maps.gradient:Downpour"),
-    "own_network": Entry("local training of a network of its own", ".algorithms.maps.corrected:OwnNetwork"),
-    "elastic": Entry("local training tied to the server by a force", ".algorithms.maps.corrected:Elastic"),
+    "own_network": Entry("local training of a network of its own", ".algorithms.maps.federated:OwnNetwork"),
+    "elastic": Entry("local training tied to the server by a force", ".algorithms.maps.federated:Elastic"),
 }
 
 APPLIES: Table = {

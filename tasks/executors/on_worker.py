@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from distributed import get_worker, secede, worker_client
 
 from roundweave.storage.errors import RoundweaveError, show_whole
-from roundweave.tasks.executors.clusters.watching import report_timing
+from roundweave.tasks.executors.clusters.workers import report_timing
 from roundweave.tasks.rounds.job import Attempt, Job
 
 T = TypeVar("T")

@@ -12,8 +12,7 @@ from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
 from roundweave.storage.errors import ClusterError, StoreError, listed
-from roundweave.tasks.executors.clusters.watching import Lost, Watch
-from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, usable_workers
+from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, Lost, Watch, usable_workers
 from roundweave.tasks.executors.on_worker import reach, run_step
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.timing import Stragglers, notify

@@ -14,7 +14,7 @@ from roundweave.tasks.compute.communicator import Alone
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.numerics.devices import most_memory
 from roundweave.tasks.numerics.pinning import generators_kept
-from roundweave.tasks.process_group.collectives import Broken
+from roundweave.tasks.process_group.channels import Broken
 from roundweave.tasks.process_group.connections import Connections
 from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine, Report
@@ -83,7 +83,7 @@ def _rounds(
 ) -> Iterator[Computed]:
     """The rounds after a committed `round`, as this rank computes them."""
     if job.ranks > 1 and isinstance(group, Group):
-        from roundweave.tasks.executors.tensor_parallel.rounds import shared_rounds
+        from roundweave.tasks.executors.tensor_parallel.streaming import shared_rounds
 
         return shared_rounds(job, round, group, data, halted)
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import torch
 
-ACCUMULATORS = {"float64": torch.float64}
-"""The types in which vectors are summed, by their dtype; float32 for all other dtypes."""
-
 
 def accumulator(dtype: str) -> torch.dtype:
-    """The type in which vectors of a dtype are summed."""
-    return ACCUMULATORS.get(dtype, torch.float32)
+    """The type in which vectors of a dtype are summed: float32, except for float64."""
+    return torch.float64 if dtype == "float64" else torch.float32
 
 
 def is_float(dtype: str) -> bool:

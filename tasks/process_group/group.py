@@ -24,8 +24,7 @@ import torch.distributed.nn  # noqa: F401
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from roundweave.tasks.compute.communicator import Alone
-from roundweave.tasks.process_group.channels import Channel, Network, SharedMemory
-from roundweave.tasks.process_group.collectives import Broken, Collectives, unbroken
+from roundweave.tasks.process_group.channels import Broken, Channel, Collectives, Network, SharedMemory, unbroken
 from roundweave.tasks.process_group.connections import Connections
 from roundweave.tasks.process_group.messages import Message
 

@@ -1,4 +1,4 @@
-"""Local training for unlike partitions, whose updates tell the server more than where they arrived."""
+"""Local training for unlike partitions: corrected, of networks of their own, or telling the server more."""
 
 from __future__ import annotations
 
@@ -13,10 +13,147 @@ from pydantic import Field
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Slots, views
+from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSgd, LocalSteps
+from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.numerics.dtypes import accumulator
+
+
+@dataclass(frozen=True)
+class FedProx(LocalSteps):
+    """Local training with (mu / 2) |w - w_t|^2 added to the loss (Li et al. 2020, Algorithm 2).
+
+    w_t are the parameters at the round's start. With mu 0 the bits are those of plain local training.
+
+    >>> from roundweave.tasks.networks.objective import ModelSpec
+    >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
+    >>> examples = Examples(torch.ones(3, 2), torch.zeros(3))
+    >>> maps = (FedProx(local_steps=9, mu=mu) for mu in (0.0, 1.0, 5.0))
+    >>> updates = [map(objective, objective.initial(), examples, {}, 0) for map in maps]
+    >>> far, near, nearest = (update.direction["float32"].norm().item() for update in updates)
+    >>> far > near > nearest
+    True
+    """
+
+    mu: option.Proximity = 0.1
+
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
+        """Train on the partition; the direction is one vector (elements,) per dtype."""
+        start = views(objective.layout.params, state.params)
+
+        def pull(name: str, parameter: torch.Tensor) -> torch.Tensor:
+            return self.mu * (parameter - start[name])
+
+        return self.walk(objective, state, examples, seed, pull if self.mu else None, carry=carry)
+
+
+@dataclass(frozen=True)
+class Scaffold(LocalSgd):
+    """Local SGD with control variates (Karimireddy et al. 2020, Algorithm 1, option II).
+
+    Each of the K steps uses g - c_i + c in place of the gradient g. A partition carries c_i, which becomes its
+    mean gradient in the round, c_i - c + (start - arrived) / (K lr), and sends the change as the extra
+    ``control``; K lr is the sum of the steps' learning rates. To the server's c, `KeepExtras` adds |S| / N times
+    the mean change of the S partitions of N that took part and were not refused. If each counts the same in the
+    reduce, as in the paper, c stays the mean of all c_i.
+
+    >>> Scaffold(local_epochs=1).carry
+    ('control',)
+    """
+
+    carry = extras = ("control",)
+
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
+        """Train on the partition; direction and control variate are one vector (elements,) per dtype."""
+        if "control" not in state.memory:
+            raise UsageError("SCAFFOLD needs the server's control variate: wrap its apply in KeepExtras")
+        server = state.memory["control"]
+        own = carry.get("control") or {name: torch.zeros_like(vector) for name, vector in server.items()}
+        correction = {name: vector - own[name] for name, vector in server.items()}
+        terms = views(objective.layout.params, correction)
+        update = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
+        walked = math.fsum(self.rates(state, self.count(len(examples))))
+        changes = {
+            name: (vector.to(accumulator(name)) / walked - server[name]).to(vector.dtype)
+            for name, vector in update.direction.items()
+        }
+        control = {name: own[name] + change for name, change in changes.items()}
+        return replace(update, carry={"control": control}, extras={"control": changes})
+
+
+FORCE = 0.9
+"""The sum of all partitions' elasticities, as in the experiments of Zhang et al. 2015, section 5."""
+
+
+@dataclass(frozen=True)
+class OwnNetwork(LocalSteps):
+    """Local training of a network that the partition carries from round to round (D-PSGD, Lian et al. 2017).
+
+    With a topology it is averaged with its neighbours' before each round (Koloskova et al. 2020, Algorithm 1, with
+    local steps); without one each partition trains alone. The first round begins from the state. The direction is
+    the state minus where the network arrived: with a plain mean and steps of 1 the state is the mean of all
+    networks, from which no map trains. Buffers are those of the state. The metric ``consensus`` is the L2 distance
+    between that mean and the network that a round begins with.
+
+    >>> OwnNetwork(local_steps=10).carry
+    ('own',)
+    """
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The partition's own parameters, and what its optimizer keeps, each one vector (elements,) per dtype."""
+        return (OWN, *super().carry)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.init != "shared":
+            raise UsageError("networks of partitions' own begin from one network; leave init out")
+
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
+        """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
+        own = carry.get(OWN, state.params)
+        arrived, update = self.train(objective, replace(state, params=own), examples, seed, carry=carry)
+        direction = {name: mean - arrived[name] for name, mean in state.params.items()}
+        apart = (torch.dist(own[k].to(w := accumulator(k)), mean.to(w)).item() for k, mean in state.params.items())
+        metrics = {**update.metrics, "consensus": math.hypot(*apart)}
+        return replace(update, direction=direction, carry={OWN: arrived, **update.carry}, metrics=metrics)
+
+
+@dataclass(frozen=True)
+class Elastic(OwnNetwork):
+    """Elastic averaging: the server draws each partition's own parameters x (Zhang et al. 2015, Algorithm 1).
+
+    In each map, x and the server's parameters move towards each other by `elasticity` times their difference, and
+    x takes its local steps; the first uses the gradient at x before the move. The server's part of the move is
+    pushed as the direction. The default elasticity is 0.9 divided by the number of partitions.
+
+    >>> Elastic(local_steps=10).carry
+    ('own',)
+    """
+
+    elasticity: option.Elasticity = None
+
+    def bound(self, objective: Any, partitions: Any) -> Self:
+        """This map with the default elasticity for the number of partitions filled in."""
+        bound = super().bound(objective, partitions)
+        return replace(bound, elasticity=self.elasticity or FORCE / partitions.split.partitions)
+
+    def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
+        """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
+        assert self.elasticity is not None
+        own, moves = carry.get(OWN, state.params), dict[str, Any]()
+        for name, server in state.params.items():
+            wide = accumulator(name)
+            moves[name] = ((own[name].to(wide) - server.to(wide)) * self.elasticity).to(server.dtype)
+        arrived, update = self.train(
+            objective, replace(state, params=own), examples, seed, move=moves, carry=carry
+        )
+        direction = {name: -move for name, move in moves.items()}
+        return replace(update, direction=direction, carry={OWN: arrived, **update.carry})
+
 
 Regularization = Annotated[float, Field(gt=0, description="weight of the dynamic regularizer")]
 Decay = Annotated[float, Field(ge=0, lt=1, description="momentum that all partitions take from the server")]

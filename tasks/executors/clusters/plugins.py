@@ -6,7 +6,6 @@ This module's test fails, and names what is missing, if a later version of Dask 
 
 from __future__ import annotations
 
-import signal
 from functools import partial
 from typing import Any
 
@@ -14,22 +13,12 @@ import distributed.utils
 from distributed import Client, SchedulerPlugin, SpecCluster, WorkerPlugin
 
 from roundweave.tasks.executors.clusters.workers import on_workers
-from roundweave.tasks.numerics import devices
 
 BATCHING_SECONDS = 0.0001
 """How long messages wait to be sent in a batch.
 
 Dask's defaults of 5 and 2 ms take half the time of a short round.
 """
-
-
-def dask_setup(worker: Any) -> None:
-    """Dask calls this in each local worker, which then ignores Ctrl-C: the flow ends its workers in order.
-
-    Of several devices, each worker takes the one at its own number.
-    """
-    devices.ordinal = worker.name if isinstance(worker.name, int) else 0
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def import_nothing_ahead() -> None:

@@ -1,4 +1,4 @@
-"""Reading and storing a network that several ranks share, some rows of a tensor at a time.
+"""Rounds of ranks that share a network, which is read and stored some rows of a tensor at a time.
 
 All ranks must call each function together. Rank 0 writes whole tensors from the shares of all.
 """
@@ -6,7 +6,7 @@ All ranks must call each function together. Rank 0 writes whole tensors from the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,8 +23,12 @@ from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.data.loading import BlockExamples
+from roundweave.tasks.numerics.devices import most_memory
+from roundweave.tasks.process_group.group import Group
+from roundweave.tasks.rounds.engine import BlockData, Engine, Report
 from roundweave.tasks.rounds.guard import NOTHING, checked_update
 from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import map_persist_fold, read_carry, recomputed, record_of
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome
 
@@ -214,3 +218,25 @@ class NetworkShare:
         """The whole tensor at a path of a state, such as ``params/NAME`` or ``memory/SLOT/NAME``."""
         kind, _, rest = path.partition("/")
         return self._specs[rest.partition("/")[2] if kind == "memory" else rest]
+
+
+def shared_rounds(
+    job: Job, round: int, group: Group, data: BlockData, halted: Callable[[], bool]
+) -> Iterator[Computed]:
+    """Yield each round after a committed `round`. Neighbours in the group share a network and map a block of it.
+
+    The ranks of block 0 write the states together.
+    """
+    networks = [range(first, first + job.ranks) for first in range(0, group.ranks, job.ranks)]
+    sharing, storing = group.part(networks), group.part(networks)
+    blocks = group.part([*zip(*networks, strict=True)])
+    share = NetworkShare(job, sharing, storing)
+
+    def report() -> Sequence[Report]:
+        sent = {"activations": sharing.sent, "updates": blocks.sent, "tensors": storing.sent}
+        return sharing.all_gather(Report(halted(), sent, most_memory()))
+
+    engine = Engine(share.job, data, share.map_and_persist, blocks, report)
+    for computed in engine.rounds(share.read_outcome(round), job.attempt.rounds):
+        digests = share.persist_state(computed.outcome) if data.block == 0 else None
+        yield replace(computed, digests=digests)

@@ -13,8 +13,7 @@ from roundweave.tasks.algorithms.applies.optimizers import kept_memory
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.exchanging import own_params
-from roundweave.tasks.rounds.persistence.mapping import recomputed, reduce_again
+from roundweave.tasks.rounds.persistence.mapping import own_params, recomputed, reduce_again
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
-from roundweave.tasks.rounds.persistence.exchanging import own_params
-from roundweave.tasks.rounds.persistence.mapping import HELD
+from roundweave.tasks.rounds.persistence.mapping import HELD, own_params
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import (
     BlockResult,

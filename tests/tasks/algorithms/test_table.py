@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from roundweave.storage.errors import CodeError, RoundweaveError, UsageError
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, KeepExtras, Sgd
-from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, Scaffold
+from roundweave.tasks.algorithms.maps.federated import Elastic, FedProx, Scaffold
 from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.reduces.matched import Matched

@@ -13,7 +13,7 @@ from roundweave.storage.values.state import State
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx
+from roundweave.tasks.algorithms.maps.federated import Elastic, FedProx
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import reduce_all

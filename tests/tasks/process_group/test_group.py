@@ -17,8 +17,7 @@ import pytest
 import torch
 
 from roundweave.storage.values.state import Update
-from roundweave.tasks.process_group.channels import SharedMemory
-from roundweave.tasks.process_group.collectives import Broken
+from roundweave.tasks.process_group.channels import Broken, SharedMemory
 from roundweave.tasks.process_group.connections import HEARTBEAT, Connections
 from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
 

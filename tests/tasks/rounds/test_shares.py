@@ -15,8 +15,7 @@ from roundweave.storage.values.tensors import same_bits
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Drift, KeepExtras, Sgd, Yogi
 from roundweave.tasks.algorithms.maps.gradient import Gradient
-from roundweave.tasks.algorithms.reduces.mean import ClippedMean, Mean
-from roundweave.tasks.algorithms.reduces.reweighted import Fair, Normalised, Worst
+from roundweave.tasks.algorithms.reduces.mean import ClippedMean, Fair, Mean, Normalised, Worst
 from roundweave.tasks.algorithms.reduces.robust import Median, TrimmedMean
 from roundweave.tasks.algorithms.reduces.tree import fold_updates
 from roundweave.tasks.rounds.shares import SHARE_BYTES, Nodes, by_shares, shares_of

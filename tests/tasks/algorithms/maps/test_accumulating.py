@@ -14,8 +14,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State
 from roundweave.tasks.algorithms.applies.schedules import Schedule
 from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.algorithms.maps.corrected import FedProx, Scaffold
-from roundweave.tasks.algorithms.maps.federated import start_loss
+from roundweave.tasks.algorithms.maps.federated import FedProx, Scaffold, start_loss
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.table import build_algorithm
 from roundweave.tasks.compute.compute import Compute

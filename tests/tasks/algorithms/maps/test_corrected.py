@@ -11,7 +11,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.algebra import Algorithm
-from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, Scaffold
+from roundweave.tasks.algorithms.maps.federated import Elastic, FedProx, Scaffold
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.algorithms.table import build_algorithm

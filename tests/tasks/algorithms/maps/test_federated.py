@@ -13,7 +13,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.reduces.reweighted import Fair
+from roundweave.tasks.algorithms.reduces.mean import Fair
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.algorithms.table import build_algorithm
 from tests.tasks.sampled import sampled

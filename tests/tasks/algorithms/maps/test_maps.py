@@ -16,7 +16,7 @@ from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import views
 from roundweave.tasks.algorithms.applies.optimizers import Adam, Sgd
 from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.algorithms.maps.corrected import FedProx
+from roundweave.tasks.algorithms.maps.federated import FedProx
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.compute import Compute

@@ -16,7 +16,7 @@ from roundweave.storage.values.tensors import Vectors, views
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.algorithms.maps.corrected import Elastic
+from roundweave.tasks.algorithms.maps.federated import Elastic
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import Slot, find_slots
 from roundweave.tasks.algorithms.reduces.matched import Matched

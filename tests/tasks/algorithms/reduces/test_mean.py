@@ -10,8 +10,7 @@ import torch
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.tasks.algorithms.algebra import Reduce
-from roundweave.tasks.algorithms.reduces.mean import ClippedMean, Mean
-from roundweave.tasks.algorithms.reduces.reweighted import Normalised
+from roundweave.tasks.algorithms.reduces.mean import ClippedMean, Mean, Normalised
 from roundweave.tasks.algorithms.reduces.robust import GeometricMedian, Krum, Median, TrimmedMean
 from roundweave.tasks.algorithms.reduces.table import REDUCES, find_reduce
 from roundweave.tasks.algorithms.reduces.tree import reduce_all

@@ -18,13 +18,13 @@ from roundweave.storage.values.state import State, Update
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.algorithms.maps.corrected import Elastic, FedProx, Scaffold
+from roundweave.tasks.algorithms.maps.federated import Elastic, FedProx, Scaffold
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.mapper import Mapper
-from roundweave.tasks.compute.stacked.batches import drawn_rows, stacked_steps
+from roundweave.tasks.compute.stacked.mapper import drawn_rows, stacked_steps
 from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import ModelSpec, Objective

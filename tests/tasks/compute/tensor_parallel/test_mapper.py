@@ -14,7 +14,7 @@ from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Adam, KeepExtras
-from roundweave.tasks.algorithms.maps.corrected import FedProx
+from roundweave.tasks.algorithms.maps.federated import FedProx
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.reduces.mean import Mean

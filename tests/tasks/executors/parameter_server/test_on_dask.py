@@ -13,7 +13,7 @@ from roundweave.flows.preparing.job import prepared
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.clusters.connecting import connect
-from roundweave.tasks.executors.clusters.watching import Lost, Seen
+from roundweave.tasks.executors.clusters.workers import Lost, Seen
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.tasks.executors.deeds import KILL, SOURCE, replay_job
 from tests.tasks.sampled import sampled
