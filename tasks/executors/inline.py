@@ -31,7 +31,6 @@ class InlineExecutor:
 
     def __init__(self, setting: Setting = DEFAULTS) -> None:
         self.setting = setting
-        self._run = ""
         self.end()
 
     @classmethod
@@ -58,7 +57,6 @@ class InlineExecutor:
         Ends early after a commit that says to stop.
         """
         job = job.run_by(self.name)
-        self._begin(job)
         asynchronous = job.work.algorithm.when.asynchronous
         # If the store is slow, the next round's maps do not wait until a round is stored.
         committer = Committer(job, ahead=job.attempt.open().tensors.slow, closing=last)
@@ -78,19 +76,13 @@ class InlineExecutor:
         from roundweave.tasks.rounds.persistence.pushes import pushes_at
 
         server, self._server = self._server, None
-        if server is None or server.round != first - 1:
+        if server is None or not server.goes_on(job, first - 1):
             server = OrderedServer(job, first - 1)
         for served in server.rounds(self._data(job, first), last):
             [outcome], [pushed] = served.outcomes, map(pushes_at, served.pushed)
             yield Computed(outcome, served.scores, {each.partition: each.update for each in pushed})
         # It is kept for the next window only now: after a failure the server has lost a push.
         self._server = server
-
-    def _begin(self, job: Job) -> None:
-        """Forget what another run has left in memory."""
-        if self._run != job.attempt.token:
-            self.end()
-            self._run = job.attempt.token
 
     def end(self) -> None:
         """Free the examples and the last state. A later window reads them again."""
@@ -102,7 +94,6 @@ class InlineExecutor:
         """Replay rounds, and yield the result of each in the given order. Nothing is written."""
         from roundweave.tasks.rounds.evidence.replaying import replay_block, replay_round
 
-        self._begin(job)
         with watched(self.setting.worker_timeout):
             for round in rounds:
                 block = replay_block(job, round, self._data(job, round, load_block), 0)

@@ -1,4 +1,4 @@
-"""The workers of a cluster as executors see them: which are there, what data they hold, and which are lost."""
+"""The workers of a cluster as executors see them: who is there, has which data, is lost, and how one is called."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dask import annotate  # type: ignore[attr-defined]
-from distributed import Client, Future
+from distributed import Client, Future, get_worker, secede, worker_client
 
-from roundweave.storage.errors import ClusterError, StoreError, listed
-from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, Lost, Watch, usable_workers
-from roundweave.tasks.executors.on_worker import reach, run_step
-from roundweave.tasks.rounds.job import Job
+from roundweave.storage.errors import ClusterError, RoundweaveError, StoreError, listed, show_whole
+from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, Lost, Watch, report_timing, usable_workers
+from roundweave.tasks.rounds.job import Attempt, Job
 from roundweave.tasks.rounds.timing import Stragglers, notify
 
 Key = tuple[str, str, int, Any]
@@ -251,3 +250,50 @@ def itself(value: Any) -> Any:
 
 async def _import_torch() -> None:
     """Does nothing: to find this function, a worker imports this module and torch, which takes a second or two."""
+
+
+T = TypeVar("T")
+
+
+def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function on a worker. From then on the worker's heartbeats report the timing of its maps.
+
+    An error of Roundweave is sent to the client without its cause, which may be a user's and fail to pickle.
+    """
+    report_timing()
+    try:
+        return function(*arguments)
+    except RoundweaveError as error:
+        show_whole(error)
+        error.__cause__ = error.__context__ = None
+        raise
+
+
+def reach(attempt: Attempt) -> None:
+    """Raise the `StoreError` for which the worker that calls this cannot read or write the store of an attempt."""
+    attempt.open().place.make()
+
+
+def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
+    """Call a step that mostly waits for the store. If that is far away, the worker runs other tasks meanwhile."""
+    if job.attempt.open().place.at_once > 1:
+        secede()
+    return run_step(function, job, *arguments)
+
+
+def step_after(previous: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a step once another one is done: Dask waits for `previous`, and its value is not used."""
+    return run_step(function, *arguments)
+
+
+def elsewhere(function: Callable[[], T]) -> T:
+    """Call a function on another worker than the one that calls this; in place if there is no other."""
+    here = get_worker().address
+    with worker_client() as client:
+        others = [worker for worker in client.nthreads() if worker != here]
+        if not others:
+            return function()
+        # The function holds a state and examples: scattering sends them from worker to worker.
+        [sent] = client.scatter([function], hash=False)
+        called: T = client.submit(run_step, sent, workers=others, allow_other_workers=True, pure=False).result()
+        return called

@@ -15,8 +15,7 @@ from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.numerics.devices import most_memory
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.process_group.channels import Broken
-from roundweave.tasks.process_group.connections import Connections
-from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
+from roundweave.tasks.process_group.group import Connections, Group, Rendezvous, join_group, open_rendezvous
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine, Report
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
@@ -55,7 +54,7 @@ def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, top
     worker.loop.add_callback(asking.start)
     try:
         with join_group(meeting, halted, connections, opened) as group, generators_kept():
-            examples = BlockData(group.rank // job.ranks, draw, data)
+            examples = BlockData(group.rank // job.ranks, (job.attempt.token, draw), data)
             return _run(job, group, examples, halted, lambda round: worker.log_event(topic, ("round", round)))
     except Broken:
         return None

@@ -31,8 +31,7 @@ from roundweave.tasks.executors.clusters.workers import (
     usable_workers,
 )
 from roundweave.tasks.executors.graph import GraphExecutor
-from roundweave.tasks.executors.on_worker import run_step
-from roundweave.tasks.executors.pool import WorkerPool
+from roundweave.tasks.executors.pool import WorkerPool, run_step
 from roundweave.tasks.executors.rank_task import Event, halt, take_part
 from roundweave.tasks.process_group.group import Rendezvous
 from roundweave.tasks.rounds.job import Job

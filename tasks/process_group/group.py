@@ -1,7 +1,8 @@
 """A process group: how its ranks meet, and how they exchange values.
 
 It uses torch.distributed with gloo. Between processes of one machine, values go through shared memory, and gloo
-only tells the others when they are there.
+only tells the others when they are there. Ranks notice by their TCP connections that others are gone: one that
+dies closes them. A link that is cut, or a process that is stopped, leaves them open.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -25,8 +26,46 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from roundweave.tasks.compute.communicator import Alone
 from roundweave.tasks.process_group.channels import Broken, Channel, Collectives, Network, SharedMemory, unbroken
-from roundweave.tasks.process_group.connections import Connections
 from roundweave.tasks.process_group.messages import Message
+
+HEARTBEAT = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+"""Options of a socket, by which it is broken after a minute (seconds, and milliseconds) without an answer.
+
+The other machine's system answers by itself, so that a map may take any time. The last is for data that are sent
+and not acknowledged.
+"""
+
+
+class Connections:
+    """The connections of a group: those that this process opens from now on until it calls `watch` last."""
+
+    def __init__(self) -> None:
+        self._before = _connections()
+        self._own: set[Any] = set()
+
+    def watch(self) -> None:
+        """Have the system break the connections once a link has been cut for a minute."""
+        self._own = _connections() - self._before
+        for file, *_ in self._own:
+            with suppress(OSError), socket.socket(fileno=os.dup(file)) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for name, value in HEARTBEAT.items():
+                    if hasattr(socket, name):  # not every system has all of them
+                        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def shut(self) -> None:
+        """Break the connections, so that an exchange which waits for others ends; also while the group forms."""
+        now = _connections()
+        for file, *_ in now & self._own if self._own else now - self._before:
+            with suppress(OSError), socket.socket(fileno=os.dup(file)) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _connections() -> set[Any]:
+    """The TCP connections of this process: file descriptor and both addresses, which tell them from later ones."""
+    every = psutil.Process().net_connections("tcp")
+    return {(each.fd, each.laddr, each.raddr) for each in every if each.raddr}
+
 
 FORMING = timedelta(seconds=60)
 """How long ranks wait for each other when they meet and connect."""

@@ -36,19 +36,22 @@ class Report:
 
 
 class BlockData:
-    """Loads the examples of a block, and keeps those of the last split or cohort that was asked for."""
+    """Loads the examples of a block, and keeps those of the last split or cohort that was asked for.
 
-    def __init__(self, block: int, draw: int | None = None, examples: BlockExamples | None = None) -> None:
+    It may begin with `examples` of the run whose attempt has the token `of`, for a draw of its job.
+    """
+
+    def __init__(self, block: int, of: tuple[str, int] = ("", 0), examples: BlockExamples | None = None) -> None:
         self.block = block
-        self._draw = draw
+        self._of = of
         self._examples = examples or {}
 
     def __call__(
         self, job: Job, round: int, load: Callable[[Job, int, int], BlockExamples] = load_and_persist
     ) -> BlockExamples:
         """The examples of the block in a round, by partition. If split or cohort changed, `load` reads them."""
-        if (draw := job.draw(round)) != self._draw:
-            self._draw, self._examples = draw, load(job, round, self.block)
+        if (of := (job.attempt.token, job.draw(round))) != self._of:
+            self._of, self._examples = of, load(job, round, self.block)
         return self._examples
 
 

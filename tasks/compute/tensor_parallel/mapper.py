@@ -12,11 +12,10 @@ from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Slots
 from roundweave.tasks.compute.mapper import Mapper
-from roundweave.tasks.compute.tensor_parallel.finding import enough
-from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
+from roundweave.tasks.compute.tensor_parallel.finding import difference, enough
+from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective
 from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
-from roundweave.tasks.compute.tensor_parallel.trial import difference
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective
 

@@ -22,10 +22,9 @@ from distributed import Future
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
-from roundweave.tasks.executors.on_worker import elsewhere, run_step, step_aside
 from roundweave.tasks.executors.parameter_server.server import ParameterServer, Served
-from roundweave.tasks.executors.pool import WorkerPool
-from roundweave.tasks.rounds.asynchronous.ledger import Ledger, next_push
+from roundweave.tasks.executors.pool import WorkerPool, elsewhere, run_step, step_aside
+from roundweave.tasks.rounds.asynchronous.orders import Ledger, next_push
 from roundweave.tasks.rounds.asynchronous.steps import drawing
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist

@@ -134,21 +134,21 @@ class OrderedServer:
     """
 
     def __init__(self, job: Job, round: int) -> None:
+        self._token = job.attempt.token
         self._server = ParameterServer(job, round, lambda _kind, _number, _at, run, *given: run(job, *given))
         self._server.read_committed()
         order = job.order or Seeded(job.work.seed)
         self._rounds = order.rounds(self._server.when, round + 1, self._server.in_flight, drawing(job.work))
 
-    @property
-    def round(self) -> int:
-        """The last round that it has computed."""
-        return self._server.round
+    def goes_on(self, job: Job, round: int) -> bool:
+        """Whether this server runs this job, and has computed its rounds up to `round`."""
+        return self._token == job.attempt.token and self._server.round == round
 
     def rounds(self, data: BlockExamples, last: int) -> Iterator[Served]:
         """Yield each round up to `last`. `data` are the examples of all partitions."""
         self._server.data = [data]
         self._server.settle()
-        for taken_in in islice(self._rounds, last - self.round):
+        for taken_in in islice(self._rounds, last - self._server.round):
             for partition in taken_in.partitions:
                 self._server.begin([partition])
             served = self._server.serve([taken_in], [list(map(self._server.take, taken_in.partitions))])

@@ -20,7 +20,7 @@ from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import Record, Specs, TensorSpec, Vectors, to_numpy, vector_sizes, views
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.compute import Compute
-from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
+from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.numerics.devices import most_memory

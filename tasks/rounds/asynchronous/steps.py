@@ -13,7 +13,7 @@ from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.numerics.dtypes import accumulator
 from roundweave.tasks.own_code.code import Code, WithCode
-from roundweave.tasks.rounds.asynchronous.ledger import next_in_flight, standing
+from roundweave.tasks.rounds.asynchronous.orders import next_in_flight, standing
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_partition, reduce_apply

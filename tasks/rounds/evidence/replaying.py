@@ -23,7 +23,7 @@ from roundweave.storage.values.digests import (
 )
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.rounds.asynchronous.ledger import recorded_round
+from roundweave.tasks.rounds.asynchronous.orders import recorded_round
 from roundweave.tasks.rounds.asynchronous.steps import (
     Pushed,
     map_version,

@@ -115,7 +115,7 @@ def reduce_again(
     if commit.server is None:
         nodes = fold_block(work, before.state.round + 1, [(0, work.partitions.split.partitions)], updates)
         return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
-    from roundweave.tasks.rounds.asynchronous.ledger import recorded_round
+    from roundweave.tasks.rounds.asynchronous.orders import recorded_round
     from roundweave.tasks.rounds.asynchronous.steps import recorded_push, serve, server_before
 
     taken_in = recorded_round(server_before(work, before.server), commit)

@@ -18,8 +18,14 @@ import torch
 
 from roundweave.storage.values.state import Update
 from roundweave.tasks.process_group.channels import Broken, SharedMemory
-from roundweave.tasks.process_group.connections import HEARTBEAT, Connections
-from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
+from roundweave.tasks.process_group.group import (
+    HEARTBEAT,
+    Connections,
+    Group,
+    Rendezvous,
+    join_group,
+    open_rendezvous,
+)
 
 RANKS = 3
 

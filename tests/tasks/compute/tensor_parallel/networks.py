@@ -17,8 +17,8 @@ from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.compute.tensor_parallel.finding import find_shares
+from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective
 from roundweave.tasks.compute.tensor_parallel.mapper import TensorParallel
-from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
 from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.data.examples import Examples

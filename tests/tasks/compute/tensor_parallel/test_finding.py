@@ -9,23 +9,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
-
-from roundweave.storage.errors import ModelError, RoundFailed, UsageError
-from roundweave.storage.values.state import State
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.compute.tensor_parallel.finding import LARGE, candidates, find_shares
-from roundweave.tasks.compute.tensor_parallel.shares import Shares
-from roundweave.tasks.compute.tensor_parallel.trial import is_sound
-from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.networks.reference import MODELS
-from tests.tasks.compute.tensor_parallel.networks import (
+from tests.tasks.compute.tensor_parallel.layers import (
     examples_of,
     objective_of,
     off,
     shares_of,
     tensor_parallel_of,
 )
+from torch import nn
+
+from roundweave.storage.errors import ModelError, RoundFailed, UsageError
+from roundweave.storage.values.state import State
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.compute.tensor_parallel.finding import LARGE, candidates, find_shares, is_sound
+from roundweave.tasks.compute.tensor_parallel.shares import Shares
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.networks.reference import MODELS
 from tests.tasks.matching.analysed import NAMES, built
 from tests.tasks.sampled import sampled
 

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
-
-from roundweave.storage.errors import ModelError
-from roundweave.storage.values.tensors import views
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.compute.communicator import Communicator
-from roundweave.tasks.compute.tensor_parallel.networks import ShareObjective
-from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
-from tests.tasks.compute.tensor_parallel.networks import (
+from tests.tasks.compute.tensor_parallel.layers import (
     each_of,
     examples_of,
     mapped,
@@ -21,6 +13,14 @@ from tests.tasks.compute.tensor_parallel.networks import (
     shares_of,
     tensor_parallel_of,
 )
+from torch import nn
+
+from roundweave.storage.errors import ModelError
+from roundweave.storage.values.tensors import views
+from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.compute.communicator import Communicator
+from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective
+from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from tests.tasks.sampled import sampled
 
 STEPS = LocalSteps(local_steps=6, batch_size=7, lr=0.1)

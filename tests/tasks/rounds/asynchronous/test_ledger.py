@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, ServerRecord, UpdateRecord
 from roundweave.tasks.algorithms.when import Asynchronous, ServerRound
-from roundweave.tasks.rounds.asynchronous.ledger import Ledger, next_in_flight, recorded_round, standing
+from roundweave.tasks.rounds.asynchronous.orders import Ledger, next_in_flight, recorded_round, standing
 
 Choices = st.lists(st.integers(0, 10**6), max_size=200)
 

@@ -14,8 +14,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight, ServerRecord
 from roundweave.tasks.algorithms.when import Asynchronous, ServerRound
 from roundweave.tasks.data.splits.cohort import Cohort
-from roundweave.tasks.rounds.asynchronous.ledger import next_in_flight, standing
-from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
+from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded, next_in_flight, standing
 
 
 def followed(
