@@ -30,6 +30,7 @@ from roundweave.tasks.executors.pool import (
     WorkerPool,
     elsewhere,
     itself,
+    run_pure,
     run_step,
     step_after,
     step_aside,
@@ -40,11 +41,10 @@ from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import (
     Computed,
     commit_round,
-    fold_round,
-    reduce_round,
     score_outcome,
 )
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block, map_and_persist, read_outcome
+from roundweave.tasks.rounds.steps import fold_results, reduce_apply
 
 FAN_IN = 16
 """How many blocks' results one task folds. More blocks get a tree of tasks, so that no worker has them all."""
@@ -87,8 +87,8 @@ class RoundTasks:
             if job.attempt.scored(round):
                 scored.append(self.pool.key(job, "score", round, block))
                 graph[scored[-1]] = (run_step, score_outcome, shared, after, examples)
-        folded = self._folded(graph, job, shared, fold_round, mapped)
-        graph[after] = (run_step, reduce_round, shared, before, folded)
+        folded = self._folded(graph, job, (run_pure, fold_results, shared), mapped)
+        graph[after] = (run_pure, reduce_apply, shared, before, folded)
         commit = (step_aside, commit_round, shared, (Computed, after, scored), previous, closing)
         graph[self.pool.key(job, "commit", round)] = commit
         return graph
@@ -103,16 +103,14 @@ class RoundTasks:
                 called = _called(job, mapped)
                 mapped.append(self.pool.key(job, "map", round, block))
                 graph[mapped[-1]] = (*called, replay_block, shared, round, examples, block)
-            folded = self._folded(graph, job, shared, fold_again, mapped)
+            folded = self._folded(graph, job, (run_step, fold_again, shared), mapped)
             graph[self.pool.key(job, "result", round)] = (run_step, replay_round, shared, round, folded)
         return graph
 
-    def _folded(
-        self, graph: dict[Key, Any], job: Job, shared: Future[Any], fold: Callable[..., Any], mapped: list[Key]
-    ) -> list[Key]:
+    def _folded(self, graph: dict[Key, Any], job: Job, fold: tuple[Any, ...], mapped: list[Key]) -> list[Key]:
         """The keys that the reduce of a round gets: those of its maps, or of the tasks that fold these.
 
-        `mapped` are the keys of the maps. Tasks that call `fold` are added to the graph if there are many.
+        `mapped` are the keys of the maps. Tasks that begin as `fold` are added to the graph if there are many.
         """
         rules, round, number = job.work.algorithm, Task(*mapped[0]).round, 0
         if rules.reduce.gathers or rules.when.asynchronous:
@@ -121,7 +119,7 @@ class RoundTasks:
             results, mapped = mapped, []
             for group in groups:
                 mapped.append(self.pool.key(job, "fold", round, number))
-                graph[mapped[-1]] = (run_step, fold, shared, round, results[group.start : group.stop])
+                graph[mapped[-1]] = (*fold, round, results[group.start : group.stop])
                 number += 1
         return mapped
 

@@ -274,6 +274,11 @@ def reach(attempt: Attempt) -> None:
     attempt.open().place.make()
 
 
+def run_pure(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
+    """Call a step that needs of a job nothing but its work."""
+    return run_step(function, job.work, *arguments)
+
+
 def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
     """Call a step that mostly waits for the store. If that is far away, the worker runs other tasks meanwhile."""
     if job.attempt.open().place.at_once > 1:

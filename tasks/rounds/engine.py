@@ -14,10 +14,10 @@ from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.tasks.compute.communicator import Alone, Communicator
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, reduce_round, score_outcome
+from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist
 from roundweave.tasks.rounds.shares import nodes_share, scatters
-from roundweave.tasks.rounds.steps import BlockResult, Outcome
+from roundweave.tasks.rounds.steps import BlockResult, Outcome, reduce_apply
 
 MapBlock = Callable[[Outcome, BlockExamples, int], BlockResult]
 """Maps a block's partitions from the outcome before a round, and stores their updates."""
@@ -84,7 +84,7 @@ class Engine:
             now = [report for each in reports for report in each]
             if any(report.halted for report in now):
                 return
-            outcome = reduce_round(job, outcome, blocks, self.group if shared else None)
+            outcome = reduce_apply(job.work, outcome, blocks, self.group if shared else None)
             del mapped, blocks  # frees the updates, each as large as the state
             scored = job.attempt.scored(round)
             tallies = self.group.all_gather(score_outcome(job, outcome, data)) if scored else []

@@ -35,9 +35,8 @@ from roundweave.tasks.rounds.asynchronous.steps import (
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.committing import fold_round
 from roundweave.tasks.rounds.persistence.mapping import map_persist_fold, read_outcome, record_of
-from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, reduce_apply
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
 
 T = TypeVar("T")
 
@@ -101,7 +100,7 @@ def _pushed(job: Job, before: Outcome, stored: Commit, data: BlockExamples, bloc
 def fold_again(job: Job, round: int, blocks: Sequence[Replayed]) -> Replayed:
     """Fold neighbouring blocks into one."""
     folded = [block for block in blocks if isinstance(block, BlockResult)]
-    return _result(round, lambda: fold_round(job, round, folded), blocks)
+    return _result(round, lambda: fold_results(job.work, round, folded), blocks)
 
 
 def replay_round(job: Job, round: int, blocks: Sequence[Replayed]) -> RoundResult:

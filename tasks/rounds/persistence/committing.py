@@ -14,18 +14,14 @@ from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score,
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import split_record
 from roundweave.storage.values.state import State, Update
-from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.persistence.mapping import HELD, own_params
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import (
-    BlockResult,
     Outcome,
-    fold_results,
     judge_round,
-    reduce_apply,
     score_block,
 )
 
@@ -43,18 +39,6 @@ class Computed:
     updates: Mapping[int, Update] = field(default_factory=dict)
     process_group: ProcessGroupRecord | None = None
     digests: Mapping[str, str] | None = None
-
-
-def fold_round(job: Job, round: int, blocks: Sequence[BlockResult]) -> BlockResult:
-    """Fold the results of neighbouring blocks into one result, as if they were one block."""
-    return fold_results(job.work, round, blocks)
-
-
-def reduce_round(
-    job: Job, before: Outcome, blocks: Sequence[BlockResult], group: Communicator | None = None
-) -> Outcome:
-    """The outcome of a round from its blocks' results. Nothing is written: `commit_round` does it."""
-    return reduce_apply(job.work, before, blocks, group)
 
 
 def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
