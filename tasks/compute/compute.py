@@ -100,7 +100,7 @@ class Compute:
                     f"stacked = {self.stacked} is for plain SGD from a shared start, not for map {as_given(map)}; "
                     "leave one of them out"
                 )
-            from roundweave.tasks.compute.stacked.mapper import StackedMapper
+            from roundweave.tasks.compute.stacked.replicas import StackedMapper
 
             return StackedMapper(map, self.stacked)
         if self.ranks > 1:

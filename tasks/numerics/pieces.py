@@ -1,4 +1,4 @@
-"""Large vectors, computed a piece at a time."""
+"""Large vectors: the types in which they are summed, and how they are computed a piece at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+
+
+def accumulator(dtype: str) -> torch.dtype:
+    """The type in which vectors of a dtype are summed: float32, except for float64."""
+    return torch.float64 if dtype == "float64" else torch.float32
+
+
+def is_float(dtype: str) -> bool:
+    """Whether a dtype, such as ``bfloat16``, is a floating-point type."""
+    return bool(getattr(torch, dtype).is_floating_point)
+
 
 PIECE = 1 << 17
 """How many numbers are computed at once: so few that a processor's cache holds them."""

@@ -13,8 +13,7 @@ from roundweave.storage.values.tensors import Slots, Vectors
 from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.algebra import Apply, says
 from roundweave.tasks.algorithms.applies.schedules import Scheduled
-from roundweave.tasks.numerics.dtypes import accumulator
-from roundweave.tasks.numerics.pieces import in_pieces
+from roundweave.tasks.numerics.pieces import accumulator, in_pieces
 
 
 @dataclass(frozen=True)

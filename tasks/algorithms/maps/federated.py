@@ -19,7 +19,7 @@ from roundweave.tasks.algorithms.maps.local_steps import LocalSgd, LocalSteps
 from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective
-from roundweave.tasks.numerics.dtypes import accumulator
+from roundweave.tasks.numerics.pieces import accumulator
 
 
 @dataclass(frozen=True)

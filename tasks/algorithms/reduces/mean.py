@@ -17,8 +17,7 @@ from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Record, Slots, Vectors
 from roundweave.tasks.algorithms.algebra import Node, Reduce
-from roundweave.tasks.numerics.dtypes import accumulator, is_float
-from roundweave.tasks.numerics.pieces import in_pieces
+from roundweave.tasks.numerics.pieces import accumulator, in_pieces, is_float
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
 from roundweave.tasks.data.loading import Partition
-from roundweave.tasks.numerics.dtypes import accumulator
+from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.asynchronous.orders import next_in_flight, standing
 from roundweave.tasks.rounds.guard import NOTHING

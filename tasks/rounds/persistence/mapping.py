@@ -31,8 +31,8 @@ from roundweave.tasks.algorithms.topology import OWN, own_slots
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.numerics.devices import LARGE, trim_memory
-from roundweave.tasks.numerics.dtypes import accumulator
 from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_source, fingerprint, source_digest
+from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Job, Work

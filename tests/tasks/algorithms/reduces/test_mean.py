@@ -15,8 +15,7 @@ from roundweave.tasks.algorithms.reduces.robust import GeometricMedian, Krum, Me
 from roundweave.tasks.algorithms.reduces.table import REDUCES, find_reduce
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.algorithms.table import build_algorithm
-from roundweave.tasks.numerics.dtypes import accumulator
-from roundweave.tasks.numerics.pieces import ALONE, PIECE
+from roundweave.tasks.numerics.pieces import ALONE, PIECE, accumulator
 from tests.tasks.sampled import sampled
 
 STATE = State({})

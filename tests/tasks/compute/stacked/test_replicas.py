@@ -24,8 +24,7 @@ from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.mapper import Mapper
-from roundweave.tasks.compute.stacked.mapper import drawn_rows, stacked_steps
-from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable
+from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable, drawn_rows, stacked_steps
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pinning import pinned
