@@ -83,14 +83,7 @@ class Compute:
             return mapper
         from roundweave.tasks.compute.on_device import OnDevice
 
-        return OnDevice(
-            map=map,
-            at_once=mapper.at_once,
-            inner=mapper,
-            device=self.device,
-            precision=self.precision,
-            compiled=self.compiled,
-        )
+        return OnDevice(map, mapper, self.device, self.precision, self.compiled, at_once=mapper.at_once)
 
     def _here(self, map: Map) -> Mapper:
         """The object that computes a map on the processor."""
@@ -102,7 +95,7 @@ class Compute:
                 )
             from roundweave.tasks.compute.stacked.replicas import StackedMapper
 
-            return StackedMapper(map, self.stacked)
+            return StackedMapper(map, at_once=self.stacked)
         if self.ranks > 1:
             if not says(map, "elementwise"):
                 raise UsageError(

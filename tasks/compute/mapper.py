@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from roundweave.storage.values.state import State, Update
@@ -16,6 +16,10 @@ EXAMPLES = 8
 """How many examples, at most, `Mapper.compare` is given, and a network is tried on before ranks share it."""
 
 
+MapInput = tuple[Any, Slots, int]
+"""What is mapped of a partition: its examples, its carry, vectors (element,) by slot, and its seed."""
+
+
 @dataclass(frozen=True)
 class Mapper:
     """Maps partitions one after the other. Subclasses map several at once, or one on several ranks.
@@ -24,7 +28,7 @@ class Mapper:
     """
 
     map: Map
-    at_once: int = 1
+    at_once: int = field(default=1, kw_only=True)
 
     def check(self, objective: Any, examples: Any, sizes: Sequence[int]) -> None:
         """Raise an error if the network cannot be trained in this way on such examples.
@@ -38,21 +42,9 @@ class Mapper:
         `inputs` are (example, *).
         """
 
-    def __call__(
-        self,
-        objective: Any,
-        state: State,
-        examples: Sequence[Any],
-        carries: Sequence[Slots],
-        seeds: Sequence[int],
-    ) -> list[Update]:
-        """Map up to `at_once` partitions from the same state. Each update is as if it were mapped alone.
-
-        The lists have one entry for each partition: its examples, its carry, vectors (element,) by slot, and its
-        seed.
-        """
-        given = zip(examples, carries, seeds, strict=True)
-        return [self.update(objective, state, *each) for each in given]
+    def __call__(self, objective: Any, state: State, inputs: Sequence[MapInput]) -> list[Update]:
+        """Map up to `at_once` partitions from the same state. Each update is as if it were mapped alone."""
+        return [self.update(objective, state, *each) for each in inputs]
 
     def update(self, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
         """The update of one partition."""

@@ -12,8 +12,7 @@ import torch
 
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Slots
-from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.compute.mapper import MapInput, Mapper
 from roundweave.tasks.data.examples import Examples, Move
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.devices import find_device, forget_copies, moved, resident, returned, seeded
@@ -22,7 +21,7 @@ from roundweave.tasks.numerics.pinning import pinned
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OnDevice(Mapper):
     """Computes the maps of `inner` on a device of its process, with forward passes in the given precision.
 
@@ -39,19 +38,12 @@ class OnDevice(Mapper):
         """Raise an error if the network cannot be trained in this way; it is tried on the processor."""
         self.inner.check(self._precise(objective), examples, sizes)
 
-    def __call__(
-        self,
-        objective: Objective,
-        state: State,
-        examples: Sequence[Examples],
-        carries: Sequence[Slots],
-        seeds: Sequence[int],
-    ) -> list[Update]:
+    def __call__(self, objective: Objective, state: State, inputs: Sequence[MapInput]) -> list[Update]:
         def mapped(to: Move) -> list[Update]:
-            given = (moved(state, to), [each.on(to) for each in examples], moved(carries, to))
-            return moved(self.inner(self._precise(objective), *given, seeds), returned)
+            there = [(examples.on(to), moved(carry, to), seed) for examples, carry, seed in inputs]
+            return moved(self.inner(self._precise(objective), moved(state, to), there), returned)
 
-        return self._there(seeds[0], mapped)
+        return self._there(inputs[0][2], mapped)
 
     def scored(self, objective: Objective, state: State, function: Callable[[Objective, State], T]) -> T:
         return self._there(0, lambda to: function(self._precise(objective), moved(state, to)))

@@ -144,14 +144,14 @@ def map_together(work: Work, state: State, number: int, given: Sequence[Given]) 
 
 def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> list[Mapped]:
     round, rule, layout = state.round + 1, work.algorithm.map, work.objective.layout
-    partitions, data, carries = zip(*given, strict=True)
+    partitions = [partition for partition, _, _ in given]
     seeds = [work.map_seed(number, partition) for partition in partitions]
     cohort = None if work.rotating else work.cohort(round)
     alone = work.partitions.current(partitions[0], cohort) if work.compute.stacked == 1 else None
     with pinned(seeds[0], work.threads), as_partition(alone):
         with failing_as(partial(map_error, round, partitions)), mapping(round, partitions[0]):
-            examples = [each.train for each in data]
-            updates = work.mapper(work.objective, work.counted(state), examples, carries, seeds)
+            inputs = [(each.train, carry, seed) for (_, each, carry), seed in zip(given, seeds, strict=True)]
+            updates = work.mapper(work.objective, work.counted(state), inputs)
         return [
             Mapped(partition, *checked_update(layout, update, state.buffers, rule.carry, rule.extras))
             for partition, update in zip(partitions, updates, strict=True)

@@ -17,11 +17,11 @@ from torch.func import functional_call, vmap
 
 from roundweave.storage.errors import ModelError, failing_as, one_line
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Slots, pack, same_bits
+from roundweave.storage.values.tensors import pack, same_bits
 from roundweave.tasks.algorithms.maps.backprop import backprop, descend, minus
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
-from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.compute.mapper import MapInput, Mapper
 from roundweave.tasks.data.examples import Examples, passes
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
@@ -204,19 +204,13 @@ class StackedMapper(Mapper):
             batch = Examples(examples.inputs[rows], examples.targets[rows])
             check_stackable(Stacked(objective, self.at_once), batch)
 
-    def __call__(
-        self,
-        objective: Objective,
-        state: State,
-        examples: Sequence[Examples],
-        carries: Sequence[Slots],
-        seeds: Sequence[int],
-    ) -> list[Update]:
+    def __call__(self, objective: Objective, state: State, inputs: Sequence[MapInput]) -> list[Update]:
         """The update of each partition, whose direction is one vector (element,) for each dtype."""
+        examples = [each for each, _, _ in inputs]
         counts = [self.map.count(len(each)) for each in examples]
         rows = [
             drawn_rows(each, self.map.batch_size, steps, seed)
-            for each, steps, seed in zip(examples, counts, seeds, strict=True)
+            for (each, _, seed), steps in zip(inputs, counts, strict=True)
         ]
         steps = stacked_steps(examples, rows, self.at_once)
         stacked = Stacked(objective, self.at_once)

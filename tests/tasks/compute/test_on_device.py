@@ -142,7 +142,7 @@ def test_bf16_is_torchs_autocast_around_forward_pass_and_loss() -> None:
     examples = Examples(torch.randn(64, 1, 8, 8), torch.arange(64) % 10)
     start = objective.initial()
     mapper = Compute(precision="bf16").mapper(LocalSteps(local_steps=3, lr=0.5, batch_size=None))
-    [update] = mapper(objective, start, [examples], [{}], [0])
+    [update] = mapper(objective, start, [(examples, {}, 0)])
 
     network = objective.network(start)
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_bf16_is_torchs_autocast_around_forward_pass_and_loss() -> None:
         descend(list(network.parameters()), 0.5)
     arrived = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
     assert torch.equal(update.direction["float32"], start.params["float32"] - arrived)
-    [whole] = Compute().mapper(mapper.map)(objective, start, [examples], [{}], [0])
+    [whole] = Compute().mapper(mapper.map)(objective, start, [(examples, {}, 0)])
     assert not torch.equal(update.direction["float32"], whole.direction["float32"])
 
 

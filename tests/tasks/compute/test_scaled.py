@@ -51,7 +51,7 @@ def rounds(local: LocalSteps, count: int = 2) -> tuple[State, list[dict[str, flo
     algorithm = Algorithm(local, Mean(), Sgd(lr=1.0)).bound(what, None)
     state, carry, metrics = what.initial(), {}, []
     for number in range(count):
-        [update] = compute.mapper(algorithm.map)(what, state, [examples()], [carry], [number])
+        [update] = compute.mapper(algorithm.map)(what, state, [(examples(), carry, number)])
         carry = dict(update.carry)
         metrics.append(dict(update.metrics))
         state = algorithm.apply(state, reduce_all(algorithm.reduce, state, [update]))
@@ -126,7 +126,7 @@ def test_corrected_maps_add_their_terms_to_unscaled_gradients() -> None:
     near = Compute(precision="fp16").mapper(FedProx(local_steps=4, batch_size=16, lr=0.01, mu=90.0))
     whole = Compute().mapper(FedProx(local_steps=4, batch_size=16, lr=0.01, mu=90.0))
     [half], [full] = (
-        mapper(objective(), objective().initial(), [examples(1.0)], [{}], [0]) for mapper in (near, whole)
+        mapper(objective(), objective().initial(), [(examples(1.0), {}, 0)]) for mapper in (near, whole)
     )
     assert half.metrics["skipped_steps"] == 0
     torch.testing.assert_close(half.direction["float32"], full.direction["float32"], rtol=0.05, atol=1e-4)

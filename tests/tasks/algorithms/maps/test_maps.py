@@ -330,5 +330,5 @@ def test_the_training_loss_of_float64_is_summed_in_float64(count: int) -> None:
     what, part = objective(dtype="float64"), examples(dtype="float64")
     wanted = what.loss_of(what.network(what.initial()), part.inputs, part.targets).item()
     local = Compute(stacked=count).mapper(LocalSteps(local_steps=3, batch_size=len(part), lr=1e-300))
-    for update in local(what, what.initial(), [part] * count, [{}] * count, [7] * count):
+    for update in local(what, what.initial(), [(part, {}, 7)] * count):
         assert update.metrics["train_loss"] == pytest.approx(wanted, rel=1e-13)

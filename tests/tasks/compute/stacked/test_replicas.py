@@ -23,7 +23,7 @@ from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.compute.compute import Compute
-from roundweave.tasks.compute.mapper import Mapper
+from roundweave.tasks.compute.mapper import MapInput, Mapper
 from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable, drawn_rows, stacked_steps
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import ModelSpec, Objective
@@ -56,12 +56,16 @@ def stacked(rule: LocalSteps, count: int) -> Mapper:
     return Compute(stacked=count).mapper(rule)
 
 
+def inputs(parts: Sequence[Examples], seeds: Sequence[int]) -> list[MapInput]:
+    """What is mapped of partitions that carry nothing."""
+    return [(each, {}, seed) for each, seed in zip(parts, seeds, strict=True)]
+
+
 def updates(mapper: Mapper, what: Objective, parts: Sequence[Examples], seeds: Sequence[int]) -> list[Update]:
     state, found = what.initial(), list[Update]()
     with pinned(0, threads=1):
         for first in range(0, len(parts), mapper.at_once):
-            some, its = parts[first : first + mapper.at_once], seeds[first : first + mapper.at_once]
-            found += mapper(what, state, some, [{}] * len(some), its)
+            found += mapper(what, state, inputs(parts, seeds)[first : first + mapper.at_once])
     return found
 
 
@@ -83,13 +87,7 @@ def test_rounds_are_those_of_the_loop_up_to_rounding(own, kind) -> None:
                 found = [
                     update
                     for first in range(0, len(parts), 4)
-                    for update in mapper(
-                        what,
-                        state,
-                        parts[first : first + 4],
-                        [{}] * len(parts[first : first + 4]),
-                        seeds[first : first + 4],
-                    )
+                    for update in mapper(what, state, inputs(parts, seeds)[first : first + 4])
                 ]
             state = algorithm.apply(state, reduce_all(algorithm.reduce, state, found))
         ends.append((state, [(update.weight, update.metrics) for update in found]))
@@ -112,7 +110,7 @@ def test_a_step_of_two_replicas_by_hand(own) -> None:
         for x, y in zip(xs, ys, strict=True)
     ]
     rule = LocalSteps(local_steps=1, batch_size=None, lr=0.5)
-    found = stacked(rule, 3)(what, start, parts, [{}] * 2, [0, 1])
+    found = stacked(rule, 3)(what, start, inputs(parts, [0, 1]))
     assert [update.direction["float64"].tolist() for update in found] == [[-3.5, -1.5], [-1.0, -5.0]]
     assert [update.metrics["train_loss"] for update in found] == [2.5, 26.0]
 
@@ -131,7 +129,7 @@ def test_the_bits_of_a_replica_do_not_depend_on_its_place_or_its_neighbours(kind
     at = next(number for number, each in enumerate(others) if each is own)
     beside = updates(rule, what, others, [77 if each is own else 1 for each in others])[at]
     with pinned(0, threads=1):
-        (alone,) = rule(what, what.initial(), [own], [{}], [77])
+        (alone,) = rule(what, what.initial(), [(own, {}, 77)])
     assert same(beside, alone)
 
 

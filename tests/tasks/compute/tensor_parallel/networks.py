@@ -278,7 +278,7 @@ def mapped(map: Map | Mapper, objective: Objective, seed: int = 3, state: State 
     """The update of a map, as rounds compute it."""
     mapper = map if isinstance(map, Mapper) else Mapper(map)
     with pinned(seed, threads=1):
-        (update,) = mapper(objective, state or objective.initial(), [examples_of(objective)], [{}], [seed])
+        (update,) = mapper(objective, state or objective.initial(), [(examples_of(objective), {}, seed)])
     return update
 
 

@@ -95,7 +95,7 @@ def test_what_partitions_carry_of_their_optimizers_is_shared_like_the_network() 
     for mapper in (Mapper(local), tensor_parallel_of(objective, local, 3)):
         carry: Mapping[str, Vectors] = {}
         for seed in (1, 2):
-            (update,) = mapper(objective, objective.initial(), [examples_of(objective)], [carry], [seed])
+            (update,) = mapper(objective, objective.initial(), [(examples_of(objective), carry, seed)])
             carry = update.carry
         carries.append(carry)
     assert carries[0]["step"]["float64"].unique().tolist() == [40.0]
