@@ -25,7 +25,7 @@ from roundweave.tasks.data.loading import AnyExamples, Partition
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Job, Work
 from roundweave.tasks.rounds.persistence.mapping import read_outcome
-from roundweave.tasks.rounds.steps import judge_round, map_partition, score_block
+from roundweave.tasks.rounds.steps import judge_round, map_together, score_block
 
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}
 """Fields of a trial's configuration: more rounds than there is time for, scored only between heats.
@@ -124,7 +124,7 @@ class Bench:
             seconds = inf
             for number in range(1, TIMES + 1):
                 began = time.perf_counter()
-                update = map_partition(work, state, number, 0, self.examples, {})
+                [update] = map_together(work, state, number, [(0, self.examples, {})])
                 seconds = min(seconds, time.perf_counter() - began)
                 if update.refused:
                     raise RoundFailed(update.refused)

@@ -122,17 +122,11 @@ def map_groups(work: Work, state: State, given: Iterable[Given]) -> Iterator[lis
         yield map_together(work, state, state.round + 1, group)
 
 
-def map_partition(
-    work: Work, state: State, number: int, partition: int, examples: Partition, carry: Mapping[str, Vectors]
-) -> Mapped:
-    """Map one partition. Its randomness comes from `number`: the round, or its push if the run is asynchronous."""
-    return map_together(work, state, number, [(partition, examples, carry)])[0]
-
-
 def map_together(work: Work, state: State, number: int, given: Sequence[Given]) -> list[Mapped]:
     """Map some partitions, at most as many as are stacked; one whose map raises gets an empty update.
 
-    `number` is the round, or that of the push. If one of several raises, each is mapped alone, to the same bits.
+    Their randomness comes from `number`: the round, or the push if the run is asynchronous. If one of several
+    raises, each is mapped alone, to the same bits.
     """
     try:
         return _mapped(work, state, number, given)

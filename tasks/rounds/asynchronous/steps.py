@@ -10,13 +10,20 @@ from roundweave.storage.rounds.commits import Arrival, InFlight, ServerRecord, U
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
-from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.asynchronous.orders import next_in_flight, standing
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_partition, reduce_apply
+from roundweave.tasks.rounds.steps import (
+    BlockResult,
+    Given,
+    Mapped,
+    Outcome,
+    fold_block,
+    map_together,
+    reduce_apply,
+)
 
 
 @dataclass(frozen=True)
@@ -68,19 +75,11 @@ def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:
     return server
 
 
-def map_version(
-    work: Work,
-    fetched: State,
-    in_flight: InFlight,
-    partition: int,
-    examples: Partition,
-    carry: Mapping[str, Vectors],
-) -> Mapped:
-    """Map a partition for the push that is in flight, from the state that it fetched and what it carries.
-
-    `carry` and the result's vectors are (element,).
-    """
-    return map_partition(work, fetched, in_flight.push, partition, examples, carried(work, in_flight, carry))
+def map_version(work: Work, fetched: State, in_flight: InFlight, given: Given) -> Mapped:
+    """Map a partition for the push that is in flight, from the state that it fetched and what it carries."""
+    partition, examples, carry = given
+    inputs = (partition, examples, carried(work, in_flight, carry))
+    return map_together(work, fetched, in_flight.push, [inputs])[0]
 
 
 def carried(work: Work, in_flight: InFlight, carry: Mapping[str, Vectors]) -> Mapping[str, Vectors]:

@@ -90,7 +90,7 @@ def _pushed(job: Job, before: Outcome, stored: Commit, data: BlockExamples, bloc
             continue
         fetched, source = read_outcome(job, arrival.version).state, before.carry_from.get(partition)
         flight, carry = InFlight(arrival.push, arrival.version), _carry(job, source, partition)
-        mapped = map_version(job.work, fetched, flight, partition, data[partition], carry)
+        mapped = map_version(job.work, fetched, flight, (partition, data[partition], carry))
         record, stale = record_of(mapped, 0.0), rules(job.work).refusal(arrival.staleness)
         _compare_update(job, mapped, replace(record, refused=record.refused or stale), stored)
         pushed.append(Pushed(partition, mapped.update, record, code=job.work.code))

@@ -42,7 +42,7 @@ from roundweave.tasks.rounds.steps import (
     Outcome,
     fold_block,
     map_groups,
-    map_partition,
+    map_together,
     reduce_apply,
 )
 
@@ -273,7 +273,8 @@ def map_again(job: Job, before: Outcome, partition: int, examples: Partition) ->
     """Map one partition of a round once more, in whichever process this is called."""
     check_machine(job)
     carry = exchanged(job.work, before, partition, partial(read_carry, job))
-    return map_partition(job.work, before.state, before.state.round + 1, partition, examples, carry)
+    given = (partition, examples, carry)
+    return map_together(job.work, before.state, before.state.round + 1, [given])[0]
 
 
 def check_machine(job: Job) -> None:

@@ -36,23 +36,16 @@ def make_pushes(job: Job, data: BlockExamples, dues: Sequence[Due], again: Again
     `data` are the examples of all partitions of the block. If a map raises, `again` runs it once more. The updates
     are not stored here, because their rounds are known only once they arrive at the server.
     """
-    return [_make_push(job, data, *due, again=again) for due in dues]
+    return [_make_push(job, data, due, again) for due in dues]
 
 
-def _make_push(
-    job: Job,
-    data: BlockExamples,
-    partition: int,
-    in_flight: InFlight,
-    fetched: Version,
-    before: Ref | int | None,
-    again: Again,
-) -> Pushed:
+def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
+    partition, in_flight, fetched, before = due
     carry = read_carry(job, before, partition) if before is None or isinstance(before, int) else at(before).carry
 
     def map_it() -> Mapped:
         check_machine(job)
-        return map_version(job.work, fetched[-1].state, in_flight, partition, data[partition], carry)
+        return map_version(job.work, fetched[-1].state, in_flight, (partition, data[partition], carry))
 
     started = time.perf_counter()
     mapped = map_it()
