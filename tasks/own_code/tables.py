@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from roundweave.storage.errors import CodeError, UsageError, failing_as, located, near
 from roundweave.tasks.own_code.code import Code
 
@@ -56,17 +58,22 @@ def find(what: str, text: str, table: Table, *others: str) -> tuple[Entry, str]:
 
 
 def make(what: str, text: str, table: Table) -> Any:
-    """Make the object of ``name:argument``, with arguments of the annotated types; raises `UsageError`."""
-    name, *given = text.split(":")
+    """Make the object of ``name:argument``, with arguments of the annotated types; raises `UsageError`.
+
+    The last argument may have colons of its own.
+    """
+    name, _, rest = text.partition(":")
     if name not in table:
         raise unknown(what, text, spelled(table))
     function = table[name].load()
     signature = inspect.signature(function, eval_str=True)
+    kinds = signature.parameters
     try:
-        texts = signature.bind(*given).arguments
-        arguments = {key: signature.parameters[key].annotation(value) for key, value in texts.items()}
+        texts = signature.bind(*(rest.split(":", len(kinds) - 1) if rest else ())).arguments
+        arguments = {key: TypeAdapter(kinds[key].annotation).validate_python(value) for key, value in texts.items()}
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{what} {text!r} must be written {_spelled(name, table[name])}") from error
+        why = f": {error.errors()[0]['msg']}" if isinstance(error, ValidationError) else ""
+        raise UsageError(f"{what} {text!r} must be written {_spelled(name, table[name])}{why}") from error
     return function(**arguments)
 
 

@@ -6,18 +6,23 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol
 
 import numpy as np
+from pydantic import BeforeValidator, Field, PositiveInt
 
-from roundweave.storage.errors import DataError, UsageError
-from roundweave.tasks.own_code.tables import Entry, find
+from roundweave.storage.errors import DataError
+from roundweave.storage.parsing import at_commas
+from roundweave.tasks.own_code.tables import Entry, make
 
 POWER = 1.0
 """The exponent of ``sizes:power``: the second partition is half of the first, the tenth a tenth (Zipf's law)."""
 
 Rows = np.ndarray
 """Indices of examples, int64 (examples,)."""
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Exponent = Annotated[PositiveFloat, BeforeValidator(lambda text: POWER if text == "power" else text)]
 
 
 @dataclass(frozen=True)
@@ -63,21 +68,6 @@ class Deal(Protocol):
         ...
 
 
-Number = TypeVar("Number", int, float)
-
-
-def positive(text: str, kind: type[Number], split: str) -> Number:
-    """Parse a split's argument as a number above 0; raises `UsageError` for any other text."""
-    try:
-        number = kind(text)
-    except ValueError:
-        number = kind(0)
-    if not 0 < number < float("inf"):
-        wanted = "whole number" if kind is int else "number"
-        raise UsageError(f"split {split}:{text}: {text!r} is no {wanted} above 0")
-    return number
-
-
 @dataclass(frozen=True)
 class Iid(Deal):
     """Examples in a random order, cut into parts of equal size."""
@@ -109,7 +99,7 @@ class Shards(Deal):
     McMahan et al. 2017, section 3. Raises `DataError` if there are fewer examples than shards.
     """
 
-    each: int
+    each: PositiveInt
     random = True
     labelled = True
 
@@ -123,11 +113,6 @@ class Shards(Deal):
         shards = cut_rows(pool.rows[np.argsort(np.asarray(pool.labels), kind="stable")], count)
         order = generator.permutation(count).reshape(partitions, self.each)
         return [np.concatenate([shards[shard] for shard in dealt]) for dealt in order]
-
-
-def shards(each: str) -> Shards:
-    """The split of a text such as ``2``."""
-    return Shards(positive(each, int, "shards"))
 
 
 class Unequal(Deal):
@@ -152,7 +137,7 @@ class Sizes(Unequal):
     Federated data have such sizes (Li et al. 2020, FedProx, section 5).
     """
 
-    exponent: float
+    exponent: Exponent
 
     def counts(self, examples: int, partitions: int) -> np.ndarray:
         weights = np.arange(1, partitions + 1, dtype=float) ** -self.exponent
@@ -163,7 +148,7 @@ class Sizes(Unequal):
 class Proportions(Unequal):
     """Random examples for partitions whose sizes are proportional to these weights, one for each partition."""
 
-    weights: tuple[float, ...]
+    weights: Annotated[tuple[PositiveFloat, ...], BeforeValidator(at_commas)]
 
     @property
     def partitions(self) -> int:
@@ -188,16 +173,6 @@ def _apportioned(examples: int, weights: np.ndarray) -> np.ndarray:
     missing = examples - counts.sum()
     counts[np.argsort(counts - shares, kind="stable")[:missing]] += 1
     return counts
-
-
-def sizes(exponent: str) -> Sizes:
-    """The split of an exponent such as ``1.5``, or of ``power``."""
-    return Sizes(POWER if exponent == "power" else positive(exponent, float, "sizes"))
-
-
-def proportions(weights: str) -> Proportions:
-    """The split of a text such as ``3,1,1``."""
-    return Proportions(tuple(positive(weight, float, "proportions") for weight in weights.split(",")))
 
 
 @dataclass(frozen=True)
@@ -244,17 +219,17 @@ SPLITS: Mapping[str, Entry] = {
     "contiguous": Entry("in the order of the data", ".data.splits.deals:Contiguous"),
     "dirichlet": Entry(
         "partitions of one size, each with labels in proportions of its own (Hsu et al. 2019)",
-        ".data.splits.dirichlet:dirichlet",
+        ".data.splits.dirichlet:Dirichlet",
         "ALPHA",
     ),
     "dirichlet_by_class": Entry(
         "each class dealt over the partitions, of unequal sizes (Yurochkin et al. 2019)",
-        ".data.splits.dirichlet:dirichlet_by_class",
+        ".data.splits.dirichlet:DirichletByClass",
         "ALPHA",
     ),
-    "shards": Entry("sorted by label, so many runs to each", ".data.splits.deals:shards", "SHARDS"),
-    "sizes": Entry("sizes by a power law: `power`, or its exponent", ".data.splits.deals:sizes", "EXPONENT"),
-    "proportions": Entry("sizes in proportions such as `3,1,1`", ".data.splits.deals:proportions", "NUMBERS"),
+    "shards": Entry("sorted by label, so many runs to each", ".data.splits.deals:Shards", "SHARDS"),
+    "sizes": Entry("sizes by a power law: `power`, or its exponent", ".data.splits.deals:Sizes", "EXPONENT"),
+    "proportions": Entry("sizes in proportions such as `3,1,1`", ".data.splits.deals:Proportions", "NUMBERS"),
     "by": Entry("one partition for each value of a column", ".data.splits.deals:By", "COLUMN"),
     "largest": Entry("the values of a column with the most examples", ".data.splits.deals:Largest", "COLUMN"),
 }
@@ -263,6 +238,5 @@ SPLITS: Mapping[str, Entry] = {
 @functools.cache
 def find_split(text: str) -> Deal:
     """The deal that a ``name`` or ``name:argument`` stands for; raises `UsageError` for any other text."""
-    entry, argument = find("split", text, SPLITS)
-    deal: Deal = entry.load()(*([argument] if argument else []))
+    deal: Deal = make("split", text, SPLITS)
     return deal

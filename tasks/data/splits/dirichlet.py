@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roundweave.storage.errors import DataError
-from roundweave.tasks.data.splits.deals import Deal, Pool, Rows, cut_rows, positive
+from roundweave.tasks.data.splits.deals import Deal, Pool, PositiveFloat, Rows, cut_rows
 
 LEAST, DRAWS = 10, 1000
 """The fewest examples of a partition by ``dirichlet_by_class``, as in NIID-Bench, and the most draws for them."""
@@ -24,7 +24,7 @@ class Dirichlet(Deal):
     has. When a label is used up, others take its place, so the last partitions get what is left.
     """
 
-    alpha: float
+    alpha: PositiveFloat
     random = True
     labelled = True
 
@@ -42,11 +42,6 @@ class Dirichlet(Deal):
         return parts
 
 
-def dirichlet(alpha: str) -> Dirichlet:
-    """The split of a text such as ``0.3``."""
-    return Dirichlet(positive(alpha, float, "dirichlet"))
-
-
 @dataclass(frozen=True)
 class DirichletByClass(Deal):
     """Each class is split over the partitions in proportions drawn from Dirichlet(`alpha`), so that sizes differ.
@@ -56,7 +51,7 @@ class DirichletByClass(Deal):
     partition has enough examples. Raises `DataError` if some partitions stay too small.
     """
 
-    alpha: float
+    alpha: PositiveFloat
     random = True
     labelled = True
 
@@ -90,11 +85,6 @@ class DirichletByClass(Deal):
             counts[label] = np.diff(bounds.astype(np.int64), prepend=0)
             counts[label, -1] += examples - counts[label].sum()
         return counts
-
-
-def dirichlet_by_class(alpha: str) -> DirichletByClass:
-    """The split of a text such as ``0.3``."""
-    return DirichletByClass(positive(alpha, float, "dirichlet_by_class"))
 
 
 def _draw(size: int, concentration: np.ndarray, left: np.ndarray, generator: np.random.Generator) -> np.ndarray:

@@ -46,11 +46,19 @@ def pair(left: int, right: float = 0.5) -> tuple[int, float]:
 
 
 HERE = "tests.tasks.own_code.test_tables"
-MADE = {"pair": Entry("two numbers", f"{HERE}:pair", "LEFT[:RIGHT]"), "none": Entry("nothing", f"{HERE}:nothing")}
+MADE = {
+    "pair": Entry("two numbers", f"{HERE}:pair", "LEFT[:RIGHT]"),
+    "none": Entry("nothing", f"{HERE}:nothing"),
+    "name": Entry("a text", f"{HERE}:named", "NAME"),
+}
 
 
 def nothing() -> None:
     return None
+
+
+def named(name: str) -> str:
+    return name
 
 
 def test_arguments_have_their_annotated_types() -> None:
@@ -58,17 +66,18 @@ def test_arguments_have_their_annotated_types() -> None:
     assert make("thing", "pair:3:1", MADE) == (3, 1.0)
     assert isinstance(make("thing", "pair:3:1", MADE)[1], float)
     assert make("thing", "none", MADE) is None
+    assert make("thing", "name:a:b", MADE) == "a:b"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("pear:1", r"unknown thing 'pear:1'; did you mean pair\? There are pair:LEFT\[:RIGHT\], and none$"),
-        ("xyz", r"unknown thing 'xyz'; there are pair:LEFT\[:RIGHT\], and none$"),
+        ("pear:1", r"unknown thing 'pear:1'; did you mean pair\? There are pair:LEFT\[:RIGHT\], none, and name:NAME$"),
+        ("xyz", r"unknown thing 'xyz'; there are pair:LEFT\[:RIGHT\], none, and name:NAME$"),
         ("", r"unknown thing ''; there are"),
         ("pair", r"thing 'pair' must be written pair:LEFT\[:RIGHT\]$"),
         ("pair:1:2:3", "must be written"),
-        ("pair:1.5", "must be written"),
+        ("pair:1.5", r"must be written pair:LEFT\[:RIGHT\]: Input should be a valid integer"),
         ("none:1", "thing 'none:1' must be written none$"),
         ("pair:-1", "^left is negative$"),
     ],

@@ -162,18 +162,22 @@ def test_too_few_examples_are_refused() -> None:
     [
         ("odd", "unknown split 'odd'; there are iid, contiguous"),
         ("contigous", "did you mean contiguous?"),
-        ("iid:3", "split iid takes no '3'"),
+        ("iid:3", "split 'iid:3' must be written iid"),
         ("proportions:3", "split proportions:3 is for 1 partitions, and there are 2; give a number for each"),
         (
             "proportions:3,1,2",
             "split proportions:3,1,2 is for 3 partitions, and there are 2; give a number for each",
         ),
-        *((f"shards:{text}", f"'{text}' is no whole number above 0") for text in ("0", "-2", "1.5", "two")),
-        *((f"sizes:{text}", f"split sizes:{text}: '{text}' is no number above 0") for text in ("0", "-1", "big")),
-        *((f"proportions:3,{text}", f"'{text}' is no number") for text in ("0", "-1", "", "one", "nan", "inf")),
-        ("proportions:3;1", "'3;1' is no number above 0"),
+        ("shards:", "split 'shards:' must be written shards:SHARDS"),
+        ("shards:0", "split 'shards:0' must be written shards:SHARDS: Input should be greater than 0"),
+        *((f"shards:{text}", "must be written shards:SHARDS: Input should be") for text in ("-2", "1.5", "two")),
+        *((f"sizes:{text}", "must be written sizes:EXPONENT: Input should be") for text in ("0", "-1", "big")),
         *(
-            (f"{kind}:{text}", f"split {kind}:{text}: '{text}' is no number above 0")
+            (f"proportions:{text}", "must be written proportions:NUMBERS: Input should be")
+            for text in ("3,0", "3,-1", "3,", "3,one", "3,nan", "3,inf", "3;1")
+        ),
+        *(
+            (f"{kind}:{text}", f"split '{kind}:{text}' must be written {kind}:ALPHA: Input should be")
             for kind in ("dirichlet", "dirichlet_by_class")
             for text in ("0", "-1", "x", "nan", "inf")
         ),
