@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -236,6 +237,6 @@ def wholly(file: str, fields: dict) -> dict:
 
 def held_out_of(run, fraction: float, round: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     examples = Digits().load().train
-    _, held = hold_out(examples.targets.numpy(), fraction, 0)
+    _, held = hold_out(np.arange(len(examples)), examples.targets.numpy(), fraction, 0)
     params = run.round(round).params
     return examples.inputs[held].flatten(1) @ params["1.weight"].T + params["1.bias"], examples.targets[held]

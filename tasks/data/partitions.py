@@ -29,7 +29,7 @@ from roundweave.tasks.data.sources.own import READ_AGAIN
 from roundweave.tasks.data.sources.table import Each, Source
 from roundweave.tasks.data.splits.cohort import Cohort
 from roundweave.tasks.data.splits.deals import Pool, Rows
-from roundweave.tasks.data.splits.split import Split, held_out_rows, hold_out_of
+from roundweave.tasks.data.splits.split import Split, held_out_rows, hold_out
 from roundweave.tasks.numerics.pinning import derive_seed
 
 
@@ -162,9 +162,8 @@ class Partitions:
         if number and not self.source.partitioned:  # what is held out in one split is trained on in none
             apart = np.isin(rows, _known_own(self))
             return rows[~apart], rows[apart]
-        targets = targets_of(self._dataset(partition).train)
-        labels = None if targets is None else targets.numpy()
-        return hold_out_of(rows, labels, self.own_held_out, derive_seed(self.split.seed, "own", partition))
+        seed = derive_seed(self.split.seed, "own", partition)
+        return hold_out(rows, _labels(self._dataset(partition)), self.own_held_out, seed)
 
     def _part(self, partition: int, rows: Rows, held_out: bool) -> AnyExamples:
         """The examples of a partition at some rows: in memory, or as what reads them."""
@@ -312,18 +311,23 @@ class Partitions:
         return self._reading(partition, held_out=False).dataset
 
 
+def _labels(dataset: Dataset) -> np.ndarray | None:
+    """The labels of the training examples, integers (examples,), if their targets are such."""
+    targets = targets_of(dataset.train)
+    return targets.numpy() if targets is not None and are_scalar_labels(targets) else None
+
+
 @functools.lru_cache(maxsize=2)
 def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[list[Rows], Rows]:
     """What `Partitions._rows` returns, computed once for each split and not for each partition that is loaded."""
     dataset, split, apart = partitions._dataset(partition), partitions.split, partitions.source.partitioned
-    targets = targets_of(dataset.train)
-    labels = targets.numpy() if targets is not None and are_scalar_labels(targets) else None
+    labels = _labels(dataset)
     pool = Pool(np.arange(len(dataset.train)), labels, dataset.columns)
     used = pool.rows if apart else split.taking_part(pool)
     if dataset.held_out is not None:
         train, held = used, np.arange(len(dataset.held_out))
     else:
-        train, held = hold_out_of(used, labels, partitions.held_out, split.seed)
+        train, held = hold_out(used, labels, partitions.held_out, split.seed)
     if apart:
         return [train], held
     return split.rows(pool.take(train), number), held

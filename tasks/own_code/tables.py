@@ -69,8 +69,8 @@ def make(what: str, text: str, table: Table) -> Any:
     signature = inspect.signature(function, eval_str=True)
     kinds = signature.parameters
     try:
-        texts = signature.bind(*(rest.split(":", len(kinds) - 1) if rest else ())).arguments
-        arguments = {key: TypeAdapter(kinds[key].annotation).validate_python(value) for key, value in texts.items()}
+        given = signature.bind(*(rest.split(":", len(kinds) - 1) if rest else ())).arguments
+        arguments = {key: TypeAdapter(kinds[key].annotation).validate_python(given[key]) for key in given}
     except (TypeError, ValueError) as error:
         why = f": {error.errors()[0]['msg']}" if isinstance(error, ValidationError) else ""
         raise UsageError(f"{what} {text!r} must be written {_spelled(name, table[name])}{why}") from error

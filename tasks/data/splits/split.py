@@ -93,26 +93,19 @@ def held_out_rows(held: Rows, place: int, scorers: int) -> Rows:
     return held[first:end]
 
 
-def hold_out(targets: np.ndarray, fraction: float, seed: int) -> tuple[Rows, Rows]:
-    """Choose held-out examples at random; returns the rows to train on and the held-out rows.
+def hold_out(rows: Rows, labels: np.ndarray | None, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Choose some of the rows at random; returns the rows to train on and the held-out rows, in their order.
 
-    If targets (examples, *) are integers (examples,), the same fraction of each class is held out, or of all
-    classes together where they are so small that none would be held out, or none left. Rows are int64 in
-    ascending order.
+    If labels (examples,) of all examples are known, the same fraction of each class is held out, or of all classes
+    together where they are so small that none would be held out, or none left.
     """
-    labels = targets if targets.ndim == 1 and targets.dtype.kind in "iu" else np.zeros(len(targets), int)
+    classes = np.zeros(len(rows), int) if labels is None else labels[rows]
     generator = np.random.default_rng(derive_seed(seed, "hold out"))
-    held = np.zeros(len(targets), bool)
-    for label in np.unique(labels):
-        rows = generator.permutation(np.flatnonzero(labels == label))
-        held[rows[: round(len(rows) * fraction)]] = True
+    held = np.zeros(len(rows), bool)
+    for label in np.unique(classes):
+        places = generator.permutation(np.flatnonzero(classes == label))
+        held[places[: round(len(places) * fraction)]] = True
     if held.all() or not held.any():
         most = min(round(len(held) * fraction), len(held) - 1)
         held = generator.permutation(len(held)) < most
-    return np.flatnonzero(~held), np.flatnonzero(held)
-
-
-def hold_out_of(rows: Rows, targets: np.ndarray | None, fraction: float, seed: int) -> tuple[Rows, Rows]:
-    """As `hold_out`, of some rows, int64 (row,); targets (examples, *) are those of all examples, if known."""
-    train, held = hold_out(np.zeros(len(rows)) if targets is None else targets[rows], fraction, seed)
-    return rows[train], rows[held]
+    return rows[~held], rows[held]

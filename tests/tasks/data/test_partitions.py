@@ -85,7 +85,7 @@ def test_a_split_serves_so_many_rounds(every, numbers) -> None:
 @settings(deadline=None, max_examples=25)
 def test_the_same_share_of_each_class_is_held_out(labels: list[int], share: float, seed: int) -> None:
     targets = np.array(labels)
-    train, held = hold_out(targets, share, seed)
+    train, held = hold_out(np.arange(len(targets)), targets, share, seed)
     assert sorted([*train, *held]) == list(range(len(labels)))
     assert train.tolist() == sorted(train)
     if {round(labels.count(label) * share) / labels.count(label) for label in set(labels)} in ({0}, {1}):
@@ -99,7 +99,7 @@ def test_the_same_share_of_each_class_is_held_out(labels: list[int], share: floa
 @pytest.mark.parametrize(("share", "wanted"), [(0.0, 0), (0.1, 15), (0.9, 135), (0.999, 149)])
 def test_of_classes_too_small_for_a_share_of_each_it_is_held_out_of_all(share: float, wanted: int) -> None:
     """Of 50 classes of 3 examples a tenth of each would be none, and nine tenths of each all."""
-    train, held = hold_out(np.arange(150) % 50, share, 0)
+    train, held = hold_out(np.arange(150), np.arange(150) % 50, share, 0)
     assert (len(train), len(held)) == (150 - wanted, wanted)
     assert sorted([*train, *held]) == list(range(150))
 
@@ -107,16 +107,18 @@ def test_of_classes_too_small_for_a_share_of_each_it_is_held_out_of_all(share: f
 def test_holding_out_by_hand() -> None:
     """A tenth of 30 zeros, 20 ones and 4 twos is 3, 2 and none."""
     targets = np.repeat([0, 1, 2], [30, 20, 4])
-    train, held = hold_out(targets, 0.1, 0)
+    (train, held), (_, other) = (hold_out(np.arange(54), targets, 0.1, seed) for seed in (0, 1))
     assert np.bincount(targets[held], minlength=3).tolist() == [3, 2, 0]
     assert (len(train), len(held)) == (49, 5)
-    assert held.tolist() == hold_out(targets, 0.1, 0)[1].tolist() != hold_out(targets, 0.1, 1)[1].tolist()
+    assert held.tolist() == hold_out(np.arange(54), targets, 0.1, 0)[1].tolist() != other.tolist()
 
 
-@pytest.mark.parametrize("targets", [np.linspace(0, 1, 40), np.zeros((40, 2), int)])
-def test_targets_that_are_no_labels_are_held_out_together(targets: np.ndarray) -> None:
-    train, held = hold_out(targets, 0.25, 0)
-    assert (len(train), len(held)) == (30, 10)
+@pytest.mark.parametrize("targets", [torch.linspace(0, 1, 40), torch.zeros(40, 2, dtype=torch.int64)])
+def test_targets_that_are_no_labels_are_held_out_together(targets: torch.Tensor) -> None:
+    source = Given()
+    source.load = lambda *_: Dataset(Examples(torch.zeros(40, 1), targets))
+    loaded = Partitions(source, Split(1), held_out=0.25).load(0, 0)
+    assert (len(loaded.train), len(loaded.held_out)) == (30, 10)
 
 
 def test_partitions_share_out_all_examples_once() -> None:

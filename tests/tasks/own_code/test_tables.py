@@ -72,7 +72,10 @@ def test_arguments_have_their_annotated_types() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("pear:1", r"unknown thing 'pear:1'; did you mean pair\? There are pair:LEFT\[:RIGHT\], none, and name:NAME$"),
+        (
+            "pear:1",
+            r"unknown thing 'pear:1'; did you mean pair\? There are pair:LEFT\[:RIGHT\], none, and name:NAME$",
+        ),
         ("xyz", r"unknown thing 'xyz'; there are pair:LEFT\[:RIGHT\], none, and name:NAME$"),
         ("", r"unknown thing ''; there are"),
         ("pair", r"thing 'pair' must be written pair:LEFT\[:RIGHT\]$"),

@@ -87,7 +87,7 @@ def test_the_score_of_a_round_is_that_of_its_state_on_the_held_out_examples(trai
 
     run = train(**SMALL, rounds=2)
     examples = Digits().load().train
-    _, held = hold_out(examples.targets.numpy(), 0.1, 0)
+    _, held = hold_out(np.arange(1797), examples.targets.numpy(), 0.1, 0)
     params = run.round(2).params
     outputs = examples.inputs[held].flatten(1) @ params["1.weight"].T + params["1.bias"]
     targets = examples.targets[held]
