@@ -1,4 +1,4 @@
-"""Rules of operations that sum or compare over axes: products, reductions, normalisation and pooling."""
+"""Rules of operations that sum or compare over axes: products, reductions, normalisation, pooling, recurrence."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from collections.abc import Mapping, Sequence
 from string import digits
 from typing import Any
 
-from roundweave.tasks.matching.tracing.axes import Atom, Axes, broadcast, new_axes, pin_all, product, unify
+from roundweave.tasks.matching.tracing.axes import (
+    Atom,
+    Axes,
+    broadcast,
+    concatenation,
+    new_axes,
+    pin_all,
+    product,
+    unify,
+)
 from roundweave.tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule, tensors
-from roundweave.tasks.matching.tracing.rules.shapes import cat
+from roundweave.tasks.matching.tracing.rules.shapes import cat, stack
 
 
 def summed_product(site: Site, equation: str, *factors: Axes) -> Axes:
@@ -182,3 +191,54 @@ def _pooled(site: Site, **arguments: Any) -> Axes:
     spatial = next(int(c) for c in reversed(site.name) if c.isdigit())
     images = site.mix(axes, range(len(axes) - spatial, len(axes)), "spatial")
     return [*images, *new_axes(site.shape[-spatial:], "spatial")]
+
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+@rule(*GATES)
+def _recurrent(site: Site, input: Axes, hx: Any, params: Sequence[Axes], num_layers: int, **more: Any) -> Result:
+    """Weights are (gates x hidden, in) and (gates x hidden, hidden).
+
+    The latter has the hidden units on both axes.
+    """
+    batch, time = input[:2] if more["batch_first"] else input[1::-1]
+    time.pin("time")
+    site.contract([time, input[-1]], [], [batch])
+    directions = 2 if more["bidirectional"] else 1
+    each = len(params) // (num_layers * directions)
+    current, states = input[-1], []
+    for layer in range(num_layers):
+        first = layer * directions
+        own = [params[i * each : (i + 1) * each] for i in range(first, first + directions)]
+        states += [_cell(GATES[site.name], current, one) for one in own]
+        current = concatenation(*states[first:])
+    for begin in hx if isinstance(hx, tuple) else (hx,):
+        _begin(begin, batch, states)
+    return [*input[:-1], current], *(_final(states, batch) for _ in site.shapes[1:])
+
+
+def _cell(gates: int, inputs: Atom, params: Sequence[Axes]) -> Atom:
+    """The units of a layer, of its state as of its cell."""
+    if len(params) in (3, 5):
+        raise Unknown  # a last matrix projects the state, which then has other units than the cell
+    unify(params[0][1], inputs)
+    units = params[1][1]
+    for tensor in params:
+        unify(tensor[0], product(Atom(gates, "gates"), units))
+    return units
+
+
+def _final(units: Sequence[Atom], batch: Atom) -> Axes:
+    """The axes (layer x direction, example, unit) of final states; each layer has its own units."""
+    layers, own = stack([[each] for each in units])
+    return [layers, batch, own]
+
+
+def _begin(begin: Axes, batch: Atom, units: Sequence[Atom]) -> None:
+    """Unify an initial state (layer x direction, example, unit) with the units of each layer."""
+    layers, examples, hidden = begin
+    unify(examples, batch)
+    layers.pin("layers")
+    for index, own in enumerate(units):
+        unify(hidden if layers.whole is None else hidden.at(layers.whole, index), own)

@@ -7,8 +7,7 @@ import torch
 
 from roundweave.storage.errors import ShapeMismatch, UsageError
 from roundweave.tasks.matching.groups import UnitGroups
-from roundweave.tasks.matching.search.alignment import Aligner
-from roundweave.tasks.matching.search.matches import match
+from roundweave.tasks.matching.search.matches import Aligner, match
 from roundweave.tasks.matching.search.terms import Metric, overall, weight_terms
 from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.analysed import NAMES, mlp, scrambled

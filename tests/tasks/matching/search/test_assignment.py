@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundweave.tasks.matching.search.alignment import assign, soft_assignment
+from roundweave.tasks.matching.search.matches import assign, soft_assignment
 
 
 @given(st.integers(1, 6), st.integers(0, 2**31))
