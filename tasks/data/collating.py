@@ -33,15 +33,15 @@ def collated(items: Sequence[Any], name: str, alone: bool = False) -> Examples:
         batch = batch_of({key: [item[key] for item in items] for key in items[0]}, name)
         return Examples(joined(batch.inputs), batch.targets) if alone and len(batch.inputs) == 1 else batch
     for item in items:
-        check_pair(item, name)
+        check_pair(item, f"{name}: an example")
     return batch_of(tuple(zip(*items, strict=True)), name)
 
 
-def check_pair(item: Any, name: str) -> None:
-    """Raise `DataError` unless an example is a pair."""
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        kind = type(item).__name__
-        raise DataError(f"{name}: an example must be a pair (input, target), or a dict with labels, not {kind}")
+def check_pair(given: Any, what: str) -> None:
+    """Raise `DataError` unless an example or a batch is a pair."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        kind = type(given).__name__
+        raise DataError(f"{what} must be a pair of inputs and targets, or a dict with labels, not {kind}")
 
 
 def batch_of(batch: Any, name: str) -> Examples:
@@ -50,9 +50,7 @@ def batch_of(batch: Any, name: str) -> Examples:
         return batch
     if isinstance(batch, Mapping):
         batch = inputs_and_targets(batch, name)
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        kind = type(batch).__name__
-        raise DataError(f"{name}: a batch must be (inputs, targets) or a dict with labels, not {kind}")
+    check_pair(batch, f"{name}: a batch")
     inputs, targets = batch
     return _paired(inputs, targets, _stacked, name)
 

@@ -234,7 +234,7 @@ def _per_example(transform: Code, name: str) -> Callable[[Any], Any]:
     def transformed(item: Any) -> Any:
         if isinstance(item, Mapping):
             return function(item)
-        check_pair(item, name)
+        check_pair(item, f"{name}: an example")
         inputs, target = item
         return function(inputs, target) if takes_both else (function(inputs), target)
 

@@ -13,9 +13,10 @@ from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.rounds.commits import Score, UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import match_digest, update_digest
-from roundweave.storage.values.state import Layout, Match, State, Update, layout_of
-from roundweave.storage.values.tensors import Specs, Vectors, empty_vectors, specs_of, views
+from roundweave.storage.values.state import Layout, Match, Update, layout_of
+from roundweave.storage.values.tensors import specs_of, views
 from roundweave.tasks.matching.groups import Tensors
+from roundweave.tasks.networks.objective import packed_state
 
 
 def persist_merge(
@@ -34,36 +35,24 @@ def persist_merge(
     time.
     """
     schema = Schema(layout, len(states), matches=specs_of(matches[0].permutation.items()))
-    store = RoundStore.create(address, schema, 1, attributes, _state(layout, states[0]))
+    store = RoundStore.create(address, schema, 1, attributes, packed_state(layout, states[0]))
     records = {
         number: _persisted(store, number, _update(layout, states[0], state), match)
         for number, (state, match) in enumerate(zip(states, matches, strict=True))
     }
-    state = replace(_state(layout, merged), round=1)
+    state = replace(packed_state(layout, merged), round=1)
     store.tensors.write_state(state)
     store.commit(replace(store.describe(state, "merge", 0), updates=records, score=scored))
     store.numbers.catch_up()
     return store
 
 
-def _state(layout: Layout, tensors: Tensors) -> State:
-    return State(params=_filled(layout.params, tensors), buffers=_filled(layout.buffers, tensors))
-
-
 def _update(layout: Layout, start: Tensors, tensors: Tensors) -> Update:
     """A network as an update: the start minus the network, computed in the network's memory."""
-    arrived = _state(layout, tensors)
+    arrived = packed_state(layout, tensors)
     for name, values in views(layout.params, arrived.params).items():
         torch.sub(start[name], values, out=values)
     return Update(arrived.params, arrived.buffers)
-
-
-def _filled(specs: Specs, tensors: Tensors) -> Vectors:
-    """The same vectors as `pack` gives, but filled with one tensor at a time to save memory."""
-    vectors = empty_vectors(specs)
-    for name, place in views(specs, vectors).items():
-        place.copy_(tensors[name])
-    return vectors
 
 
 def _persisted(store: RoundStore, number: int, update: Update, match: Match) -> UpdateRecord:

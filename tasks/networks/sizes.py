@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.overrides import TorchFunctionMode
 
 MOST_BYTES = 1 << 26
 """The most bytes of parameters that a client's process builds."""
@@ -23,27 +19,6 @@ class TooLarge(BaseException):
     """Raised for a network with more parameters than this process may build. It is no `Exception`, so that users'
     code does not catch it.
     """
-
-
-class _NoneLarger(TorchFunctionMode):
-    """Raises `TooLarge` instead of making an empty tensor of so many bytes of float32, with which layers begin."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if function is torch.empty and args:
-            shape = args[0] if isinstance(args[0], Sequence) else args
-            if math.prod(shape) * torch.float32.itemsize > self.size:
-                raise TooLarge
-        return function(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -70,9 +45,9 @@ def measured() -> Iterator[None]:
         if built > most:
             raise TooLarge
 
+    # A layer registers its parameters while they have no values, which take no memory yet.
     counting = register_module_parameter_registration_hook(count)
     try:
-        with _NoneLarger(most):
-            yield
+        yield
     finally:
         counting.remove()

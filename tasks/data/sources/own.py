@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -68,10 +68,12 @@ class Own(Source):
             held = value.held_out
             return replace(value, train=_given(value.train, name), held_out=held and _given(held, name))
         parts = value if _is_pair(value) else [value]
-        if all(map(is_data_set, parts)):
-            return dataset_of(parts, name)
-        train, *held_out = [examples_of(inputs, targets, name) for inputs, targets in _pairs(value, name)]
-        return Dataset(train, held_out[0] if held_out else None, pixel_scaling(train.inputs))
+        if not all(map(is_data_set, parts)):
+            parts = [examples_of(inputs, targets, name) for inputs, targets in _pairs(value, name)]
+        train, *held_out = [_given(part, name) for part in parts]
+        names = () if isinstance(parts[0], Reader) else tuple(map(str, getattr(parts[0], "classes", ())))
+        scaling = pixel_scaling(train.inputs) if isinstance(train, Examples) else None
+        return Dataset(train, held_out[0] if held_out else None, scaling, classes=len(names), class_names=names)
 
 
 def _is_pair(value: Any) -> bool:
@@ -105,14 +107,6 @@ def is_data_set(value: Any) -> bool:
     """Whether a value is a reader, or a data set of torch or of Hugging Face, known by its attributes."""
     columns = hasattr(value, "column_names") and hasattr(value, "with_format") and not isinstance(value, dict)
     return columns or isinstance(value, Reader | torch.utils.data.Dataset)
-
-
-def dataset_of(given: Sequence[Any], name: str) -> Dataset:
-    """The data set of readers or data sets to train on and, as a second one, to score with."""
-    train, *held_out = [_part(data, name) for data in given]
-    names = () if isinstance(given[0], Reader) else tuple(map(str, getattr(given[0], "classes", ())))
-    scaling = pixel_scaling(train.inputs) if isinstance(train, Examples) else None
-    return Dataset(train, held_out[0] if held_out else None, scaling, classes=len(names), class_names=names)
 
 
 def _part(data: Any, name: str) -> Examples | Reader:
