@@ -13,8 +13,8 @@ from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
-from roundweave.tasks.data.splits.cohort import Cohort
 from roundweave.tasks.data.splits.deals import SPLITS
+from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
 from roundweave.tasks.networks.start import Fork, Start

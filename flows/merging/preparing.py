@@ -37,7 +37,7 @@ from roundweave.tasks.data.sources.table import keep_source
 from roundweave.tasks.matching.check import check_function
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.search.activations import BATCH
-from roundweave.tasks.matching.tracing.export import Inputs, as_call
+from roundweave.tasks.matching.tracing.trace import Inputs, as_call
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Gallery
 from roundweave.tasks.merging.repair import has_batch_norm

@@ -29,13 +29,13 @@ class Description:
     several or a data set tells its classes. `unreadable` is why the examples cannot be read, empty if they can.
     """
 
-    examples: int
-    held_out: int
-    inputs: tuple[int, ...]
-    targets: tuple[int, ...]
-    labels: bool
-    classes: int
-    digest: str
+    examples: int = 0
+    held_out: int = 0
+    inputs: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
+    labels: bool = False
+    classes: int = 0
+    digest: str = ""
     class_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ()
     shared: str = ""
@@ -45,18 +45,9 @@ class Description:
     unreadable: str = ""
 
     @classmethod
-    def of(
-        cls,
-        dataset: Dataset,
-        sample: Examples,
-        *,
-        examples: int,
-        held_out: int,
-        shared: bool,
-        files: Mapping[str, str],
-    ) -> Description:
-        """Describe a data set by a sample of its examples; `shared` if others may hold out the same ones."""
-        known, held = targets_of(dataset.train), dataset.held_out
+    def of(cls, dataset: Dataset, sample: Examples) -> Description:
+        """Describe a data set by a sample of its examples, but for how many there are and where they are read."""
+        known = targets_of(dataset.train)
         targets = sample.targets if known is None else known
         labels = isinstance(targets, torch.Tensor) and are_labels(targets)
         every = [given for part in dataset.parts if (given := targets_of(part)) is not None] if labels else []
@@ -65,8 +56,6 @@ class Description:
         target_classes = max([told, *(int(given.max()) + 1 for given in every)]) if labels else 0
         alone = every and not (_shape(sample.targets) or told)
         return cls(
-            examples=examples,
-            held_out=held_out,
             inputs=_shape(sample.inputs),
             targets=_shape(sample.targets),
             labels=labels,
@@ -75,8 +64,6 @@ class Description:
             digest=dataset.digest,
             class_names=dataset.class_names,
             input_names=dataset.input_names,
-            shared=json_digest(held.evidence()) if held is not None and shared else "",
-            files=files,
             distinct=len(torch.cat(every).unique()) if alone else 0,
         )
 

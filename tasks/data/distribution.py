@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from roundweave.storage.runs.figures import legend_aside, plot_axes
 from roundweave.tasks.data.description import check_numbered
 from roundweave.tasks.data.examples import are_scalar_labels
 from roundweave.tasks.data.partitions import Partitions
@@ -77,35 +78,26 @@ def draw_counts(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
         >>> counts = rw.label_counts(rw.Partitions(rw.find_source("digits"), rw.Split(4, "shards:2")))
         >>> axes = rw.draw_counts(counts)
     """
-    import matplotlib.pyplot as plt
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
     from matplotlib.ticker import MaxNLocator
 
-    if ax is None:
-        _, ax = plt.subplots(figsize=(8, 1.2 + 0.28 * min(max(len(counts), 8), 40)), layout="constrained")
+    ax = ax or plot_axes(len(counts))
     pieces = counts.drop(columns="size") if len(counts.columns) > 1 else counts
-    few = len(pieces.columns) <= NAMED
-    colours = plt.get_cmap(("tab10" if len(pieces.columns) <= 10 else "tab20") if few else SCALE)
-    for place, label in enumerate(pieces):
-        colour = colours(place if few else place / (len(pieces.columns) - 1))
+    labels: list[Any] = list(pieces)
+    few = len(labels) <= NAMED
+    colours = colormaps[("tab10" if len(labels) <= 10 else "tab20") if few else SCALE]
+    for place, label in enumerate(labels):
+        colour = colours(place if few else place / (len(labels) - 1))
         left = pieces.iloc[:, :place].sum(axis=1)
         ax.barh(counts.index, pieces[label], left=left, height=0.85, color=colour, label=str(label))
     ax.set(xlabel="examples", ylabel="partition", ylim=(len(counts) - 0.5, -0.5), xlim=(0, counts["size"].max()))
     ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.yaxis.set_major_locator(MaxNLocator(20, integer=True))
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x", alpha=0.3)
-    ax.set_axisbelow(True)
-    _name_labels(ax, list(pieces))
-    return ax
-
-
-def _name_labels(ax: Axes, labels: list[Any]) -> None:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
-    if len(labels) > NAMED:
+    if not few:
         scale = ScalarMappable(Normalize(labels[0], labels[-1]), SCALE)
         ax.figure.colorbar(scale, ax=ax, label="label", aspect=40)
     elif labels != ["size"]:
-        ax.legend(title="label", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+        legend_aside(ax, ax.get_legend_handles_labels()[0], "label")
+    return ax

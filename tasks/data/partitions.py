@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from roundweave.storage.errors import DataError, FileMissing, UsageError, nearest
+from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
 from roundweave.tasks.data.description import Description, check_distinct
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
@@ -27,9 +28,8 @@ from roundweave.tasks.data.reading import (
 )
 from roundweave.tasks.data.sources.own import READ_AGAIN
 from roundweave.tasks.data.sources.table import Each, Source
-from roundweave.tasks.data.splits.cohort import Cohort
 from roundweave.tasks.data.splits.deals import Pool, Rows
-from roundweave.tasks.data.splits.split import Split, held_out_rows, hold_out
+from roundweave.tasks.data.splits.split import Cohort, Split, held_out_rows, hold_out
 from roundweave.tasks.numerics.pinning import derive_seed
 
 
@@ -271,7 +271,7 @@ class Partitions:
         except DataError as error:
             if not self.source.partitioned:
                 raise
-            return Description(0, 0, (), (), labels=False, classes=0, digest="", unreadable=str(error))
+            return Description(unreadable=str(error))
 
     def describe(self, partition: int) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once.
@@ -283,12 +283,12 @@ class Partitions:
             _known_rows.cache_clear()
         dataset, (train, held_out) = self._dataset(partition), self._rows(partition, 0)
         check_distinct(dataset, self.dtype, str(self.source))
-        return Description.of(
-            dataset,
-            self.sample(partition),
+        given = dataset.held_out if self.source.partitioned else None  # others may hold out the same ones
+        return replace(
+            Description.of(dataset, self.sample(partition)),
             examples=sum(map(len, train)),
             held_out=len(held_out),
-            shared=self.source.partitioned,
+            shared=json_digest(given.evidence()) if given is not None else "",
             files=self._files(partition),
         )
 

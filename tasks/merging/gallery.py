@@ -20,7 +20,7 @@ from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
 from roundweave.tasks.matching.search.activations import Moments, Pair, activation_moments
-from roundweave.tasks.matching.tracing.export import Inputs
+from roundweave.tasks.matching.tracing.trace import Inputs
 from roundweave.tasks.merging.repair import concatenated, repair
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.scores import OWN_LOSS, output_of, with_output

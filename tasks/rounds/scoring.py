@@ -18,9 +18,17 @@ from roundweave.storage.rounds.commits import Score
 from roundweave.tasks.data.examples import Examples, Tensors
 from roundweave.tasks.data.loading import AnyExamples
 from roundweave.tasks.data.splits.split import SCORE_BATCH
-from roundweave.tasks.networks.metrics import Kept, merged, metric_of, updated
 from roundweave.tasks.networks.objective import Objective
-from roundweave.tasks.networks.scores import items_examples, output_of, score_items, tensor_in
+from roundweave.tasks.networks.scores import (
+    Kept,
+    items_examples,
+    merged,
+    metric_of,
+    output_of,
+    score_items,
+    tensor_in,
+    updated,
+)
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code
 

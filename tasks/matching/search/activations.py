@@ -16,7 +16,7 @@ from torch import fx, nn
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
 from roundweave.tasks.matching.search.terms import Metric, MomentTerm
-from roundweave.tasks.matching.tracing.export import Inputs, changed_inputs, exported, plain_attention
+from roundweave.tasks.matching.tracing.trace import Inputs, changed_inputs, exported, plain_attention
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.matching.unofficial import tensors_in
 

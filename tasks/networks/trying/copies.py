@@ -232,13 +232,10 @@ def unlike_numbers(some: Numbers, others: Numbers) -> list[str]:
 
 
 def _backward(outputs: Sequence[torch.Tensor]) -> None:
-    """Backprop of the sum of outputs (*shape) with random coefficients along their last axes."""
+    """Backprop of the sum of outputs (*shape) with random coefficients."""
     generator = torch.Generator().manual_seed(1)
-    sums = []
-    for output in outputs:
-        if output.requires_grad and output.numel():
-            along = torch.randn(output.shape[-1:], generator=generator).to(output).reshape(-1)
-            sums.append((output.reshape(-1, len(along)) @ along).sum())
+    trained = [output for output in outputs if output.requires_grad]
+    sums = [(output * torch.randn(output.shape, generator=generator).to(output)).sum() for output in trained]
     if sums:
         sum(sums[1:], sums[0]).backward()  # of several tensors at once it would take a second to import
 

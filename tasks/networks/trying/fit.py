@@ -22,7 +22,6 @@ from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.examples import IGNORED, Examples, Tensors, single
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.splits.split import SCORE_BATCH
-from roundweave.tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.networks.scores import (
     AS_SHAPED,
@@ -31,11 +30,15 @@ from roundweave.tasks.networks.scores import (
     UNKNOWN,
     LabelRule,
     call,
+    check_merging,
     default_scores,
+    metric_of,
     output_of,
     score_items,
+    size_of,
     takes_labels,
     tensor_in,
+    updated,
 )
 from roundweave.tasks.networks.trying.copies import check_apart, in_evaluation, tried_network
 from roundweave.tasks.numerics.devices import moved

@@ -63,7 +63,7 @@ def test_a_batch_that_is_one_already_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("batch", "says"),
     [
-        ((torch.ones(2),), r"must be \(inputs, targets\) or a dict with labels, not tuple"),
+        ((torch.ones(2),), "a batch must be a pair of inputs and targets, or a dict with labels, not tuple"),
         ((torch.ones(2), torch.ones(3)), r"arrays of shapes \(2,\), \(3,\); give each as many examples"),
         ((torch.ones(0, 2), torch.ones(0)), r"arrays of shapes \(0, 2\), \(0,\); give .* at least one"),
         ((torch.tensor(1.0), torch.tensor(2.0)), r"arrays of shapes \(\), \(\); give each"),

@@ -13,11 +13,11 @@ from torch.nn import functional
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.networks.metrics import count_updates
 from roundweave.tasks.networks.scores import (
     SCORES,
     accuracy,
     class_axis,
+    count_updates,
     cross_entropy,
     default_scores,
     mae,
@@ -157,7 +157,7 @@ def test_a_metric_is_told_how_many_batches_it_has_seen() -> None:
 
     metric = MeanMetric()
     count_updates(metric, 2)
-    assert metric.update_count == 2, "torchmetrics counts otherwise now: mend tasks/networks/metrics.py"
+    assert metric.update_count == 2, "torchmetrics counts otherwise now: mend tasks/networks/scores.py"
     metric.update(torch.ones(1))
     assert metric.update_count == 3
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar, cast
 
+import torch
+
 from roundweave.tasks.matching.tracing.axes import Atom, Axes, UnitNumbers, is_axes
-from roundweave.tasks.matching.unofficial import OpOverload
+from roundweave.tasks.matching.unofficial import OpOverload, operation_name
 
 Result = Axes | tuple[Axes | None, ...] | None
 Rule = Callable[..., Result]
@@ -75,6 +77,14 @@ class Site:
 
 
 RULES: dict[str, Rule] = {}
+"""The rules by name; ``pointwise`` is that of all operations that torch tags so and that have no other one."""
+
+
+def rule_of(operation: OpOverload) -> Rule | None:
+    """The rule of an operation; None if there is none."""
+    name = operation_name(operation).removeprefix("aten::")
+    pointwise = "pointwise" if torch.Tag.pointwise in operation.tags else ""
+    return RULES.get(name) or RULES.get(name.removesuffix("_")) or RULES.get(pointwise)
 
 
 def rule(*names: str) -> Callable[[R], R]:

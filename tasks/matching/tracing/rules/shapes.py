@@ -37,9 +37,8 @@ scalar_tensor zero zeros zeros_like
 """Operations that make tensors of equal elements, whose order means nothing."""
 
 
-@rule(ELEMENTWISE)
-def elementwise(site: Site, **arguments: Any) -> Axes:
-    """The rule of elementwise operations, also of all that torch tags as pointwise."""
+@rule(ELEMENTWISE, "pointwise")
+def _elementwise(site: Site, **arguments: Any) -> Axes:
     return broadcast(*tensors(arguments))
 
 

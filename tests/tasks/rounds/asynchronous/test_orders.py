@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight, ServerRecord
 from roundweave.tasks.algorithms.when import Asynchronous, ServerRound
-from roundweave.tasks.data.splits.cohort import Cohort
+from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded, next_in_flight, standing
 
 

@@ -8,7 +8,7 @@ from math import nan, sqrt
 import pytest
 
 from roundweave.flows.stored import Run
-from roundweave.tasks.data.splits.cohort import Cohort
+from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.numerics.pinning import derive_seed
 
 START, CURVATURE = 2.0, 0.5
