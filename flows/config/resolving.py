@@ -141,8 +141,6 @@ def _described(resolved: Resolved, gather: Callable[..., list[Any]], start: Star
     if failed and len(descriptions) - len(failed) < config.quorum:
         number, reason = next(iter(failed.items()))
         raise DataError(f"partition {number}: {reason}; quorum needs {config.quorum} that can be read")
-    if not each:
-        partitions.split.check(descriptions[0].examples)
     description = combine(descriptions)
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())

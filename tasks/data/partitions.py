@@ -21,7 +21,6 @@ from roundweave.tasks.data.reading import (
     Loading,
     Reading,
     ReadingFailed,
-    Unreadable,
     as_partition,
     forget_opened,
     opened,
@@ -135,7 +134,7 @@ class Partitions:
             )
         nothing = self._part(other, np.arange(0), True)
         held_out = self.held_out_part(other, place, scorers) if self.shared else nothing
-        unread = Unreadable(**vars(self._reading(partition, False)), reason=reason)
+        unread = replace(self._reading(partition, held_out=False), unreadable=reason)
         return Partition(LoadedExamples(unread, np.arange(1)), held_out)
 
     def _check_unchanged(self, partition: int, digest: str) -> None:

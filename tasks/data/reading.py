@@ -145,7 +145,7 @@ class Reading:
 
     `partition` is the one that the source is asked for, None if it gives all at once, and `owner` the one whose
     examples they are, None if all partitions score with them. `held_out` means the examples to score with, and
-    `dtype` is that of their floats.
+    `dtype` is that of their floats. Of examples that cannot be read, `unreadable` is the reason.
     """
 
     source: Source
@@ -154,6 +154,7 @@ class Reading:
     held_out: bool
     loading: Loading
     dtype: str
+    unreadable: str = ""
 
     @property
     def dataset(self) -> Dataset:
@@ -162,7 +163,9 @@ class Reading:
 
     @property
     def part(self) -> Examples | Reader:
-        """The examples of the data set to train on, or those to score with."""
+        """The examples of the data set to train on, or those to score with; raises `ReadingFailed`."""
+        if self.unreadable:
+            raise ReadingFailed(self.unreadable)
         return self.dataset.part(self.held_out)
 
     @property
@@ -203,18 +206,6 @@ class Reading:
                 raise ReadingFailed(str(error)) from error
             except CODE_RAISES as error:
                 raise ReadingFailed(f"{self.source}: {located(error)}") from error
-
-
-@dataclass(frozen=True)
-class Unreadable(Reading):
-    """Stands for examples that cannot be read, for this reason: whatever asks for some fails with it."""
-
-    reason: str = ""
-
-    @property
-    def part(self) -> Examples | Reader:
-        """Raises `ReadingFailed`."""
-        raise ReadingFailed(self.reason)
 
 
 def _named(what: str, code: Code) -> AbstractContextManager[None]:

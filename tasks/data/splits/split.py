@@ -56,14 +56,6 @@ class Split:
         """The number of the split that a round (from 1) uses."""
         return (round - 1) // self.resplit_every if self.resplit_every else 0
 
-    def check(self, examples: int) -> None:
-        """Raise `DataError` if there are more partitions than examples."""
-        if examples < self.partitions:
-            raise DataError(
-                f"{self.partitions} partitions need at least as many examples, and there are {examples}; "
-                "use fewer partitions"
-            )
-
     def taking_part(self, pool: Pool) -> Rows:
         """The rows of the examples to use, int64 (examples,), before any are held out."""
         self._check_known(pool)
@@ -72,9 +64,11 @@ class Split:
     def rows(self, pool: Pool, number: int) -> list[Rows]:
         """The rows of each partition, int64 (examples,).
 
-        Raises `DataError` if the pool lacks what the deal needs.
+        Raises `DataError` if there are more partitions than examples, or the pool lacks what the deal needs.
         """
-        self.check(len(pool.rows))
+        if (count := len(pool.rows)) < self.partitions:
+            needed = f"{self.partitions} partitions need at least as many examples"
+            raise DataError(f"{needed}, and there are {count}; use fewer partitions")
         self._check_known(pool)
         generator = np.random.default_rng(derive_seed(self.seed, "split", number))
         return self.deal(pool, self.partitions, generator)

@@ -21,24 +21,11 @@ from roundweave.tasks.matching.tracing.axes import (
 )
 from roundweave.tasks.matching.tracing.rules.registry import Result, Site, Unknown, rule, tensors
 
-ELEMENTWISE = """
-alias alpha_dropout __and__ bernoulli complex _conj conj contiguous copy copysign detach divide dropout eq
-feature_alpha_dropout feature_dropout fix floor_divide ge greater greater_equal gt hardswish imag le less
-less_equal lift lift_fresh lift_fresh_copy log_sigmoid lt masked_fill multiply native_dropout ne negative
-not_equal __or__ polar _prelu_kernel real rsub special_erf special_erfc special_expit special_expm1 special_log1p
-subtract _to_copy true_divide where
-"""
-"""Elementwise operations that torch does not tag as pointwise."""
 
-UNIFORM = """
-empty empty_like empty_permuted fill full full_like new_empty new_full new_ones new_zeros ones ones_like
-scalar_tensor zero zeros zeros_like
-"""
-"""Operations that make tensors of equal elements, whose order means nothing."""
-
-
-@rule(ELEMENTWISE, "pointwise")
+@rule("alias bernoulli complex conj _conj contiguous copy detach dropout imag lift lift_fresh lift_fresh_copy")
+@rule("masked_fill native_dropout polar real _to_copy where pointwise")
 def _elementwise(site: Site, **arguments: Any) -> Axes:
+    """Also of all operations that torch tags as pointwise, or makes of such."""
     return broadcast(*tensors(arguments))
 
 
@@ -48,8 +35,9 @@ def _converted(site: Site, self: Axes, **_: Any) -> Axes:
     return self
 
 
-@rule(UNIFORM)
+@rule("empty empty_permuted fill full full_like new_empty ones scalar_tensor zero zeros")
 def _uniform(site: Site, **_: Any) -> Axes:
+    """All elements are equal, so their order means nothing."""
     return new_axes(site.shape)
 
 

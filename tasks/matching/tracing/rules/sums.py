@@ -178,14 +178,8 @@ def _layer_norm(site: Site, input: Axes, normalized_shape: list[int], **more: An
     return input, *([*batch, *new_axes([1] * len(axes))] for _ in site.shapes[1:])
 
 
-@rule("""
-avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d max_pool1d_with_indices
-max_pool2d_with_indices max_pool3d_with_indices adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
-adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
-upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
-upsample_bicubic2d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d
-_upsample_bilinear2d_aa _upsample_bicubic2d_aa
-""")
+@rule("avg_pool2d avg_pool3d max_pool2d max_pool2d_with_indices adaptive_avg_pool2d _adaptive_avg_pool2d")
+@rule("_adaptive_avg_pool3d upsample_nearest2d upsample_bilinear2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa")
 def _pooled(site: Site, **arguments: Any) -> Axes:
     axes = tensors(arguments)[0]
     spatial = next(int(c) for c in reversed(site.name) if c.isdigit())

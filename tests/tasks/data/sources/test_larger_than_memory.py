@@ -116,7 +116,7 @@ def test_a_number_that_is_none_refuses_its_partition_and_is_never_left_out_of_a_
     assert refused[0] is None
     assert re.search(said, refused[1])
     monkeypatch.setattr(
-        "roundweave.tasks.data.splits.split.hold_out", lambda *given: (np.arange(60), np.arange(60, 100))
+        "roundweave.tasks.data.partitions.hold_out", lambda *given: (np.arange(60), np.arange(60, 100))
     )
     with pytest.raises(RoundFailed, match=f"scoring failed with .*{said}"):
         train(**options)
