@@ -171,7 +171,10 @@ def load(source: Own) -> Dataset:
         ("Stream()", r"gives a stream \(Stream\) of unknown length; give __len__"),
         ("Long(5, 4)", "says that it has 5 examples, and ends after 4"),
         ("Pairs([])", "a Pairs has no length, or no examples"),
-        ("Pairs([(1, 2, 3)])", r"an example must be a pair of inputs and targets, or a dict with labels, not tuple"),
+        (
+            "Pairs([(1, 2, 3)])",
+            r"an example must be a pair of inputs and targets, or a dict with labels, not tuple",
+        ),
         ("Pairs([([1.0], 0), ([1.0, 2.0], 1)])", "examples do not stack to one array: RuntimeError.* --collate"),
         ("Columns(text=['a', 'b'], label=[0, 1])", "column 'text' holds no numbers of one shape"),
         ("hub(text=['a', 'b'], label=[0, 1])", "column 'text' holds no numbers of one shape"),

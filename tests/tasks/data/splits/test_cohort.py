@@ -174,11 +174,10 @@ def test_a_cohort_is_a_number_or_a_share(given: object, size: int | None) -> Non
     assert (drawn and drawn.size) == size
 
 
-def test_more_workers_than_a_cohort_has_partitions_give_the_same_bits(train) -> None:
+def test_more_workers_than_a_cohort_has_partitions_give_the_same_bits(train, client) -> None:
     few = {"partitions": 8, "cohort": 1, "rounds": 4, "local_steps": 2}
     alone = train(**few, name="alone")
-    with connect(None, 2) as client:
-        assert train(GraphExecutor(client), 2, **few, name="there").digest == alone.digest
+    assert train(GraphExecutor(client), 2, **few, name="there").digest == alone.digest
 
 
 # Scores of the partitions themselves.
