@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -31,15 +32,15 @@ def data(partition, partitions):
     inputs = torch.ones(20, 2) / (0 if partition == 1 else 1)
     return inputs, torch.arange(20) % 2
 """
-CONTENTS = {"nothing": b"", "bytes": b"\xff" * 50, "{}": b"{}", "[]": b"[]", "deep": b"[" * 100_000}
+CONTENTS = (b"", b"\xff" * 50, b"{}", b"[]", b"[" * 100_000)
 
 
-@pytest.mark.parametrize("content", CONTENTS)
-def test_a_run_with_any_one_file_damaged_hides_nothing(train, tmp_path: Path, content: str) -> None:
+def test_a_run_with_any_one_file_damaged_hides_nothing(train, tmp_path: Path) -> None:
     path = train(model="logistic", partitions=2, rounds=1, name="hurt").path
-    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    for file, content in itertools.product(files, CONTENTS):
         before = file.read_bytes()
-        file.write_bytes(CONTENTS[content])
+        file.write_bytes(content)
         ((name, hurt),) = looked_through(tmp_path / "runs").items()
         summary = summary_or_damage(name, hurt)
         assert summary["run"] == "hurt"
@@ -278,24 +279,24 @@ def test_an_error_of_the_users_is_shown_whole_where_that_is_asked_for(
     assert whole.splitlines()[-1] == short.splitlines()[-1]
 
 
-@pytest.mark.parametrize("width", [80, 40, 20])
-def test_no_number_and_no_name_is_cut_in_a_narrow_terminal(train, capsys, monkeypatch, width: int) -> None:
+def test_no_number_and_no_name_is_cut_in_a_narrow_terminal(train, capsys, monkeypatch) -> None:
     name = "a-night-of-training-on-everything-there-is-and-more-2026-11-27"
     history = train(partitions=3, rounds=2, name=name, scores="accuracy,top5", score_partitions=0.2).history()
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TTY_COMPATIBLE", "0")  # no codes for colours among the texts
-    shown = run(capsys, "show", name)[1]
-    words = shown.replace(".zarr", "").split()
-    for column in ("loss", "spread_loss", "worst_top5", "train_loss"):
-        assert {f"{number:.4f}" for number in history[column][1:]} <= set(words)
-    table = shown[shown.index("\nround  ") :].splitlines()
-    assert max(map(len, table)) <= width
-    listed = run(capsys, "runs")[1]
-    assert "…" not in shown + listed
-    assert max(map(len, listed.splitlines())) <= width
-    assert name in "".join(line[: width // 2].strip() for line in listed.splitlines())
-    assert f"{history['loss'][2]:.4f}" in listed.split()
+    for width in (80, 40, 20):
+        monkeypatch.setenv("COLUMNS", str(width))
+        shown = run(capsys, "show", name)[1]
+        words = shown.replace(".zarr", "").split()
+        for column in ("loss", "spread_loss", "worst_top5", "train_loss"):
+            assert {f"{number:.4f}" for number in history[column][1:]} <= set(words)
+        table = shown[shown.index("\nround  ") :].splitlines()
+        assert max(map(len, table)) <= width
+        listed = run(capsys, "runs")[1]
+        assert "…" not in shown + listed
+        assert max(map(len, listed.splitlines())) <= width
+        assert name in "".join(line[: width // 2].strip() for line in listed.splitlines())
+        assert f"{history['loss'][2]:.4f}" in listed.split()
 
 
 def rows_of(shown: str) -> list[list[str]]:

@@ -80,19 +80,16 @@ def test_rm_deletes_no_run_through_a_link(first, capsys, tmp_path: Path) -> None
     assert Run(first.path).done == 4
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_what_is_not_there_is_said_in_one_line(first, capsys) -> None:
+    for arguments, said in (
         (("prune", "first", "--keep", "lats:3"), "keep 'lats:3' is no policy; did you mean last?"),
         (("cp", "frist", "elsewhere"), "did you mean first?"),
         (("rm", "frist", "--yes"), "did you mean first?"),
         (("verify", "nowhere"), "no run 'nowhere' under "),
-    ],
-)
-def test_what_is_not_there_is_said_in_one_line(first, capsys, arguments, said: str) -> None:
-    code, line = refused(capsys, *arguments)
-    assert code in (1, 2, 4)
-    assert said in line
+    ):
+        code, line = refused(capsys, *arguments)
+        assert code in (1, 2, 4)
+        assert said in line
 
 
 # `roundweave verify`.

@@ -161,15 +161,15 @@ def test_a_fork_says_where_it_came_from(train, capsys) -> None:
     assert f"parent@2, chain {chain}" in out
 
 
-@pytest.mark.parametrize(("which", "wanted"), [("-1", 3), ("last", 3), ("best", 2), ("1", 1)])
-def test_rounds_are_named_by_what_they_are(train, monkeypatch, which, wanted) -> None:
+def test_rounds_are_named_by_what_they_are(train, monkeypatch) -> None:
     # Of the digits no round of so few steps is told apart by accuracy alone, so the numbers are set here.
     scored = {4.0: 0.1, 3.0: 0.1, 2.0: 0.3, 1.0: 0.3}  # the accuracy of each loss, from round 0 on
     scores = iter([Score(loss, {"accuracy": accuracy}) for loss, accuracy in scored.items()])
     monkeypatch.setattr("roundweave.tasks.rounds.steps.score", lambda *_: next(scores))
     train(**SMALL, name="parent")
-    assert rw.open_run("parent").round(int(which) if which[-1].isdigit() else which).number == wanted
-    assert rw.fork(f"parent@{which}").start_from.parent["round"] == wanted
+    for which, wanted in {"-1": 3, "last": 3, "best": 2, "1": 1}.items():
+        assert rw.open_run("parent").round(int(which) if which[-1].isdigit() else which).number == wanted
+        assert rw.fork(f"parent@{which}").start_from.parent["round"] == wanted
 
 
 def test_a_fork_goes_on_without_its_parent(train, tmp_path: Path) -> None:
@@ -193,28 +193,27 @@ def test_the_command_takes_a_file_and_flags_over_the_record(train, capsys, tmp_p
     assert command(capsys, *arguments)[0] == 0  # the same name and experiment go on
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["--from", "parent"], 2, "parent is no stored round such as RUN@12"),
-        (["--from", "parent"], 2, "name one, as parent@last, or give a file by --start-from"),
-        (["--from", "parent@9"], 1, "no committed round 9"),
-        (["--from", "nobody@1"], 1, "no run 'nobody'"),
-        (["--from", "parent@1", "--start-from", "x.pt"], 2, "a run begins with parent@1 or with x.pt"),
-        (["--from", "parent@1", "--name", "parent"], 1, "parent is another experiment (start_from None -> "),
-        (["--from", "parent@1", "--init", "per-partition"], 2, "init = per-partition gives each partition"),
-        (["--from", "parent@1", "--model-options", '{"hidden": 7}'], 1, "'fc1.weight' is float of shape (6, 64)"),
-        (["--from", "merged@1"], 2, "merged is a merge"),
-    ],
-)
-def test_what_cannot_be_is_one_clear_line(train, capsys, arguments, code, said) -> None:
+CANNOT = [
+    (["--from", "parent"], 2, "parent is no stored round such as RUN@12"),
+    (["--from", "parent"], 2, "name one, as parent@last, or give a file by --start-from"),
+    (["--from", "parent@9"], 1, "no committed round 9"),
+    (["--from", "nobody@1"], 1, "no run 'nobody'"),
+    (["--from", "parent@1", "--start-from", "x.pt"], 2, "a run begins with parent@1 or with x.pt"),
+    (["--from", "parent@1", "--name", "parent"], 1, "parent is another experiment (start_from None -> "),
+    (["--from", "parent@1", "--init", "per-partition"], 2, "init = per-partition gives each partition"),
+    (["--from", "parent@1", "--model-options", '{"hidden": 7}'], 1, "'fc1.weight' is float of shape (6, 64)"),
+    (["--from", "merged@1"], 2, "merged is a merge"),
+]
+
+
+def test_what_cannot_be_is_one_clear_line(train, capsys) -> None:
     train(**SMALL, name="parent")
-    if "merged@1" in arguments:
-        networks = ("parent@1", "parent@2")
-        rw.merge(rw.MergeConfig(networks=networks, match="none", name="merged", executor="inline"))
-    found, _, error = command(capsys, "train", *arguments, "--executor", "inline")
-    assert found == code
-    assert said in error.splitlines()[-1]
+    networks = ("parent@1", "parent@2")
+    rw.merge(rw.MergeConfig(networks=networks, match="none", name="merged", executor="inline"))
+    for arguments, code, said in CANNOT:
+        found, _, error = command(capsys, "train", *arguments, "--executor", "inline")
+        assert found == code
+        assert said in error.splitlines()[-1]
 
 
 def test_code_of_a_run_outside_the_root_needs_trust_unless_it_is_replaced(train, own, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, RoundFailed, UsageError
 from roundweave.tasks.data.splits.split import Cohort
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds.scoring import Tally, scores_of_partitions
