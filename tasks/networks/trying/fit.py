@@ -137,7 +137,9 @@ def _of_mean(objective: Objective, network: nn.Module, examples: Examples, rule:
 
 def _adds_up(rule: LabelRule, labels: torch.Tensor, whole: float, each: Sequence[float]) -> bool:
     """Whether the loss of all labels (examples, *) is the mean of that of each example as the rule counts them."""
-    total = math.fsum(rule.counted(one[None]) * loss for one, loss in zip(labels, each, strict=True))
+    counts = [rule.counted(one[None]) for one in labels]
+    # An example without labels that count has no mean.
+    total = math.fsum(count * loss for count, loss in zip(counts, each, strict=True) if count)
     return math.isclose(total, whole * rule.counted(labels), rel_tol=1e-4)
 
 

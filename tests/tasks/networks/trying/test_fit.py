@@ -20,7 +20,20 @@ from torch.nn import functional
 TOKENS = torch.randint(7, (260, 7), generator=torch.Generator().manual_seed(0))
 LENGTHS = torch.randint(2, 8, (260,), generator=torch.Generator().manual_seed(1)).sort().values
 LABELS = TOKENS.masked_fill(torch.arange(7) >= LENGTHS[:, None], -100)
-def places(): return (TOKENS[:30], LABELS[:30]), (TOKENS, LABELS)
+def places(): return (TOKENS[::10], LABELS[::10]), (TOKENS, LABELS)
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, step): self.step = step
+    def __len__(self): return 260 // self.step
+    def __getitem__(self, number):
+        row = self.step * number
+        return TOKENS[row, : LENGTHS[row]], LABELS[row, : LENGTHS[row]]
+def ragged(): return Rows(10), Rows(1)
+def padded(rows):
+    inputs, labels = zip(*rows)
+    pad = nn.utils.rnn.pad_sequence
+    return pad(inputs, True), pad(labels, True, -100)
+WEIGHT = torch.arange(1.0, 8.0, dtype=torch.float64)
+def weighted_places(outputs, targets): return functional.cross_entropy(outputs.mT, targets, weight=WEIGHT)
 
 FEATURES = torch.randn(260, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 def sides(): return (FEATURES[:30], (FEATURES[:30, 0] > 0).long()), (FEATURES, (FEATURES[:, 0] > 0).long())
@@ -68,16 +81,29 @@ def by_hand(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     return {"loss": loss, "token_accuracy": right, "perplexity": math.exp(loss)}
 
 
-@pytest.mark.parametrize(
-    ("model", "logits"),
-    [("Last", lambda out: out), ("First", lambda out: out.mT), ("Stays", lambda out: out.logits)],
-)
+LOGITS: dict[str, Callable] = {
+    "Last": lambda out: out,
+    "First": lambda out: out.mT,
+    "Stays": lambda out: out.logits,
+    "Shifts": lambda out: out.logits[:, :-1],
+}
+"""What is read for the labels, (example, place, class), of what each network gives."""
+
+
+def fields(file: str, data: str, model: str) -> dict[str, object]:
+    collate = {"collate": f"{file}:padded"} if data == "ragged" else {}
+    return {"data": f"{file}:{data}", "model": f"{file}:{model}", **collate}
+
+
+@pytest.mark.parametrize("data", ["places", "ragged"])
+@pytest.mark.parametrize("model", ["Last", "First", "Stays"])
 def test_where_there_are_as_many_classes_as_places_each_number_is_that_by_hand(
-    own, train, model: str, logits: Callable
+    own, train, data: str, model: str
 ) -> None:
-    file, scores = own(CODE), ("token_accuracy", "perplexity")
-    run = train(data=f"{file}:places", model=f"{file}:{model}", scores=scores, **RUN)
-    wanted = by_hand(logits(run.round(1).network(trust=True)(TOKENS)), LABELS)
+    """Of ragged examples there are as many in some batches alone."""
+    scores = ("token_accuracy", "perplexity")
+    run = train(**fields(own(CODE), data, model), scores=scores, **RUN)
+    wanted = by_hand(LOGITS[model](run.round(1).network(trust=True)(TOKENS)), LABELS)
     assert {"loss": run.round(1).score.loss, **run.round(1).score.values} == pytest.approx(wanted, rel=1e-9)
 
 
@@ -91,6 +117,30 @@ def test_a_network_that_shifts_labels_is_scored_by_the_next_ones(own, train) -> 
         pytest.approx(wanted["loss"], rel=1e-9),
         {"token_accuracy": pytest.approx(wanted["token_accuracy"], rel=1e-9)},
     )
+
+
+@pytest.mark.parametrize("data", ["places", "ragged"])
+@pytest.mark.parametrize("model", ["First", "Shifts"])
+def test_a_gradient_over_partitions_is_that_of_all_labels(own, train, data: str, model: str) -> None:
+    how = {"algorithm": "sync_sgd", "partitions": 5, "rounds": 1, "lr": 0.5, "dtype": "float64"}
+    run = train(**fields(own(CODE), data, model), **how)
+    network = run.round(0).network(trust=True)
+    labels = LABELS[::10, 1:] if model == "Shifts" else LABELS[::10]
+    logits = LOGITS[model](network(TOKENS[::10]))
+    functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
+    for key, parameter in network.named_parameters():
+        wanted = (parameter - 0.5 * parameter.grad).detach()
+        torch.testing.assert_close(run.round(1).params[key], wanted, rtol=1e-9, atol=1e-11)
+
+
+def test_a_loss_that_is_a_mean_over_neither_labels_nor_examples_needs_examples_of_one_length(own, train) -> None:
+    file = own(CODE)
+    run = train(**fields(file, "places", "Last"), loss=f"{file}:weighted_places", scores=(), **RUN)
+    logits, weight = run.round(1).network(trust=True)(TOKENS), torch.arange(1.0, 8.0, dtype=torch.float64)
+    wanted = functional.cross_entropy(logits.flatten(0, 1), LABELS.flatten(), weight=weight).item()
+    assert run.round(1).score.loss == pytest.approx(wanted, rel=1e-9)
+    with pytest.raises(ModelError, match="of padded batches it has no mean; give a number for each"):
+        train(**fields(file, "ragged", "Last"), loss=f"{file}:weighted_places", name="ragged", **RUN)
 
 
 def test_classes_that_may_lie_on_either_axis_are_refused(own, train) -> None:
