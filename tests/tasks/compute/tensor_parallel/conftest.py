@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.tasks.compute.tensor_parallel.layers import NETWORKS
 
 from roundweave.tasks.networks.reference import MODELS
+from tests.tasks.compute.tensor_parallel.networks import NETWORKS
 
 
 @pytest.fixture(autouse=True)

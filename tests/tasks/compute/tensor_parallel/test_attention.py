@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tasks.compute.tensor_parallel.layers import examples_of, objective_of, off, shares_of
 from torch import nn
 
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.tensor_parallel.finding import is_sound
 from roundweave.tasks.networks.reference import MODELS
+from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, shares_of
 from tests.tasks.sampled import sampled
 
 TIME = 4

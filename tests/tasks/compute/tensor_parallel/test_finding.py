@@ -9,13 +9,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.tasks.compute.tensor_parallel.layers import (
-    examples_of,
-    objective_of,
-    off,
-    shares_of,
-    tensor_parallel_of,
-)
 from torch import nn
 
 from roundweave.storage.errors import ModelError, RoundFailed, UsageError
@@ -25,6 +18,13 @@ from roundweave.tasks.compute.tensor_parallel.finding import LARGE, candidates, 
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.reference import MODELS
+from tests.tasks.compute.tensor_parallel.networks import (
+    examples_of,
+    objective_of,
+    off,
+    shares_of,
+    tensor_parallel_of,
+)
 from tests.tasks.matching.analysed import NAMES, built
 from tests.tasks.sampled import sampled
 

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tasks.compute.tensor_parallel.layers import (
-    each_of,
-    examples_of,
-    mapped,
-    objective_of,
-    off,
-    shares_of,
-    tensor_parallel_of,
-)
 from torch import nn
 
 from roundweave.storage.errors import ModelError
@@ -21,6 +12,15 @@ from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective
 from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
+from tests.tasks.compute.tensor_parallel.networks import (
+    each_of,
+    examples_of,
+    mapped,
+    objective_of,
+    off,
+    shares_of,
+    tensor_parallel_of,
+)
 from tests.tasks.sampled import sampled
 
 STEPS = LocalSteps(local_steps=6, batch_size=7, lr=0.1)

@@ -8,14 +8,6 @@ from dataclasses import replace
 import psutil
 import pytest
 import torch
-from tests.tasks.compute.tensor_parallel.layers import (
-    examples_of,
-    mapped,
-    objective_of,
-    off,
-    shares_of,
-    tensor_parallel_of,
-)
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State
@@ -32,6 +24,14 @@ from roundweave.tasks.compute.compute import Compute, whole_part
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.compute.tensor_parallel.layers import _skeleton
 from roundweave.tasks.networks.objective import ModelSpec
+from tests.tasks.compute.tensor_parallel.networks import (
+    examples_of,
+    mapped,
+    objective_of,
+    off,
+    shares_of,
+    tensor_parallel_of,
+)
 from tests.tasks.sampled import sampled
 
 CASES: dict[str, tuple[str, dict[str, object]]] = {

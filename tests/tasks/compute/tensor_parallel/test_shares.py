@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tasks.compute.tensor_parallel.layers import objective_of, shares_of
 
 from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec, pack, views
 from roundweave.tasks.compute.tensor_parallel.shares import Cut, Shares
+from tests.tasks.compute.tensor_parallel.networks import objective_of, shares_of
 from tests.tasks.sampled import sampled
 
 Draw = Callable[..., object]
