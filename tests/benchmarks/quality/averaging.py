@@ -1,40 +1,29 @@
 """How often to average, and whether to deal the examples anew: the README's table of periodic averaging.
 
-    python tests/benchmarks/quality/averaging.py mnist:DIR [--epochs 3]
+    python -m tests.benchmarks.quality.averaging mnist:DIR [--epochs 3]
 
 Every cell trains on the same number of examples, in batches of 32 with lr 0.1, and prints the held-out accuracy.
 """
 
 from __future__ import annotations
 
-import tempfile
 from typing import Annotated
 
 import typer
 
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.job import prepared
-from roundweave.tasks.executors.inline import InlineExecutor
+from tests.benchmarks.quality.runs import curve
 
 BATCH = 32
 
 
 def accuracy(data: str, networks: int, every: int | None, resplit: bool, epochs: int) -> float:
     """The accuracy after so many epochs, averaging after `every` steps (None: an epoch)."""
-    with tempfile.TemporaryDirectory() as root:
-        base = {"data": data, "partitions": networks, "batch_size": BATCH, "lr": 0.1, "root": root}
-        steps = -(-60000 // networks // BATCH)
-        rounds_an_epoch = 1 if every is None else round(steps / every)
-        local = {"local_epochs": 1} if every is None else {"local_steps": every}
-        rounds, resplit_every = epochs * rounds_an_epoch, rounds_an_epoch if resplit else None
-        config = TrainConfig(**base, **local, rounds=rounds, evaluate_every=rounds, resplit_every=resplit_every)
-        executor = InlineExecutor()
-        with prepared(resolve(config), executor) as ready:
-            *_, last = executor.run(ready.job, 1, rounds)
-    assert last.score is not None
-    assert last.score.accuracy is not None
-    return last.score.accuracy
+    steps = -(-60000 // networks // BATCH)
+    rounds_an_epoch = 1 if every is None else round(steps / every)
+    local = {"local_epochs": 1} if every is None else {"local_steps": every}
+    rounds, resplit_every = epochs * rounds_an_epoch, rounds_an_epoch if resplit else None
+    base = {"data": data, "partitions": networks, "batch_size": BATCH, "lr": 0.1}
+    return curve(**base, **local, rounds=rounds, evaluate_every=rounds, resplit_every=resplit_every)[-1]
 
 
 def main(data: Annotated[str, typer.Argument()], epochs: int = 3) -> None:

@@ -1,6 +1,6 @@
 """Rounds to 97 % by the share of clients in a round: McMahan et al. 2017, table 1, for the 2NN.
 
-    python tests/benchmarks/quality/cohorts.py mnist:DIR [--batch 10] [--split iid] [--cohort 0.1]
+    python -m tests.benchmarks.quality.cohorts mnist:DIR [--batch 10] [--split iid] [--cohort 0.1]
 
 100 clients of 600 examples each train a network of 784-200-200-10 with rectified units for one local epoch; it is
 scored on the 10,000 test examples. The paper chooses the learning rate anew for each cell; here there is one for
@@ -9,19 +9,14 @@ each batch size. A cell ends at one and a half times the paper's rounds.
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.job import prepared
-from roundweave.tasks.executors.inline import InlineExecutor
 from tests.benchmarks.peers import networks
+from tests.benchmarks.quality.runs import curve
 
 TARGET = 0.97
 SIZES = [784, 200, 200, 10]
@@ -39,34 +34,12 @@ PAPER = {
 
 def rounds_needed(data: str, split: str, batch: int, share: float, most: int) -> tuple[int, float]:
     """The rounds until the target is reached, or `most`, and the accuracy of the last one."""
-    with tempfile.TemporaryDirectory() as root:
-        config = TrainConfig(
-            data=data,
-            model=f"{networks.__file__}:mlp",
-            model_options={"sizes": SIZES},
-            partitions=100,
-            split=split,
-            cohort=share or 1,
-            local_epochs=1,
-            batch_size=batch,
-            lr=RATES[batch],
-            rounds=most,
-            target_accuracy=TARGET,
-            keep="last:1",
-            root=Path(root),
-        )
-        executor = InlineExecutor()
-        with prepared(resolve(config), executor) as ready:
-            first = 1
-            while first <= most:
-                for commit in executor.run(ready.job, first, min(first + 49, most)):
-                    newest = commit
-                ready.let_go(newest)
-                if newest.stop:
-                    break
-                first += 50
-        assert newest.score is not None
-        return newest.round, newest.score.values["accuracy"]
+    network = {"model": f"{networks.__file__}:mlp", "model_options": {"sizes": SIZES}}
+    local = {"local_epochs": 1, "batch_size": batch, "lr": RATES[batch]}
+    run = {"rounds": most, "target_accuracy": TARGET, "keep": "last:1"}
+    dealt = {"data": data, "partitions": 100, "split": split, "cohort": share or 1}
+    accuracies = curve(window=50, **dealt, **network, **local, **run)
+    return len(accuracies), accuracies[-1]
 
 
 def main(

@@ -1,6 +1,6 @@
 """Does matching hidden units before the mean save rounds: the README's table of matched rounds.
 
-    python tests/benchmarks/quality/matched_rounds.py mnist:DIR [--rounds 15] [--seeds 3] [--match weights]
+    python -m tests.benchmarks.quality.matched_rounds mnist:DIR [--rounds 15] [--seeds 3] [--match weights]
 
 Ten partitions train an mlp apart for a number of epochs a round. A row shows, seed by seed, the rounds until the
 held-out accuracy is 97 % (or the best within the rounds it was given), what the first round reaches (mean over
@@ -10,42 +10,20 @@ seeds), and the rounds that matching saves: 0 where it does not pay.
 from __future__ import annotations
 
 import statistics
-import tempfile
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from distributed import Client
 
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.job import prepared
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
+from tests.benchmarks.quality.runs import Curve, curve
 
 TARGET = 0.97
 PARTITIONS = 10
 EPOCHS = {1: 1.0, 5: 0.8, 20: 0.4}
 """Local epochs, and the share of the rounds that they are given: a round of 20 takes twenty times as long."""
 
-Curve = list[float]
-"""Held-out accuracies after each round, until the target or the last."""
-
-
-def curve(client: Client, fields: dict[str, Any]) -> Curve:
-    """Train one run; an executor of its own, since one keeps the examples of all that it ran."""
-    executor = GraphExecutor(client)
-    with tempfile.TemporaryDirectory() as root:
-        config = TrainConfig(**fields, root=root, partitions=PARTITIONS, batch_size=32, lr=0.1)
-        found: Curve = []
-        with prepared(resolve(config), executor) as ready:
-            for number in range(1, config.rounds + 1):
-                (commit,) = executor.run(ready.job, number, number)
-                assert commit.score is not None
-                assert commit.score.accuracy is not None
-                found.append(commit.score.accuracy)
-                if commit.stop:
-                    break
-    return found
+FIELDS = {"partitions": PARTITIONS, "batch_size": 32, "lr": 0.1}
 
 
 def rounds_needed(curve: Curve) -> str:
@@ -81,8 +59,11 @@ def main(
                 fields = {"data": data, "init": init, "local_epochs": epochs, "target_accuracy": TARGET}
                 fields["rounds"] = max(1, round(share * rounds))
                 own = {"algorithm": "matched", "match": match}
-                plain = [curve(client, {**fields, "seed": seed}) for seed in range(seeds)]
-                matched = [curve(client, {**fields, **own, "seed": seed}) for seed in range(seeds)]
+                # An executor for each, since one keeps the examples of all that it ran.
+                plain, matched = (
+                    [curve(GraphExecutor(client), **FIELDS, **fields, **more, seed=seed) for seed in range(seeds)]
+                    for more in ({}, own)
+                )
                 row = [begin, str(epochs), *cells(plain), *cells(matched), saved(plain, matched)]
                 print(f"| {' | '.join(row)} |", flush=True)
 

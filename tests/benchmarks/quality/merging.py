@@ -1,6 +1,6 @@
 """Two networks trained apart, each on its half of the data: the tables of merging in docs/results.md.
 
-    python tests/benchmarks/quality/merging.py mnist:DIR [--epochs 10] [--seeds 3]
+    python -m tests.benchmarks.quality.merging mnist:DIR [--epochs 10] [--seeds 3]
         [--model mlp | deep | resnet | vit] [--annealed] [--split shards:1] [--every]
 
 Each begins from initial weights of its own and trains by SGD in batches of 32 with lr 0.1, or `--annealed` along

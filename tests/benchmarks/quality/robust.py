@@ -1,6 +1,6 @@
 """What robust reduces withstand and cost: the results' table of corrupted partitions.
 
-    python tests/benchmarks/quality/robust.py mnist:DIR [--rounds 5] [--seed 0]
+    python -m tests.benchmarks.quality.robust mnist:DIR [--rounds 5] [--seed 0]
 
 Eleven iid partitions of MNIST train an mlp for one local epoch a round, in batches of 32 with lr 0.1; the first
 few send noise of size 1e6 in place of where they went, each its own or all the same. f is what the reduce says it

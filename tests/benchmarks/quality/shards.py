@@ -1,6 +1,6 @@
 """What algorithms for unlike partitions gain where each has two labels: the results' table of shards.
 
-    python tests/benchmarks/quality/shards.py mnist:DIR [--rounds 20] [--seeds 5]
+    python -m tests.benchmarks.quality.shards mnist:DIR [--rounds 20] [--seeds 5]
 
 Ten partitions, each two shards of MNIST sorted by label (McMahan et al. 2017, section 3), train an mlp for one
 local epoch a round, in batches of 32 with one local lr for all. It takes 13 minutes on one core; `--choose`
@@ -10,8 +10,6 @@ prints instead, on a seed of its own, how the local lr and what an algorithm add
 from __future__ import annotations
 
 import statistics
-import tempfile
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -19,10 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.job import prepared
-from roundweave.tasks.executors.inline import InlineExecutor
+from tests.benchmarks.quality.runs import Curve, curve
 
 TARGET = 0.9
 LEARNING_RATE = 0.1
@@ -41,25 +36,8 @@ CHOICES: list[dict[str, Any]] = [
     *({"algorithm": "fed_adam", "outer_lr": rate} for rate in (0.001, 0.003, 0.01)),
 ]
 
-Curve = list[float]
-"""Held-out accuracies after each round."""
-
-
-def curve(data: str, rounds: int, seed: int, fields: dict[str, Any]) -> Curve:
-    """Train one run."""
-    common = {
-        "split": SPLIT,
-        "partitions": 10,
-        "lr": LEARNING_RATE,
-        "batch_size": 32,
-        "model_options": {"hidden": 256},
-    }
-    with tempfile.TemporaryDirectory() as root:
-        config = TrainConfig(**{**common, **fields}, data=data, rounds=rounds, seed=seed, root=Path(root))
-        executor = InlineExecutor()
-        with prepared(resolve(config), executor) as ready:
-            scores = [commit.score for commit in executor.run(ready.job, 1, rounds)]
-    return [score.values["accuracy"] for score in scores if score]
+COMMON = {"split": SPLIT, "partitions": 10, "lr": LEARNING_RATE, "batch_size": 32}
+COMMON |= {"model_options": {"hidden": 256}}
 
 
 def rounds_needed(curves: list[Curve]) -> str:
@@ -93,7 +71,7 @@ def main(data: Annotated[str, typer.Argument()], rounds: int = 20, seeds: int = 
     first: list[Curve] = []
     for name, fields in runs.items():
         with console.status(name):
-            curves = [curve(data, rounds, seed, fields) for seed in chosen]
+            curves = [curve(**COMMON | fields, data=data, rounds=rounds, seed=seed) for seed in chosen]
         first = first or curves
         table.add_row(name, *cells(curves, first))
     console.print(table)

@@ -1,6 +1,6 @@
 """What staleness costs in accuracy: the results' two tables of a parameter server on MNIST.
 
-    python tests/benchmarks/quality/staleness.py [mnist:DIR] [--examples 60000] [--seed 0]
+    python -m tests.benchmarks.quality.staleness [mnist:DIR] [--examples 60000] [--seed 0]
 
 An mlp, batches of 32; updates arrive in the seeded order. The first table has Downpour with push = fetch = 1
 beside synchronous SGD after the same number of examples, on as many partitions: a synchronous round has a batch
@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -33,9 +33,10 @@ from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.executors.parameter_server.server import OrderedServer
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import score_outcome
-from roundweave.tasks.rounds.persistence.mapping import load_block, read_outcome
+from roundweave.tasks.rounds.persistence.mapping import load_block
 from roundweave.tasks.rounds.scoring import score
-from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, map_groups, reduce_apply
+from roundweave.tasks.rounds.steps import Outcome
+from tests.benchmarks.quality.runs import pure_rounds
 
 BATCH = 32
 SERVED, WAITED = "downpour", "sync_sgd"
@@ -87,10 +88,8 @@ class Bench:
             )
             with prepared(resolve(config), InlineExecutor()) as ready:
                 work, data, records = ready.job.work, load_block(ready.job, 0, 0), list[UpdateRecord]()
-                trained = (
-                    waited(ready.job, data, rounds) if algorithm == WAITED else served(ready.job, data, rounds)
-                )
-                for outcome in trained:
+                waited = pure_rounds(ready.job, data, rounds)
+                for outcome in waited if algorithm == WAITED else served(ready.job, data, rounds):
                     records += outcome.records.values()
                 scored = score(work.objective, score_outcome(ready.job, outcome, data), work.threads)
         assert scored is not None
@@ -118,23 +117,7 @@ class Bench:
                 yield [bound, name, str(fetch_every), *numbers, f"{ran.accuracy:.2f}"]
 
 
-def waited(job: Job, data: list[Partition], rounds: int) -> Iterator[Outcome]:
-    """The outcomes of synchronous rounds by the pure steps alone."""
-    outcome = read_outcome(job, 0)
-    for _ in range(rounds):
-        mapped = [
-            each
-            for group in map_groups(job.work, outcome.state, [(p, part, {}) for p, part in enumerate(data)])
-            for each in group
-        ]
-        updates = {each.partition: each.update for each in mapped}
-        records = {each.partition: UpdateRecord("", each.update.weight, each.refused) for each in mapped}
-        nodes = fold_block(job.work, outcome.state.round + 1, [job.plan.root], updates)
-        outcome = reduce_apply(job.work, outcome, [BlockResult(nodes, records)])
-        yield outcome
-
-
-def served(job: Job, data: list[Partition], rounds: int) -> Iterator[Outcome]:
+def served(job: Job, data: Mapping[int, Partition], rounds: int) -> Iterator[Outcome]:
     """The outcomes of a parameter server's rounds."""
     return (served.outcomes[0] for served in OrderedServer(job, 0).rounds(data, rounds))
 

@@ -1,6 +1,6 @@
 """A small decoder learns Shakespeare from 36 roles that keep their lines: the results' part on text.
 
-    python tests/benchmarks/quality/text.py FILE.json [--rounds 20] [--root DIR]
+    python -m tests.benchmarks.quality.text FILE.json [--rounds 20] [--root DIR]
 
 FILE.json holds {role: text}. Each of the roles with the most text is a partition and trains for one local epoch a
 round with AdamW in batches of 16; it takes 4 minutes on one core. Losses are in nats a character, beside the

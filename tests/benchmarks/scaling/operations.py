@@ -1,6 +1,6 @@
 """What a round asks of the store: operations by partitions, and how many a second a disk and a bucket give.
 
-    python tests/benchmarks/scaling/operations.py [--elements 300000] [--rounds 5]
+    python -m tests.benchmarks.scaling.operations [--elements 300000] [--rounds 5]
 
 Rounds of one process that compute nothing, on a disk, where the system's calls are counted, and in a bucket (moto,
 whose requests a proxy counts). Not a test: it asserts nothing. The speed of a bucket here is that of moto, one

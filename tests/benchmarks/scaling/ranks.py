@@ -1,6 +1,6 @@
 """What ranks of a process group say to each other in a round, by ranks: bytes, and seconds of each rank.
 
-    python tests/benchmarks/scaling/ranks.py [--elements 300000] [--rounds 20] [--network]
+    python -m tests.benchmarks.scaling.ranks [--elements 300000] [--rounds 20] [--network]
 
 Ranks are processes of this machine that tell each other an update and reduce: each all of it, or each its share,
 of which it then tells the others. With `--network` what they say is sent and not put into memory that they share.

@@ -1,6 +1,6 @@
 """What one worker receives and holds for a round's reduce, with and without a tree of folds before it.
 
-    python tests/benchmarks/scaling/reducer.py [--blocks 16 --blocks 64] [--elements 2500000] [--rounds 3]
+    python -m tests.benchmarks.scaling.reducer [--blocks 16 --blocks 64] [--elements 2500000] [--rounds 3]
 
 A worker process for each block of one partition, whose maps compute nothing. Not a test: it asserts nothing. It
 prints, of all workers and rounds but the first, the most results of each kind that one received (each is as large

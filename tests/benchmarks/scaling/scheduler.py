@@ -1,6 +1,6 @@
 """What a round costs by partitions and by tasks, and the scheduler's part of it.
 
-    python tests/benchmarks/scaling/scheduler.py [--workers 4 --workers 16 --workers 64] [--rounds 8]
+    python -m tests.benchmarks.scaling.scheduler [--workers 4 --workers 16 --workers 64] [--rounds 8]
 
 The first table has two workers and ever more partitions, the second a partition for each of ever more workers,
 which are processes; maps compute nothing. CPU is that of the scheduler's thread, where the client hears of tasks,

@@ -1,6 +1,6 @@
 """Examples a second on a device, beside a plain loop in torch on it, and whether a run replays to the bit there.
 
-    python tests/benchmarks/speed/device.py DATA [--device cuda] [--rounds 6] [--cases recipe,cnn,gpt2]
+    python -m tests.benchmarks.speed.device DATA [--device cuda] [--rounds 6] [--cases recipe,cnn,gpt2]
 
 DATA is a folder with `fashion` (IDX files) and `text/tinyshakespeare.txt`. Not a test: it asserts nothing. Rounds
 are of two partitions, everything stored, in this process and on workers; a round is scored at the end of the run.

@@ -1,6 +1,6 @@
 """What a round costs that computes nothing: milliseconds a round with everything stored.
 
-    python tests/benchmarks/speed/noop.py [--elements 100] [--rounds 60] [--window 8]
+    python -m tests.benchmarks.speed.noop [--elements 100] [--rounds 60] [--window 8]
 
 Not a test: it asserts nothing. It prints medians over the rounds after the first window.
 """

@@ -1,6 +1,6 @@
 """What looking at a long run costs: milliseconds to open it, to show it, and to have its tables.
 
-    python tests/benchmarks/speed/notebook.py [--rounds 1000] [--partitions 4]
+    python -m tests.benchmarks.speed.notebook [--rounds 1000] [--partitions 4]
 
 Not a test: it asserts nothing. Each number is the median of five, in a process that has done it once; the last
 column is the share of 100 ms, in which a run of 1,000 rounds must be shown.

@@ -1,6 +1,6 @@
 """What a bucket far away costs: requests and milliseconds a round, and what opening a long run takes.
 
-    python tests/benchmarks/speed/objects.py [--delay 0.03] [--rounds 21] [--elements 100000]
+    python -m tests.benchmarks.speed.objects [--delay 0.03] [--rounds 21] [--elements 100000]
 
 Rounds of four partitions that take a second, on a disk and in a bucket: a server of S3 (moto) behind a proxy that
 makes each request wait, both processes of their own. Not a test: it asserts nothing.

@@ -1,6 +1,6 @@
 """What replaying all rounds of a run costs, beside training them.
 
-    python tests/benchmarks/speed/replay.py [mnist:DIR] [--rounds 6] [--repeats 3]
+    python -m tests.benchmarks.speed.replay [mnist:DIR] [--rounds 6] [--repeats 3]
 
 Federated averaging of an mlp over ten partitions, a local epoch a round in batches of 32; trained and replayed in
 turn, in this process and on two workers. Both begin with a configuration, and load the examples anew. Not a test:

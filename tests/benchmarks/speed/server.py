@@ -1,6 +1,6 @@
 """Updates a second of asynchronous SGD on two workers, beside parameter servers by a Dask actor and torch's RPC.
 
-    PYTHONPATH=. python tests/benchmarks/speed/server.py [mnist:DIR] [--seconds 6] [--updates 600] [--repeats 3]
+    PYTHONPATH=. python -m tests.benchmarks.speed.server [mnist:DIR] [--seconds 6] [--updates 600] [--repeats 3]
 
 Each sends gradients of an mlp with 203,530 parameters of float32 in batches of 32, with one thread a process; the
 examples are MNIST's, as a default those in $ROUNDWEAVE_DATA, or without it noise of that shape. The peers keep

@@ -1,6 +1,6 @@
 """What one slow worker of six does to the pace of training, and to how much each partition is heard.
 
-    PYTHONPATH=. python tests/benchmarks/speed/slow_worker.py [sync_sgd async_sgd …] [--rounds 60]
+    PYTHONPATH=. python -m tests.benchmarks.speed.slow_worker [sync_sgd async_sgd …] [--rounds 60]
 
 Six worker processes are started by hand, a partition of the digits each. A map sleeps for 30 times a millisecond,
 so that six fit on two cores. Then one worker is slowed ten times: its process is stopped for 18 ms of every 20

@@ -1,6 +1,6 @@
 """What the command takes to its first finished round and to its end, and which of its processes spends the time.
 
-    python tests/benchmarks/speed/startup.py [--data mnist:DIR] [--times 3] [--rounds 8] [--cases new,inline]
+    python -m tests.benchmarks.speed.startup [--data mnist:DIR] [--times 3] [--rounds 8] [--cases new,inline]
 
 Not a test: it asserts nothing. Seconds since the command was called, and CPU seconds of each process of its tree
 until the first round was told and until the end: medians. The cases: no cached database, a new root, one that was

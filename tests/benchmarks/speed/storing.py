@@ -1,6 +1,6 @@
 """What storing every round costs: beside rounds that keep nothing, and against writing the same bytes.
 
-    python tests/benchmarks/speed/storing.py [mnist:DIR] [--rounds 6] [--repeats 3]
+    python -m tests.benchmarks.speed.storing [mnist:DIR] [--rounds 6] [--repeats 3]
 
 Two kinds of rounds, in one process, stored and not stored in turn: federated averaging of an mlp over ten
 partitions, a local epoch a round in batches of 32; and a network of 50 MB over four partitions whose rounds take
@@ -24,8 +24,7 @@ from rich.table import Table
 
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.job import Prepared, prepared
-from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.flows.preparing.job import prepared
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.values.state import Update
 from roundweave.tasks.algorithms.algebra import Algorithm, Map
@@ -33,7 +32,8 @@ from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, map_groups, reduce_apply, score_block
+from roundweave.tasks.rounds.steps import score_block
+from tests.benchmarks.quality.runs import pure_rounds
 
 ELEMENTS = 12_500_000
 """Of float32: 50 MB."""
@@ -73,20 +73,10 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(8, 1), torch.zeros(8, 1)
 
 
-def not_stored(job: Job, ready: Prepared, rounds: int) -> None:
+def not_stored(job: Job, rounds: int) -> None:
     """The same rounds by the pure steps alone: nothing is digested or written."""
-    outcome = Outcome(ready.store.tensors.read_state(0))
-    loaded = [job.work.partitions.load(0, partition) for partition in range(job.plan.partitions)]
-    for _ in range(rounds):
-        mapped = [
-            each
-            for group in map_groups(job.work, outcome.state, [(p, part, {}) for p, part in enumerate(loaded)])
-            for each in group
-        ]
-        updates = {each.partition: each.update for each in mapped}
-        records = {each.partition: UpdateRecord("", each.update.weight, each.refused) for each in mapped}
-        nodes = fold_block(job.work, outcome.state.round + 1, [job.plan.root], updates)
-        outcome = reduce_apply(job.work, outcome, [BlockResult(nodes, records)])
+    loaded = {partition: job.work.partitions.load(0, partition) for partition in range(job.plan.partitions)}
+    for outcome in pure_rounds(job, loaded, rounds):
         score_block(job.work, outcome.state, loaded)
 
 
@@ -96,7 +86,7 @@ def measured(fields: dict[str, Any], rounds: int) -> Iterator[tuple[str, float]]
         config, executor = TrainConfig(**fields, rounds=rounds, root=root, name="run"), InlineExecutor()
         with prepared(resolve(config), executor) as ready:
             before = {path: path.stat().st_mtime_ns for path in Path(root).rglob("*") if path.is_file()}
-            yield "not stored", timed(lambda: not_stored(ready.job, ready, rounds)) / rounds
+            yield "not stored", timed(lambda: not_stored(ready.job, rounds)) / rounds
             yield "stored", timed(lambda: list(executor.run(ready.job, 1, rounds))) / rounds
             written = [path for path in Path(root).rglob("*") if path.is_file() and path not in before]
             tensors = ready.store.tensors

@@ -1,6 +1,6 @@
 """How fast `roundweave verify` reads: its speed as a share of that of `sha256sum` on the same files.
 
-    python tests/benchmarks/speed/verify.py [--repeats 5]
+    python -m tests.benchmarks.speed.verify [--repeats 5]
 
 Not a test: it asserts nothing. The files are in memory; both are run by turns, the share is that of the medians.
 `sha256sum` is one process with all names. The small run is of the size of the FedAvg recipe on MNIST, a network of
