@@ -24,17 +24,15 @@ from tests.flows.prefect_server import stop_server
 from tests.training import trained
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from tests.storage.places.s3_server import S3Server
 
 Train = Callable[..., Run]
 
-settings.register_profile("untimed", deadline=None)  # no test asserts a time
-settings.load_profile("untimed")
-
 collect_ignore = [*(f"benchmarks/peers/{peer}" for peer in ("blazefl", "fedjax", "flower", "pfl")), "pretend"]
 """They run in environments and processes of their own, with packages and a device that are not here."""
+
+settings.register_profile("untimed", deadline=None)  # no test asserts a time
+settings.load_profile("untimed")
 
 
 LONGEST = ("test_docs", "test_serving", "test_laws", "test_notebooks", "test_facade", "test_scores", "test_kills")
@@ -118,22 +116,6 @@ def train(tmp_path: Path) -> Train:
     """Run a configuration with an executor, window by window, without Prefect."""
 
     return partial(trained, tmp_path / "runs")
-
-
-@pytest.fixture(scope="session")
-def two_workers() -> Iterator[Client]:
-    """One cluster of two workers; Dask, imported before pytest has its handlers, would log past them."""
-    from roundweave.tasks.executors.clusters.connecting import connect
-
-    with connect(None, 2) as client:
-        yield client
-
-
-@pytest.fixture
-def client(two_workers: Client) -> Client:
-    """Of two workers: who was lost before is there again."""
-    two_workers.wait_for_workers(2, timeout=60)
-    return two_workers
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def data():
 
 
 @given(cuts=st.lists(st.integers(1, 59), max_size=8, unique=True), lr=st.floats(0.001, 0.3))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_unequal_partitions_are_weighted_by_their_examples(cuts: list[int], lr: float) -> None:
     inputs, targets = regression(60)
     objective = regression_objective()
@@ -187,7 +187,7 @@ def test_labels_that_are_left_out_weigh_nothing(own) -> None:
 
 
 @given(lr=st.floats(0.001, 1.0), parts=st.integers(1, 9))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_one_local_step_is_synchronous_sgd(lr: float, parts: int) -> None:
     inputs, targets = regression(63)
     objective = regression_objective()

@@ -12,6 +12,7 @@ from torch.nn import functional
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.data.sources.images import Digits
 from roundweave.tasks.data.splits.split import hold_out
+from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
@@ -66,6 +67,12 @@ seconds = loss
 """
 SCORES = ("f1", "precision", "near", "metric", "calibration", "ordered")
 DIGITS = {"data": "digits", "model": "linear", "held_out": 0.7}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with connect(None, 2) as client:
+        yield client
 
 
 @pytest.mark.parametrize(

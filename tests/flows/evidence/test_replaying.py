@@ -26,6 +26,7 @@ from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.algorithms.when import Synchronous
+from roundweave.tasks.executors.clusters.connecting import connect
 from tests.counting import counting
 from tests.flows.command.in_process import run as command
 from tests.tasks.sampled import sampled
@@ -34,10 +35,10 @@ SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "round
 LOCAL = {"local_steps": 2, "batch_size": 8}
 
 
-@pytest.fixture
-def cluster(client) -> Iterator[None]:
-    """Two workers, on which runs are replayed."""
-    with client.as_current():
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Two workers, for all that replays on a cluster here."""
+    with connect(None, 2) as client, client.as_current():
         yield
 
 

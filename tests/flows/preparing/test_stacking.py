@@ -9,6 +9,7 @@ from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.stored import Run as TrainedRun
 from roundweave.storage.errors import ExperimentDiffers, ModelError, UsageError
+from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.flows.command.in_process import run as command
@@ -35,12 +36,18 @@ def test_the_number_is_part_of_the_experiment(train) -> None:
         train(**FIELDS, stacked=16, name="run")
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    with connect(None, 2) as client:
+        yield client
+
+
 @pytest.mark.parametrize("executor", [GraphExecutor, RanksExecutor])
-def test_other_executors_have_the_same_bits_and_their_runs_replay_in_another(train, client, executor) -> None:
+def test_other_executors_have_the_same_bits_and_their_runs_replay_in_another(train, cluster, executor) -> None:
     source = FIELDS | {"split": "dirichlet:0.5", "local_steps": None, "local_epochs": 1}
     one = train(**source, stacked=8, name="inline")
     assert TrainedRun(one.address).replay("all", executor="graph", workers=2).identical
-    assert train(executor(client), **source, stacked=8, name="again").digest == one.digest
+    assert train(executor(cluster), **source, stacked=8, name="again").digest == one.digest
 
 
 PARTITIONED = """

@@ -16,6 +16,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import ExperimentDiffers, UsageError
 from roundweave.tasks.algorithms.topology import find_topology
+from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.flows.command.in_process import run as command
 
@@ -152,7 +153,7 @@ def test_a_level_of_all_is_the_same_at_any_k_and_sites_that_never_meet_are_runs_
         np.testing.assert_allclose(mean, site.round(round).state.params["float64"], rtol=1e-12, atol=1e-12)
 
 
-def test_each_partitions_own_score_is_of_its_own_network_also_on_workers_and_reduced_again(train, client) -> None:
+def test_each_partitions_own_score_is_of_its_own_network_also_on_workers_and_reduced_again(train) -> None:
     fields = MOONS | {"data": "digits", "score_partitions": 0.25}
     partitions = resolve(TrainConfig(**fields)).partitions
     run = train(**fields, rounds=3, name="scored")
@@ -164,7 +165,8 @@ def test_each_partitions_own_score_is_of_its_own_network_also_on_workers_and_red
         examples = partitions.load(0, p).own
         loss = torch.nn.functional.cross_entropy(network(examples.inputs), examples.targets).item()
         assert record.metrics["own_loss"] == pytest.approx(loss, rel=1e-5)
-    there = train(GraphExecutor(client), 2, **fields, rounds=3, name="there")
+    with connect(None, 2) as client:
+        there = train(GraphExecutor(client), 2, **fields, rounds=3, name="there")
     assert there.digest == run.digest
     assert there.ds["own_loss"].equals(run.ds["own_loss"])
     assert run.recombine(3).rounds[0].score == stored.commit.score

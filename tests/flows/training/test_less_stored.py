@@ -216,7 +216,7 @@ def test_some_ways_to_the_last_round_lead_to_the_same_bits(train, fields, tmp_pa
 
 
 @pytest.mark.slow
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEPS, max_size=5))
 def test_any_way_to_the_last_round_leads_to_the_same_bits(train, fields, tmp_path_factory, steps) -> None:
     goes_to_the_same_bits(train, fields, tmp_path_factory.mktemp("any"), steps)

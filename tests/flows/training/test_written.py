@@ -6,7 +6,7 @@ ever written, by whichever process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
@@ -41,6 +42,12 @@ WRITTEN = {
     "last:2": (set(range(9)), set(range(1, 9))),
 }
 """By policy, the rounds whose states and whose updates are ever written, of 8 rounds in windows of 2."""
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with connect(None, 2) as client:
+        yield client
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def refused(place: object, *said: str, error: type[Exception] = CheckpointError,
 
 @SUFFIXES
 @given(tensors=st.dictionaries(NAMES, drawn(), min_size=1, max_size=4))
-@settings(max_examples=40)
+@settings(deadline=None, max_examples=40)
 def test_what_is_written_is_read_to_the_same_bits(tmp_path_factory, suffix, tensors) -> None:
     assume(not any(all(name.startswith(prefix) for name in tensors) for prefix in WRAPPERS))
     place = tmp_path_factory.mktemp("files") / f"a{suffix}"
@@ -260,6 +260,7 @@ def test_a_torchscript_archive_is_refused(tmp_path) -> None:
 
 @SUFFIXES
 @given(data=st.data())
+@settings(deadline=None)
 def test_a_truncated_file_is_refused(tmp_path_factory, suffix, data) -> None:
     place = tmp_path_factory.mktemp("files") / f"a{suffix}"
     write_checkpoint(place, small())
@@ -269,6 +270,7 @@ def test_a_truncated_file_is_refused(tmp_path_factory, suffix, data) -> None:
 
 
 @given(data=st.data())
+@settings(deadline=None)
 def test_a_flipped_bit_of_a_torch_file_changes_no_tensor(tmp_path_factory, data) -> None:
     place = tmp_path_factory.mktemp("files") / "a.pt"
     write_checkpoint(place, small())
@@ -290,6 +292,7 @@ def test_a_file_saved_without_checksums_is_read(tmp_path) -> None:
 
 @SUFFIXES
 @given(content=st.binary(min_size=1) | st.text(min_size=1).map(lambda text: text.encode("utf-8", "replace")))
+@settings(deadline=None)
 def test_any_other_file_is_refused_in_one_line(tmp_path_factory, suffix, content) -> None:
     place = tmp_path_factory.mktemp("files") / f"a{suffix}"
     place.write_bytes(content)
@@ -418,6 +421,7 @@ def test_numbers_that_the_networks_dtype_cannot_hold_are_not_finite() -> None:
 
 
 @given(tensors=st.dictionaries(NAMES, drawn(), max_size=4), expected=st.dictionaries(NAMES, drawn(), max_size=4))
+@settings(deadline=None)
 def test_what_passes_the_check_has_the_shapes_of_the_network_and_is_finite(tensors, expected) -> None:
     for pair in ((tensors, expected), (tensors, tensors)):
         try:

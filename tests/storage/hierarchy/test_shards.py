@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.core.metadata import ArrayV3Metadata
 
@@ -59,6 +59,7 @@ def files(root: Path) -> dict[str, bytes]:
     dtype=st.sampled_from(STORED),
     element=st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple),
 )
+@settings(deadline=None)
 def test_what_is_written_is_read_by_us_by_zarr_and_by_xarray(
     tmp_path_factory, data, partitions, shard, dtype, element
 ) -> None:
@@ -81,6 +82,7 @@ def test_what_is_written_is_read_by_us_by_zarr_and_by_xarray(
 
 
 @given(data=st.data(), partitions=st.integers(2, 9), shard=st.integers(2, 5), dtype=st.sampled_from(STORED))
+@settings(deadline=None)
 def test_the_bytes_are_those_that_zarr_writes(tmp_path_factory, data, partitions, shard, dtype) -> None:
     spec, (by_zarr, by_hand) = spec_of(partitions, shard, dtype), map(tmp_path_factory.mktemp, ("zarr", "hand"))
     arrays = drawn(spec, sorted(data.draw(st.sets(st.integers(0, partitions - 1)))))

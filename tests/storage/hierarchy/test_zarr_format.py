@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.core.metadata import ArrayV3Metadata
 
@@ -51,6 +51,7 @@ def bytes_of(root: Path) -> dict[str, bytes]:
     rows=st.integers(1, 4),
     zeros=st.booleans(),
 )
+@settings(deadline=None)
 def test_the_bytes_are_those_that_zarr_writes(tmp_path_factory, dtype, element, rows, zeros) -> None:
     spec = spec_of(dtype, (rows, *element), (1, *element))
     by_zarr, by_hand = tmp_path_factory.mktemp("zarr"), tmp_path_factory.mktemp("hand")
@@ -89,6 +90,7 @@ def test_a_row_may_come_without_the_axes_of_its_index(tmp_path) -> None:
 
 
 @given(seed=st.integers(0, 3), bit=st.integers(0, 8 * (24 + 4) - 1))
+@settings(deadline=None)
 def test_any_flipped_bit_is_refused_here_and_by_zarr(tmp_path_factory, seed, bit) -> None:
     root = tmp_path_factory.mktemp("flipped")
     spec = spec_of("float32", (1, 6), (1, 6))
@@ -170,6 +172,7 @@ def test_an_array_that_is_not_contiguous_is_written_in_c_order(tmp_path) -> None
 
 
 @given(dtype=st.sampled_from(STORED), rows=st.integers(1, 9), columns=st.integers(1, 3), step=st.integers(1, 12))
+@settings(deadline=None)
 def test_a_chunk_in_parts_is_the_chunk(tmp_path_factory, dtype, rows, columns, step) -> None:
     place, spec = LocalPlace(tmp_path_factory.mktemp("p")), spec_of(dtype, (2, rows, columns), (1, rows, columns))
     chunk = random(spec)

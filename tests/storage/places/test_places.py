@@ -34,7 +34,7 @@ def content(place: Place, key: str) -> bytes | None:
 
 
 @given(pieces=st.lists(st.binary(max_size=50), max_size=4), durable=st.booleans())
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_was_written_is_read(place, pieces, durable) -> None:
     place.delete("")
     place.write("deep/down/a", *pieces, durable=durable)

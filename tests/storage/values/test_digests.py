@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import torch
 from blake3 import blake3
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.values.digests import (
@@ -68,6 +68,7 @@ def test_a_tensor_digest_changes_with_name_dtype_and_shape() -> None:
 
 
 @given(st.integers(0, 5), st.integers(0, 31))
+@settings(deadline=None)
 def test_one_bit_changes_the_digest(element: int, bit: int) -> None:
     tensor = torch.arange(6.0)
     bits = tensor.numpy().copy().view(np.uint32)
@@ -84,6 +85,7 @@ def test_the_digest_tells_zero_from_minus_zero() -> None:
     st.sampled_from([torch.float32, torch.int64, torch.bfloat16]),
     st.data(),
 )
+@settings(deadline=None)
 def test_the_layout_in_memory_does_not_matter(shape: list[int], dtype: torch.dtype, data: st.DataObject) -> None:
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(0)).mul(9).to(dtype)
     order = data.draw(st.permutations(range(len(shape))))

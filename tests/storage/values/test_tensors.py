@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from distributed.protocol import deserialize, serialize
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import ShapeMismatch
@@ -48,6 +48,7 @@ def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 @given(named_tensors())
+@settings(deadline=None)
 def test_packed_tensors_come_back_as_they_were(tensors: dict[str, torch.Tensor]) -> None:
     specs = specs_of(tensors.items())
     vectors = pack(specs, tensors)
@@ -112,6 +113,7 @@ def test_bfloat16_travels_as_its_bits() -> None:
 
 
 @given(named_tensors())
+@settings(deadline=None)
 def test_tensors_come_back_from_numpy_bit_by_bit(tensors: dict[str, torch.Tensor]) -> None:
     for tensor in tensors.values():
         assert identical(from_numpy(to_numpy(tensor), str(tensor.dtype).removeprefix("torch.")), tensor)
@@ -135,6 +137,7 @@ def through_dask(record: object) -> object:
 
 @pytest.mark.parametrize("way", [through_pickle, through_dask])
 @given(tensors=named_tensors())
+@settings(deadline=None)
 def test_records_arrive_as_they_left(way, tensors: dict[str, torch.Tensor]) -> None:
     vectors = pack(specs_of(tensors.items()), tensors)
     state = State(vectors, vectors, {}, {"velocity": vectors}, round=3)
@@ -178,6 +181,7 @@ ALIASES = st.dictionaries(NAMES, NAMES, max_size=3).map(lambda aliases: tuple(al
 
 
 @given(st.builds(Layout, SPECS, SPECS, SPECS, ALIASES))
+@settings(deadline=None)
 def test_a_layout_comes_back_from_json(layout: Layout) -> None:
     assert Schema.from_json(json.loads(json.dumps(Schema(layout, 1).to_json()))).layout == layout
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import UsageError
@@ -92,6 +92,7 @@ def test_any_blocks_and_any_absences_give_the_same_tree(case, data: st.DataObjec
 
 
 @given(blocks(), st.data())
+@settings(deadline=None)
 def test_any_blocks_give_the_mean_the_same_bits(case, data: st.DataObject) -> None:
     partitions, spans = case
     absent = data.draw(st.sets(st.integers(0, partitions - 1), max_size=partitions - 1))
@@ -133,6 +134,7 @@ class Listed(Gather):
 
 
 @given(blocks())
+@settings(deadline=None)
 def test_a_gathering_reduce_sees_all_updates_in_the_order_of_partitions(case) -> None:
     partitions, spans = case
     node = by_blocks(Listed(), updates_of(partitions), partitions, spans)

@@ -51,7 +51,7 @@ class Apart:
 
 
 @given(SIZES, st.sampled_from(["iid", "contiguous"]), st.integers(0, 9), st.integers(0, 3))
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_every_example_goes_to_one_partition_and_sizes_differ_by_one_at_most(sizes, kind, seed, number) -> None:
     partitions, examples = sizes
     pool = np.arange(examples) * 3
@@ -82,7 +82,7 @@ def test_a_split_serves_so_many_rounds(every, numbers) -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=200), st.floats(0, 0.99), st.integers(0, 5))
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_the_same_share_of_each_class_is_held_out(labels: list[int], share: float, seed: int) -> None:
     targets = np.array(labels)
     train, held = hold_out(np.arange(len(targets)), targets, share, seed)

@@ -43,7 +43,7 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(st.sampled_from(NESTED), PERMUTATIONS)
 def test_the_inverse_undoes(name, permutation):
     _, _, units = analysed(name)
@@ -52,7 +52,7 @@ def test_the_inverse_undoes(name, permutation):
     assert same(units.permute(units.permute(state, units.invert(one)), one), state)
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(st.sampled_from(NESTED), PERMUTATIONS, PERMUTATIONS)
 def test_composing_is_doing_one_after_the_other(name, first, then):
     _, _, units = analysed(name)
@@ -61,7 +61,7 @@ def test_composing_is_doing_one_after_the_other(name, first, then):
     assert same(units.permute(state, units.compose(one, other)), twice)
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(st.sampled_from(NESTED), st.tuples(*[PERMUTATIONS] * 3))
 def test_permutations_are_a_group(name, three):
     _, _, units = analysed(name)

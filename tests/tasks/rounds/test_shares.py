@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.values.state import State, Update
@@ -48,6 +48,7 @@ def sent_by(partition: int, elements: int, dtypes: Iterable[str]) -> Update:
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 300), st.integers(2, 9))
 
 
+@settings(deadline=None)
 @given(SIZES, st.sampled_from(REDUCES), st.sampled_from(APPLIES), st.sets(st.sampled_from(DTYPES)))
 def test_shares_have_the_bits_of_the_whole(sizes, reduce, apply, dtypes) -> None:
     updates, elements, shares = sizes

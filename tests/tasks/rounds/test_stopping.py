@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roundweave.storage.errors import UsageError
+from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 
 LEARNS = {"model": "logistic", "partitions": 2, "local_epochs": 1, "rounds": 30}
@@ -34,9 +35,10 @@ def test_a_reason_to_stop_that_no_round_could_have_is_refused(reason: dict[str, 
         train(**LEARNS, **reason, held_out=0)
 
 
-def test_a_window_of_tasks_ends_at_the_same_round(train, client) -> None:
+def test_a_window_of_tasks_ends_at_the_same_round(train) -> None:
     reference = train(**LEARNS, target_accuracy=0.85, name="inline")
-    run = train(GraphExecutor(client), 30, **LEARNS, target_accuracy=0.85, name="graph")
+    with connect(None, 2) as client:
+        run = train(GraphExecutor(client), 30, **LEARNS, target_accuracy=0.85, name="graph")
     assert (run.done, run.digest, run.stop) == (reference.done, reference.digest, reference.stop)
 
 

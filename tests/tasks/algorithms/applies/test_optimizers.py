@@ -27,7 +27,7 @@ def directions(steps: int) -> list[torch.Tensor]:
 
 
 @given(lr=st.floats(1e-3, 2.0), momentum=st.floats(0.0, 0.99), nesterov=st.booleans())
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_steps_are_those_of_torch_step_by_step(lr: float, momentum: float, nesterov: bool) -> None:
     nesterov = nesterov and momentum > 0
     parameter = torch.nn.Parameter(torch.ones(6, dtype=torch.float64))
@@ -191,7 +191,7 @@ def test_two_steps_of_adagrad_by_hand() -> None:
 
 
 @given(beta1=st.floats(0, 0.99), beta2=st.floats(0, 0.99), tau=st.floats(1e-4, 1), kind=st.sampled_from(THREE))
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_steps_are_those_of_the_algorithm_number_by_number(beta1, beta2, tau, kind) -> None:
     generator = torch.Generator().manual_seed(3)
     directions = torch.randn(6, 4, generator=generator).double().tolist()

@@ -288,7 +288,7 @@ def numbered(count: int) -> Examples:
 
 
 @given(st.integers(1, 60), st.integers(1, 70), st.integers(1, 3), st.integers(0, 2**63 - 1))
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_each_pass_visits_every_example_once(count: int, size: int, passes: int, seed: int) -> None:
     each = -(-count // min(size, count))
     found = [batch.targets.tolist() for batch in batches(numbered(count), size, passes * each, seed)]
@@ -299,7 +299,7 @@ def test_each_pass_visits_every_example_once(count: int, size: int, passes: int,
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 20))
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_as_many_batches_come_as_were_asked_for(count: int, size: int, steps: int) -> None:
     found = [
         (batch.inputs[:, 0].tolist(), batch.targets.tolist()) for batch in batches(numbered(count), size, steps, 0)

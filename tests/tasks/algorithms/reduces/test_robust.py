@@ -72,7 +72,7 @@ def corrupted(draw: st.DrawFn, reduce: Robust, elements: int = 3) -> tuple[list[
 
 @pytest.mark.parametrize("reduce", [*COORDINATEWISE, Bulyan(1)], ids=repr)
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(deadline=None, max_examples=20)
 def test_each_coordinate_stays_within_the_range_of_the_honest(reduce: Robust, data: st.DataObject) -> None:
     honest, rows = data.draw(corrupted(reduce))
     found, sound = reduced(reduce, rows), torch.tensor(honest)
@@ -82,7 +82,7 @@ def test_each_coordinate_stays_within_the_range_of_the_honest(reduce: Robust, da
 
 @pytest.mark.parametrize("reduce", WITHSTANDING, ids=repr)
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(deadline=None, max_examples=20)
 def test_the_center_stays_near_the_honest(reduce: Robust, data: st.DataObject) -> None:
     """Within a small multiple of how far the honest lie apart, which corrupted numbers do not enter."""
     honest, rows = data.draw(corrupted(reduce))
@@ -219,7 +219,7 @@ def test_more_than_half_at_one_place_are_that_place_to_the_bit() -> None:
 
 
 @given(st.integers(3, 8), st.integers(0, 99), st.integers(0, 7))
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_no_point_around_has_a_smaller_sum_of_distances(count: int, seed: int, direction: int) -> None:
     points = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed)).double()
     found = GeometricMedian(steps=1000, tolerance=1e-9, smoothing=1e-6).center(points)

@@ -115,7 +115,7 @@ def test_a_step_of_two_replicas_by_hand(own) -> None:
     assert [update.metrics["train_loss"] for update in found] == [2.5, 26.0]
 
 
-@settings(max_examples=8)
+@settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(["mlp", "gpt"]),
     st.lists(st.tuples(st.sampled_from(SIZES), st.integers(0, 9)), min_size=1, max_size=8),
@@ -250,7 +250,7 @@ def taken(parts: list[Examples], rows: list[list[torch.Tensor]], places: int) ->
     return found
 
 
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 @given(COUNTS, st.one_of(st.none(), st.integers(1, 20)), st.integers(1, 9), st.integers(0, 2))
 def test_each_replica_takes_its_own_batches_in_their_order(sizes, size, steps, more) -> None:
     parts = [numbered(100 * number, count) for number, count in enumerate(sizes)]

@@ -58,7 +58,7 @@ def numbered(shares: Shares, start: int = 0) -> State:
     return State(pack(shares.layout.params, tensors))
 
 
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 @given(layouts())
 def test_what_is_cut_and_joined_is_what_it_was(shares: Shares) -> None:
     whole, memory = numbered(shares).params, numbered(shares, 1000).params
@@ -71,7 +71,7 @@ def test_what_is_cut_and_joined_is_what_it_was(shares: Shares) -> None:
         assert all(torch.equal(found[dtype], wanted[dtype]) for dtype in wanted)
 
 
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 @given(layouts())
 def test_every_element_is_on_one_rank_or_on_all(shares: Shares) -> None:
     state = numbered(shares)
@@ -83,7 +83,7 @@ def test_every_element_is_on_one_rank_or_on_all(shares: Shares) -> None:
         assert set(counts.tolist()) <= {1, shares.ranks}
 
 
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 @given(layouts())
 def test_a_rank_s_layout_says_where_its_tensors_lie(shares: Shares) -> None:
     state = numbered(shares)
@@ -106,7 +106,7 @@ def test_sizes_of_a_network_s_shares_add_up(model: str, ranks: int) -> None:
         assert added == (spec.size if spec.name in shares.cuts else ranks * spec.size)
 
 
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_parts_are_in_memory_of_their_own(data) -> None:
     cut = data.draw(cuts(6, 2))
@@ -115,7 +115,7 @@ def test_parts_are_in_memory_of_their_own(data) -> None:
     assert not whole.any()
 
 
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_rows_by_the_part_are_the_rows_of_a_rank(data) -> None:
     ranks, axis = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 1))

@@ -48,7 +48,7 @@ def test_every_split_of_the_table_is_tried_here() -> None:
 
 
 @given(pools(), st.sampled_from(KINDS), st.integers(0, 5), st.integers(0, 3))
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 def test_a_split_is_a_partition_of_its_pool(drawn, kind: str, seed: int, number: int) -> None:
     pool, partitions = drawn
     parts = split_of(partitions, kind, seed).rows(pool, number)
@@ -58,7 +58,7 @@ def test_a_split_is_a_partition_of_its_pool(drawn, kind: str, seed: int, number:
 
 
 @given(pools(), st.sampled_from(KINDS), st.lists(st.integers(0, 3), min_size=1, max_size=4))
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_a_split_does_not_depend_on_what_was_split_before(drawn, kind: str, numbers: list[int]) -> None:
     pool, partitions = drawn
     split = split_of(partitions, kind, 4)
@@ -207,7 +207,7 @@ def test_sizes_by_hand() -> None:
 
 
 @given(st.integers(1, 40), st.integers(0, 400), st.floats(0.01, 20))
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_sizes_fall_and_none_is_empty(partitions: int, more: int, exponent: float) -> None:
     counts = Sizes(exponent).counts(partitions + more, partitions)
     assert counts.sum() == partitions + more
@@ -232,7 +232,7 @@ WEIGHTS = st.lists(st.floats(0, exclude_min=True, allow_infinity=False), min_siz
 
 
 @given(WEIGHTS, st.integers(0, 1000))
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_sizes_in_proportions_make_up_all_examples_in_the_order_of_the_weights(weights, more: int) -> None:
     counts = Proportions(tuple(weights)).counts(len(weights) + more, len(weights))
     assert counts.sum() == len(weights) + more

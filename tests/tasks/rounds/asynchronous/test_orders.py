@@ -42,7 +42,7 @@ def test_a_run_that_goes_on_from_any_round_goes_on_in_the_same_order(partitions,
             assert list(islice(again, 40 - round)) == rounds_taken[round:]
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**31), speeds=st.lists(st.floats(0.2, 5.0), min_size=1, max_size=5))
 def test_partitions_take_shares_of_their_speeds(seed: int, speeds: list[float]) -> None:
     """A push takes 1 / speed on the mean, and never more than 1.5 times that nor less than half of it."""
@@ -104,7 +104,7 @@ def shares(
     return counts
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**31), partitions=st.integers(2, 12), data=st.data())
 def test_no_more_than_a_cohort_computes_whatever_the_speeds(seed: int, partitions: int, data) -> None:
     cohort = data.draw(st.integers(1, partitions - 1))

@@ -25,6 +25,7 @@ from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import state_digest, tensor_digests
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.table import ALGORITHMS
+from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Work
@@ -36,9 +37,9 @@ SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "held_
 SELDOM = {"keep": "updates:4", "evaluate_every": 100}
 
 
-@pytest.fixture
-def cluster(client) -> Iterator[GraphExecutor]:
-    with client.as_current():
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[GraphExecutor]:
+    with connect(None, 2) as client, client.as_current():
         yield GraphExecutor(client)
 
 
