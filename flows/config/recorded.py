@@ -115,9 +115,7 @@ def is_own_run(run: StoredRun, root: Where) -> bool:
     return above(full_address(run.address)) == full_address(root)
 
 
-def check_trust(
-    run: StoredRun, root: Where, trust: bool, config: DataConfig, taken: Iterable[str] = BUILT_IN
-) -> None:
+def check_trust(run: StoredRun, root: Where, trust: bool, config: DataConfig, taken: Iterable[str]) -> None:
     """Raise `UsageError` if the fields `taken` from a run outside the root hold code, unless `trust` is given."""
     code = [text for field in taken for text in _code(config, field)]
     if code and not trust and not is_own_run(run, root):
