@@ -17,10 +17,10 @@ import pytest
 import torch
 from hypothesis import settings
 
+from roundweave.flows.serving.server import stop_server
 from roundweave.flows.stored import Run
 from roundweave.storage.places import local
 from roundweave.tasks.executors.clusters import fork_server
-from tests.flows.prefect_server import stop_server
 from tests.training import trained
 
 if TYPE_CHECKING:

@@ -31,9 +31,8 @@ import pytest
 
 from roundweave.flows.command import app
 from roundweave.flows.reporting.progress import FlowPage
-from roundweave.flows.serving.server import prefect_api
+from roundweave.flows.serving.server import prefect_api, stop_server
 from roundweave.tasks.executors.clusters.connecting import connect
-from tests.flows.prefect_server import stop_server
 
 HERE = Path(__file__).parent.parent
 PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]

@@ -138,6 +138,12 @@ def start_server(root: Where, schedules: bool = False) -> Server | None:
     return _servers[0].settle(home)
 
 
+def stop_server(root: Where) -> None:
+    """End a root's server if there is one. Otherwise it serves further runs until this process ends."""
+    if _servers and _servers[0].home == _home(root):
+        _servers.pop().stop()
+
+
 def place_prefect_home(root: Where) -> None:
     """Make Prefect keep its files under the root instead of the home folder, unless the user chose a place."""
     if not user_api():

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from roundweave.flows.reporting.progress import FlowPage
-from roundweave.flows.serving.server import prefect_api
+from roundweave.flows.serving.server import prefect_api, stop_server
 from tests import training
-from tests.flows.prefect_server import PrefectServer, stop_server
+from tests.flows.prefect_server import PrefectServer
 
 
 @pytest.fixture(scope="session")

@@ -18,16 +18,9 @@ from typing import Any
 
 import psutil
 
-from roundweave.flows.serving import server
 from roundweave.flows.serving.api_server import template
 
 SECONDS = 120
-
-
-def stop_server(root: Path) -> None:
-    """End this process's server if it is of this root; otherwise it would serve until the process ends."""
-    if server._servers and server._servers[0].home == server._home(root):
-        server._servers.pop().stop()
 
 
 class PrefectServer:

@@ -12,9 +12,16 @@ import httpx
 import pytest
 
 from roundweave.flows.serving import api_server
-from roundweave.flows.serving.server import REPORTS_ALONE, SETTINGS, Server, start_server, user_api, warm_up
+from roundweave.flows.serving.server import (
+    REPORTS_ALONE,
+    SETTINGS,
+    Server,
+    start_server,
+    stop_server,
+    user_api,
+    warm_up,
+)
 from roundweave.storage.errors import ClusterError, UsageError
-from tests.flows.prefect_server import stop_server
 
 
 @pytest.fixture(scope="module", autouse=True)
