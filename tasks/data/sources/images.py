@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from roundweave.storage.errors import DataError, FileMissing, failing_as
+from roundweave.storage.errors import DataError, FileMissing
 from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.sources.arrays import check_memory
+from roundweave.tasks.data.sources.arrays import check_memory, reading
 from roundweave.tasks.data.sources.table import Source
 
 IDX_SETS = {"mnist": (255.0, 0.1307, 0.3081), "fashion-mnist": (255.0, 0.2860, 0.3530)}
@@ -60,7 +60,7 @@ def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
     if path is None:
         raise FileMissing(f"no {plain}.gz or {plain} in {folder}; put the four IDX files of the data set there")
     packed = path.suffix == ".gz"
-    with failing_as(partial(_truncated, path)), gzip.open(path) if packed else path.open("rb") as file:
+    with reading(path, "an IDX file"), gzip.open(path) if packed else path.open("rb") as file:
         header = file.read(4 + 4 * rank)
         shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, len(header), 4))
         if header[:4] != bytes((0, 0, 8, rank)) or len(header) < 4 + 4 * rank or 0 in shape:
@@ -75,10 +75,6 @@ def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
         held = "more" if len(content) > size else len(content)
         raise DataError(f"{path} promises {shape} bytes and holds {held}; fetch it again")
     return path, np.frombuffer(bytearray(content), np.uint8).reshape(shape)
-
-
-def _truncated(path: Path, error: BaseException) -> DataError:
-    return DataError(f"{path} is truncated or no gzip file ({error}); fetch it again")
 
 
 @dataclass(frozen=True)

@@ -151,14 +151,14 @@ class Aligner:
             for d, name in enumerate(term.labels)
             if name == root
         ]
-        return comparable([term.settled(self.groups, known) for term in marked], {HERE})
+        return closed([term.settled(self.groups, known) for term in marked], {HERE})
 
     def _by_pairs(self, root: str, known: Permutation) -> dict[str, torch.Tensor]:
         """The permutation of a group and its dependent groups, from the best alignment of each pair of units."""
         tree = self._tree(root)
         outside = {name: table for name, table in known.items() if name not in tree}
         settled = [term.settled(self.groups, outside) for term in self.terms if tree & set(term.labels)]
-        terms = [term.held() for term in comparable(settled, tree)]
+        terms = [term.held() for term in closed(settled, tree)]
         dependent = [self.groups[name] for name in self.groups if name in tree - {root}]
         inner = {group.name: replace(group, parents=group.parents[1:]) for group in dependent}
         size = self.groups[root].size
@@ -173,12 +173,9 @@ class Aligner:
         return {root: order} | {name: torch.stack([one[name] for one in chosen]) for name in inner}
 
 
-def comparable(terms: Sequence[Term], keep: Collection[str]) -> Sequence[Term]:
-    """The terms with no labels but those to keep; if these say too little, all terms, with other labels sorted."""
-    closed = [term for term in terms if all(label is None or label in keep for label in term.labels)]
-    if any(term.informed for term in closed):
-        return closed
-    return [term.unordered(keep) for term in terms]
+def closed(terms: Sequence[Term], keep: Collection[str]) -> Sequence[Term]:
+    """The terms with no labels but those to keep: the order of all other units is known."""
+    return [term for term in terms if all(label is None or label in keep for label in term.labels)]
 
 
 By = Literal["weights", "activations", "mixed"]

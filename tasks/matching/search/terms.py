@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -29,11 +29,6 @@ class WeightTerm:
 
     read: Callable[[], tuple[torch.Tensor, torch.Tensor]]
     labels: Labels
-
-    @property
-    def informed(self) -> bool:
-        """Whether each unit has more than a single number to compare: some dimension has no label."""
-        return None in self.labels
 
     def compared(self, metric: Metric) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """Inner products (target units, source units) for a term with a single label, and squared lengths.
@@ -62,22 +57,6 @@ class WeightTerm:
 
         return WeightTerm(read, tuple(None if label in permutation else label for label in self.labels))
 
-    def unordered(self, keep: Collection[str]) -> WeightTerm:
-        """The term with only the labels to keep.
-
-        Values along the other labels are sorted, as no order is known.
-        """
-        kept = [d for d, label in enumerate(self.labels) if label is None or label in keep]
-        others = [d for d in range(len(self.labels)) if d not in kept]
-        if not others:
-            return self
-
-        def read() -> tuple[torch.Tensor, torch.Tensor]:
-            target, source = (t.permute(*kept, *others).flatten(len(kept)).sort(-1).values for t in self.read())
-            return target, source
-
-        return WeightTerm(read, (*(self.labels[d] for d in kept), None))
-
     def at(self, group: str, target: int, source: int) -> WeightTerm:
         """The term for a single target unit and a single source unit of a group."""
         dim = self.labels.index(group)
@@ -100,7 +79,6 @@ class MomentTerm:
 
     moments: torch.Tensor
     labels: Labels
-    informed: bool = True
 
     def compared(self, metric: Metric) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """The moments themselves (target units, source units), and ones (units,), as these are normalised."""
@@ -125,15 +103,6 @@ class MomentTerm:
         """The term with the target's units permuted, by int64 (*sizes of parents, size) for each group."""
         dims = (*self.labels, *[None] * len(self.labels))
         return replace(self, moments=rearranged(self.moments, dims, groups, permutation))
-
-    def unordered(self, keep: Collection[str]) -> MomentTerm:
-        """The term summed over all labels except those to keep."""
-        count = len(self.labels)
-        gone = [d for d, label in enumerate(self.labels) if label not in keep]
-        if not gone:
-            return self
-        moments = self.moments.sum([*gone, *(count + d for d in gone)])
-        return MomentTerm(moments, tuple(label for label in self.labels if label in keep))
 
     def at(self, group: str, target: int, source: int) -> MomentTerm:
         """The term for a single target unit and a single source unit of a group."""

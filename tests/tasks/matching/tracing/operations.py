@@ -191,7 +191,13 @@ def _scaled(units: Tensor) -> Tensor:
     return units
 
 
+def _cast(units: Tensor) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return units.sin()
+
+
 # Layers
+case("in_autocast", [8], lambda m, x: m.out(_cast(m.a(x))))
 case("glu", [4], lambda m, x: f.glu(m.a(x), 1) @ m.w, w=(4, 5))
 case("group_norm", [4, 2], lambda m, x: m.out(f.group_norm(m.a(x), 4)))
 case("batch_norm_of_the_batch", [8], lambda m, x: m.out(f.batch_norm(m.a(x), None, None, training=True)))
