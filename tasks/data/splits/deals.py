@@ -188,7 +188,7 @@ class By(Deal):
     Raises `DataError` if the number of values is not that of the partitions.
     """
 
-    column: str
+    column: str = field()  # other deals have none by default
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
         values = np.unique(pool.columns[self.column])

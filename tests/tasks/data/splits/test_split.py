@@ -168,6 +168,8 @@ def test_too_few_examples_are_refused() -> None:
             "proportions:3,1,2",
             "split proportions:3,1,2 is for 3 partitions, and there are 2; give a number for each",
         ),
+        *((text, f"split '{text}' must be written by:COLUMN") for text in ("by", "by:")),
+        *((text, f"split '{text}' must be written largest:COLUMN") for text in ("largest", "largest:")),
         ("shards:", "split 'shards:' must be written shards:SHARDS"),
         ("shards:0", "split 'shards:0' must be written shards:SHARDS: Input should be greater than 0"),
         *((f"shards:{text}", "must be written shards:SHARDS: Input should be") for text in ("-2", "1.5", "two")),
