@@ -25,9 +25,9 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# A worker more than the cores of a small machine, since tests often wait for processes.
+# Two workers more than the cores of a small machine, since tests often wait for processes.
 unit: install
-	$(BIN)/pytest -n 3 --dist worksteal -m "not slow"
+	$(BIN)/pytest -n 4 --dist worksteal -m "not slow"
 
 test-slow: install
 	$(BIN)/pytest -m slow
