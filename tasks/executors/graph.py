@@ -38,13 +38,11 @@ from roundweave.tasks.executors.pool import (
 from roundweave.tasks.rounds.evidence.replaying import fold_again, replay_block, replay_round
 from roundweave.tasks.rounds.evidence.results import RoundResult
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.committing import (
-    Computed,
-    commit_round,
-    score_outcome,
-)
+from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block, map_and_persist, read_outcome
 from roundweave.tasks.rounds.steps import fold_results, reduce_apply
+
+T = TypeVar("T")
 
 FAN_IN = 16
 """How many blocks' results one task folds. More blocks get a tree of tasks, so that no worker has them all."""
@@ -128,8 +126,6 @@ def _called(job: Job, before: Sequence[Key]) -> tuple[Any, ...]:
     """The beginning of a map's task. If the plan maps blocks one by one, it waits for the map before it."""
     return (step_after, before[-1]) if job.one_by_one and before else (run_step,)
 
-
-T = TypeVar("T")
 
 RESUBMISSIONS = 2
 """How many times in a row lost work is submitted again before a run gives up."""

@@ -16,6 +16,8 @@ from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, Lost, Wa
 from roundweave.tasks.rounds.job import Attempt, Job
 from roundweave.tasks.rounds.timing import Stragglers, notify
 
+T = TypeVar("T")
+
 Key = tuple[str, str, int, Any]
 
 
@@ -250,9 +252,6 @@ def itself(value: Any) -> Any:
 
 async def _import_torch() -> None:
     """Does nothing: to find this function, a worker imports this module and torch, which takes a second or two."""
-
-
-T = TypeVar("T")
 
 
 def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
