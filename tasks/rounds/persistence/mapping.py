@@ -128,9 +128,9 @@ HELD: dict[tuple[str, int], Outcome] = {}
 
 
 def read_outcome(job: Job, round: int) -> Outcome:
-    """The outcome of a committed round, which this process has held for this call, or verified.
+    """The outcome of a committed round: what this process holds of it, else what is stored, verified.
 
-    It is recomputed if its state is not stored.
+    What is held is let go. An outcome whose state is not stored is recomputed.
     """
     return HELD.pop((job.attempt.token, round), None) or recomputed(job.work, job.attempt.open(), round)
 
