@@ -23,6 +23,8 @@ COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
     "plan": ("planning", "Have each way of training the run race for some seconds, and choose one."),
     "serve": ("serving", "Train a configuration on a schedule, until Ctrl-C."),
+    "worker": ("joining", "Work for a Dask cluster, and join it again whenever it was cut off."),
+    "certificates": ("joining", "Write an authority and keys, by which the machines of a cluster talk by TLS."),
     "deploy": ("serving", "Have a work pool of Prefect train a configuration on a schedule."),
     "resume": ("training", "Go on with a run after its last committed round, from what is kept in its store."),
     "replay": ("evidence", "Compute stored rounds again, and say whether they have the committed bits."),

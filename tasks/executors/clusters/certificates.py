@@ -1,0 +1,118 @@
+"""Certificates of an authority of one's own, by which a scheduler, its workers and its clients talk by TLS."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from distributed.security import Security
+
+from roundweave.storage.errors import UsageError
+
+AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
+"""The files of a partner's folder: the authority's certificate, the partner's own, and the partner's key."""
+
+AUTHORITY_KEY = "authority-key.pem"
+"""The file with the key that makes further certificates. It stays with whoever admits partners."""
+
+DAYS = 825
+"""How long certificates are valid."""
+
+PARTNER = re.compile(r"\w[\w.\-]{0,62}")
+"""Matches the name of a partner, which is that of a folder and stands in the certificate."""
+
+
+def write_certificates(folder: Path, partners: Iterable[str]) -> list[Path]:
+    """Write a folder with key and certificate for each partner; returns these folders.
+
+    The authority that signs them is made if the `folder` has none yet, so that partners may be added later. Keys
+    can be read by their owner alone. Raises `UsageError` for a name that no folder can have or that is taken.
+    """
+    own = {name: folder / name for name in dict.fromkeys(partners)}
+    for name, place in own.items():
+        if not PARTNER.fullmatch(name):
+            raise UsageError(f"{name!r} is no name of a partner; give letters, digits, dots and dashes")
+        if place.exists():
+            raise UsageError(f"{place} exists already; give the partner another name, or delete the folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    key, authority = _authority(folder)
+    for name, place in own.items():
+        place.mkdir()
+        own_key = ec.generate_private_key(ec.SECP256R1())
+        _write_key(place / KEY, own_key)
+        (place / CERTIFICATE).write_bytes(_pem(_certificate(name, own_key, authority.subject, key)))
+        (place / AUTHORITY).write_bytes(_pem(authority))
+    return list(own.values())
+
+
+def security_of(folder: Path) -> Security:
+    """Dask's settings for TLS with the files of a partner's folder; raises `UsageError` where one is missing."""
+    for name in (AUTHORITY, CERTIFICATE, KEY):
+        if not (folder / name).is_file():
+            raise UsageError(f"{folder} has no {name}; give a folder that `roundweave certificates` has written")
+    pairs = {
+        f"tls_{role}_{what}": str(folder / name)
+        for role in ("worker", "client")
+        for what, name in (("cert", CERTIFICATE), ("key", KEY))
+    }
+    return Security(tls_ca_file=str(folder / AUTHORITY), require_encryption=True, **pairs)
+
+
+def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """The key and the certificate of the folder's authority, made where there is none."""
+    files = folder / AUTHORITY_KEY, folder / AUTHORITY
+    if not any(file.exists() for file in files):
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Roundweave")])
+        _write_key(files[0], key)
+        files[1].write_bytes(_pem(_certificate("Roundweave", key, subject, key, authority=True)))
+    try:
+        loaded = serialization.load_pem_private_key(files[0].read_bytes(), password=None)
+        authority = x509.load_pem_x509_certificate(files[1].read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder} has no readable authority ({error}); give a new folder") from error
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey) or loaded.public_key() != authority.public_key():
+        raise UsageError(f"{files[0]} is not the key of {files[1]}; give a new folder")
+    return loaded, authority
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    authority: bool = False,
+) -> x509.Certificate:
+    """A certificate for the owner of a key, signed with the issuer's."""
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # clocks of partners differ
+        .not_valid_after(now + timedelta(days=DAYS))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    )
+    return builder.sign(issuer_key, hashes.SHA256())
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _write_key(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    """Write a key to a new file that its owner alone can read."""
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+        opened.write(key.private_bytes(serialization.Encoding.PEM, *form))
