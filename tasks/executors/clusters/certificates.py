@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -114,5 +113,5 @@ def _pem(certificate: x509.Certificate) -> bytes:
 def _write_key(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
     """Write a key to a new file that its owner alone can read."""
     form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-        opened.write(key.private_bytes(serialization.Encoding.PEM, *form))
+    file.touch(mode=0o600, exist_ok=False)
+    file.write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,12 +20,15 @@ from distributed import Nanny, WorkerPlugin, rpc
 from distributed.security import Security
 from distributed.versions import get_versions
 
-from roundweave.storage.errors import ClusterError
+from roundweave.storage.errors import ClusterError, UsageError
 from roundweave.tasks.executors.clusters.certificates import security_of
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
 
 SITE = "site-"
 """The prefix of the Dask resource by which a worker says its site, such as ``site-berlin``."""
+
+ADDRESS = re.compile(r"(tcp|tls)://[^/]+:[0-9]+/?")
+"""Matches the address of a scheduler."""
 
 LONGEST_PAUSE = 60.0
 """Pauses between two attempts to reach a scheduler grow from a second to so many."""
@@ -50,8 +54,8 @@ class Joining:
 
     `scheduler` is an address. `site` is the place whose data the worker can read, if it has one. `certificates` is
     the folder of its partner for ``tls://``. `host` is the address under which others reach it; by default that of
-    the interface that leads to the scheduler. The worker is ended where it uses more than `memory_limit`, a size such
-    as ``8GB`` or a fraction of this machine's memory. `say` is called with each line for the user.
+    the interface that leads to the scheduler. The worker is ended where it uses more than `memory_limit`, a size
+    such as ``8GB`` or a fraction of this machine's memory. `say` is called with each line for the user.
     """
 
     scheduler: str
@@ -64,6 +68,10 @@ class Joining:
 
     def __post_init__(self) -> None:
         security = Security() if self.certificates is None else security_of(self.certificates)
+        if self.scheduler.startswith("tls://") and security.get_connection_args("worker")["ssl_context"] is None:
+            raise UsageError(f"{self.scheduler} needs a key and certificates; give --certificates FOLDER")
+        if not ADDRESS.fullmatch(self.scheduler):
+            raise UsageError(f"{self.scheduler!r} is no address of a scheduler; give one such as tcp://head:8786")
         object.__setattr__(self, "security", security)
 
     def run(self) -> None:
@@ -97,8 +105,9 @@ class Joining:
         arguments = self.security.get_connection_args("worker")
         try:
             async with rpc(self.scheduler, timeout=ANSWER_SECONDS, connection_args=arguments) as scheduler:
-                versions: dict[str, Any] = await asyncio.wait_for(scheduler.versions(), ANSWER_SECONDS)
-                return versions["packages"]
+                answer = await asyncio.wait_for(scheduler.versions(), ANSWER_SECONDS)
+                packages: dict[str, Any] = answer["packages"]
+                return packages
         except (OSError, TimeoutError) as error:
             if not said:
                 self.say(f"no scheduler answers at {self.scheduler} ({error}); trying again until it does")
@@ -117,7 +126,7 @@ class Joining:
         )
         async with nanny:
             at = f"site {self.site}, " if self.site else ""
-            memory = f"{nanny.memory_manager.memory_limit / 1e9:,.1f} GB at most"
+            memory = f"{(nanny.memory_manager.memory_limit or 0) / 1e9:,.1f} GB at most"
             self.say(f"joined {self.scheduler} as {nanny.worker_address}: {at}one thread, {memory}")
             await nanny.finished()
 
