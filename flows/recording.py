@@ -69,6 +69,7 @@ def create_run(
         "data": asdict(description),
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
+        **({"fingerprints": work.fingerprints} if work.fingerprints else {}),
         **provenance(),
         **attributes,
     }
@@ -81,7 +82,7 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
     """What a run of some work stores; `memory` are the slots of its apply.
 
     Updates of neighbouring partitions share files, of which there are enough for so many `processes` that map. If
-    each update is written alone, as by a parameter server or by ranks that share a network, none share a file.
+    each update is written alone, as by a parameter server, by ranks that share a network, or of a site, none do.
     """
     algorithm = work.algorithm
     schema = Schema(
@@ -92,7 +93,7 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
         extras=algorithm.map.extras,
         matches=algorithm.reduce.matches,
     )
-    alone = algorithm.when.asynchronous or work.compute.ranks > 1
+    alone = algorithm.when.asynchronous or work.compute.ranks > 1 or work.partitions.sites
     return schema if alone else schema.sharded(processes)
 
 

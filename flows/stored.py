@@ -181,9 +181,8 @@ class Run(StoredRun):
             raise UsageError(f"{self.name} was made of networks, not of examples")
         recorded = Dealing.of(self.config)
         check_trust(self, self._root, trust, recorded, ("data",))
-        dealt = deal(recorded)
-        every = range(dealt.split.partitions if dealt.source.partitioned else 1)
-        check_examples(self, combine(list(map(dealt.describe, every))))
+        dealt, descriptions = deal(recorded).described_by(lambda function, numbers: list(map(function, numbers)))
+        check_examples(self, combine(descriptions, dealt.called))
         return dealt
 
     def network(self, trust: bool = False) -> nn.Module:

@@ -28,7 +28,7 @@ from roundweave.tasks.algorithms.when import Asynchronous, Order
 from roundweave.tasks.compute.compute import Fitting
 from roundweave.tasks.data.description import Description, check_numbered, combine
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.sources.table import find_source, keep_source
+from roundweave.tasks.data.sources.table import at_sites, find_source, keep_source
 from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.objective import LAYOUTS, ModelSpec, Objective
@@ -136,12 +136,12 @@ def _described(resolved: Resolved, gather: Callable[..., list[Any]], start: Star
     """Resolve what needs the examples; `gather` calls a function with numbers of partitions, where they lie."""
     config, algorithm, partitions = resolved.config, resolved.algorithm, resolved.partitions
     each = partitions.source.partitioned
-    descriptions = gather(partitions.described, range(partitions.split.partitions if each else 1))
+    partitions, descriptions = partitions.described_by(gather)
     failed = {number: found.unreadable for number, found in enumerate(descriptions) if found.unreadable}
     if failed and len(descriptions) - len(failed) < config.quorum:
         number, reason = next(iter(failed.items()))
-        raise DataError(f"partition {number}: {reason}; quorum needs {config.quorum} that can be read")
-    description = combine(descriptions)
+        raise DataError(f"{partitions.called(number)}: {reason}; quorum needs {config.quorum} that can be read")
+    description = combine(descriptions, partitions.called)
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
@@ -170,8 +170,10 @@ def deal(config: Dealing, dtype: str = "float32") -> Partitions:
     seed = config.seed if config.split_seed is None else config.split_seed
     split = Split(config.partitions, config.split, seed, config.resplit_every)
     source = find_source(config.data, config.target, split.deal.column, config.hash_data)
+    sites = config.site_of_each
+    source = at_sites(source, config.data, sites) if sites and not source.partitioned else source
     own, options = config.score_partitions or 0.0, config.partition_options or {}
-    how: dict[str, Any] = {"loading": config.loading, "own_held_out": own, "options": options}
+    how: dict[str, Any] = {"loading": config.loading, "own_held_out": own, "options": options, "sites": sites}
     return Partitions(source, split, dtype, config.held_out, **how)
 
 

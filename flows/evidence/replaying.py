@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -19,6 +18,7 @@ from roundweave.flows.config.base import EachOwn, NamedOrOwn
 from roundweave.flows.config.recorded import BUILT_IN, other_examples, recorded_config
 from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
 from roundweave.flows.config.train import Placement, TrainConfig
+from roundweave.flows.machines import Machine, machines
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import notify_progress
 from roundweave.flows.serving.ahead import started
@@ -30,7 +30,7 @@ from roundweave.storage.values.digests import differing
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
-from roundweave.tasks.numerics.fingerprints import Fingerprint, differing_numerics, fingerprint, versions
+from roundweave.tasks.numerics.fingerprints import differing_numerics, versions
 from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, difference_as_json
 from roundweave.tasks.rounds.job import Attempt, Job, Work, replay_windows
@@ -124,7 +124,8 @@ class OfRun(Placement):
     @property
     def moved(self) -> dict[str, Any]:
         """The fields of the recorded configuration that are others now."""
-        return {} if self.data is None else {"data": self.data}
+        here = {"sites": None} if isinstance(self.data, tuple) else {}  # each partition's data are named
+        return {} if self.data is None else {"data": self.data, **here}
 
 
 class ReplayConfig(OfRun):
@@ -163,7 +164,8 @@ def replay(config: ReplayConfig) -> Replay:
     recorded = recorded_config(stored, config.root, config.trust, config.moved)
     forget_examples()
     resolved = resolve_work(recorded)
-    with bar_of_rounds(len(rounds)), started(config) as executor:
+    executing = started(config, recorded.site_of_each, full_address(stored.address))
+    with bar_of_rounds(len(rounds)), executing as executor:
         replayed = _replayed(stored, rounds, resolved, executor)
     named = config.rounds != "all" and config.sample is None
     if replayed.lacking and (named or not replayed.replayed):
@@ -201,7 +203,7 @@ def _replayed(stored: StoredRun, rounds: Sequence[int], resolved: Resolved, exec
     """The results of the rounds, which are computed several at once."""
     work, description = work_of(resolved, executor)
     device = work.compute.device
-    key = _key_differences(stored, resolved.config, description, executor.each(partial(fingerprint, device)))
+    key = _key_differences(stored, resolved.config, description, machines(executor, work.partitions, device))
     # No lease and no writing: the token only tells this reader's tasks from those of others.
     attempt = Attempt(full_address(stored.address), secrets.token_hex(4), epoch=0, rounds=stored.rounds)
     job = Job(work, attempt)
@@ -227,7 +229,7 @@ def _other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list
 
 
 def _key_differences(
-    stored: StoredRun, config: TrainConfig, description: Description, fingerprints: Mapping[str, Fingerprint]
+    stored: StoredRun, config: TrainConfig, description: Description, machines: Sequence[Machine]
 ) -> dict[str, str]:
     """Descriptions of the parts of the key that differ from the recorded ones, by name.
 
@@ -237,7 +239,7 @@ def _key_differences(
     then, now = recorded.get("versions", {}), versions()
     changed = (f"{name} {now.get(name)} instead of {then.get(name)}" for name in differing(then, now))
     parts = {
-        "fingerprint": _other_machines(dict(recorded.get("fingerprint", {})), fingerprints),
+        "fingerprint": _other_machines(recorded, machines),
         "code": _other_code(config),
         "data": other_examples(recorded, description.digest, description.files),
         "versions": ", ".join(changed),
@@ -245,14 +247,16 @@ def _key_differences(
     return {name: what for name, what in parts.items() if what}
 
 
-def _other_machines(recorded: Fingerprint, present: Mapping[str, Fingerprint]) -> str:
+def _other_machines(attributes: Mapping[str, Any], present: Sequence[Machine]) -> str:
     """A text that names the places whose numerics fingerprint differs from the recorded one."""
-    if not recorded:
+    recorded, named = attributes.get("fingerprint"), attributes.get("fingerprints", {})
+    if not recorded and not named:
         return "none was recorded, for the run accepts unequal machines"
     places: dict[str, str] = {}
-    for place, one in present.items():
-        if differs := differing_numerics(recorded, one):
-            places.setdefault(differs, place)
+    for machine in present:
+        expected = named.get(machine.at, recorded)
+        if expected and (differs := differing_numerics(expected, machine.fingerprint)):
+            places.setdefault(differs, machine.where)
     return "; ".join(f"{place} has {differs}" for differs, place in places.items())
 
 

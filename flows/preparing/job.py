@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ from roundweave.flows.config.experiment import Dealing
 from roundweave.flows.config.recorded import check_same_experiment, other_examples
 from roundweave.flows.config.resolving import Resolved, work_of
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.machines import common_fingerprints, machines
 from roundweave.flows.recording import Needs, create_run
 from roundweave.flows.reporting.listening import begun, notice
 from roundweave.storage.errors import ExperimentDiffers, StoreError
@@ -33,13 +34,7 @@ from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.sizes import MOST_BYTES
 from roundweave.tasks.networks.start import Fork, Start
 from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator
-from roundweave.tasks.numerics.fingerprints import (
-    Fingerprint,
-    check_fingerprint,
-    check_source,
-    source_and_fingerprint,
-    source_digest,
-)
+from roundweave.tasks.numerics.fingerprints import check_fingerprint, source_digest
 from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, window_size
 
 COMPARED = 100
@@ -101,8 +96,9 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     config = resolved.config.model_copy(update={"device": _common_device(executor, resolved.config)})
     resolved = replace(resolved, config=config)
     work, description = work_of(resolved, executor)
-    processes = executor.each(partial(source_and_fingerprint, config.device))
-    work = replace(work, fingerprint=_common_fingerprint(processes, config.mixed_hardware), source=source_digest())
+    present = machines(executor, work.partitions, config.device)
+    common, own = common_fingerprints(present, config.mixed_hardware)
+    work = replace(work, fingerprint=common, fingerprints=own, source=source_digest())
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
@@ -111,7 +107,7 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
         needs = Needs.of(work)
         needs.check_disk(place_of(resolved.address), keep, config.rounds)
         needs.check_memory(executor)
-    _create_or_check(resolved, work, description, executor, len(processes))
+    _create_or_check(resolved, work, description, executor, len(present) - 1)
     begun.append(resolved.name)
     token, place = secrets.token_hex(4), place_of(resolved.address, config.fsync)
     with hold_lease(place, token, config.rounds) as lease:
@@ -146,19 +142,6 @@ def _common_device(executor: Executor, config: TrainConfig) -> str:
     return device
 
 
-def _common_fingerprint(processes: Mapping[str, tuple[str, Fingerprint]], mixed: bool) -> Fingerprint | None:
-    """The numerics fingerprint that all processes share, given with their sources; None for `mixed` hardware.
-
-    Raises `NumericsMismatch` if processes differ in it, or have another Roundweave than this process.
-    """
-    first = None if mixed else next(iter(processes.values()))[1]
-    for place, (source, other) in processes.items():
-        check_source(source_digest(), source, place)
-        if first is not None:
-            check_fingerprint(first, other, place)
-    return first
-
-
 def _create_or_check(
     resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int
 ) -> None:
@@ -176,8 +159,11 @@ def _create_or_check(
             run = StoredRun(resolved.address)
     if run is not resolved.run or resolved.description is None:
         check_same_experiment(run, resolved.config, description)
-    if work.fingerprint and run.attributes["fingerprint"]:
-        check_fingerprint(run.attributes["fingerprint"], work.fingerprint, "this machine")
+    recorded = run.attributes["fingerprint"]
+    if work.fingerprint and recorded:
+        check_fingerprint(recorded, work.fingerprint, "this machine")
+    for place, known in run.attributes.get("fingerprints", {}).items():
+        check_fingerprint(known, work.fingerprints.get(place, work.fingerprint or known), place)
 
 
 def _create(resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int) -> None:
@@ -194,7 +180,7 @@ def _create(resolved: Resolved, work: Work, description: Description, executor: 
         layout = work.objective.layout
         large = specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES
         if large:
-            executor.gather(create, range(1))
+            executor.gather(create, range(1), stored=True)
         if not large or not is_run(where):  # a worker without the disk may have made it on one of its own
             create(gather=executor.gather)
         return

@@ -59,7 +59,7 @@ def _train(config: TrainConfig) -> Run | State[None]:
             resolved = settled(config)
         except Skipped as skipped:
             return _skip(str(skipped))
-        with started(resolved.config) as executor:
+        with started(resolved.config, resolved.config.site_of_each) as executor:
             return train_rounds(resolved, executor)
 
 

@@ -106,6 +106,7 @@ class Attributes:
     data: DataRecord = field(default_factory=DataRecord)
     network: NetworkRecord | None = None
     fingerprint: dict[str, str] | None = None
+    fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     parent: ParentRecord | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,42 @@ class Reader:
         return [dict(self.files)] if self.files else []
 
 
+@dataclass(frozen=True, eq=False)
+class Renumbered(Reader):
+    """A part whose label n is number ``numbers[n]``, int64 (class,)."""
+
+    part: Reader
+    numbers: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,)."""
+        read = self.part.read(rows)
+        return Examples(read.inputs, self.numbers[read.targets])
+
+    @property
+    def targets(self) -> Tensors | None:
+        """All labels (example,), if they are known."""
+        known = self.part.targets
+        return known if known is None else self.numbers[known]
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """The groups of the part."""
+        return self.part.groups
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The files of the part."""
+        return self.part.files
+
+    def evidence(self) -> list[Any]:
+        """What the part shows, and the numbers."""
+        return [*self.part.evidence(), self.numbers.tolist()]
+
+
 @dataclass(frozen=True)
 class Dataset(Record):
     """All examples of a source, as they are stored.
@@ -118,6 +154,17 @@ class Dataset(Record):
             wide = torch.promote_types(torch.float32, kind)
             inputs = moved(inputs, lambda tensor: ((tensor.to(wide) / divisor) - mean) / deviation)
         return moved(Examples(inputs, batch.targets), lambda t: t.to(kind) if t.is_floating_point() else t)
+
+    def renumbered(self, names: tuple[str, ...]) -> Dataset:
+        """The same examples with labels (example,) in the order of these `names`, among which are their own."""
+        numbers = torch.tensor([names.index(name) for name in self.class_names])
+        parts = [
+            Examples(part.inputs, numbers[part.targets])
+            if isinstance(part, Examples)
+            else Renumbered(part, numbers)
+            for part in self.parts
+        ]
+        return replace(self, train=parts[0], held_out=parts[1] if parts[1:] else None, class_names=names)
 
     @property
     def parts(self) -> list[Examples | Reader]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +11,7 @@ import torch
 
 from roundweave.storage.errors import DataError
 from roundweave.storage.values.hashing import json_digest
-from roundweave.tasks.data.datasets import Dataset, Reader, targets_of
+from roundweave.tasks.data.datasets import Dataset, Reader, pixel_scaling, targets_of
 from roundweave.tasks.data.examples import Examples, Tensors, are_labels, tensors_by_name
 from roundweave.tasks.data.stored_files import FileReader
 
@@ -26,7 +26,8 @@ class Description:
     counted once; else it is empty. `files` has what shows that each file is the same which is read where it is
     used, by its name. Of `classes` the `target_classes` are labels, where sequences of tokens have tokens beside
     them. `distinct` is how many labels occur, of several partitions at most, or 0 if each example has
-    several or a data set tells its classes. `unreadable` is why the examples cannot be read, empty if they can.
+    several or a data set tells its classes. `kind` says what inputs are as they are stored: pixels, integers or
+    numbers; empty if that is not known. `unreadable` is why the examples cannot be read, empty if they can.
     """
 
     examples: int = 0
@@ -42,6 +43,7 @@ class Description:
     files: Mapping[str, str] = field(default_factory=dict)
     distinct: int = 0
     target_classes: int = 0
+    kind: str = ""
     unreadable: str = ""
 
     @classmethod
@@ -65,6 +67,7 @@ class Description:
             class_names=dataset.class_names,
             input_names=dataset.input_names,
             distinct=len(torch.cat(every).unique()) if alone else 0,
+            kind=_kind(dataset.train),
         )
 
 
@@ -120,6 +123,18 @@ def _shown(part: Reader) -> Examples | None:
     return None
 
 
+def _kind(part: Examples | Reader) -> str:
+    """What inputs are as they are stored, on which their scaling depends; empty if that is not known."""
+    known = part if isinstance(part, Examples) else _shown(part)
+    if known is None or pixel_scaling(known.inputs):
+        return "pixels" if known else ""
+    tensors = tensors_by_name(known).items()
+    kinds = (
+        "numbers" if tensor.is_floating_point() else "integers" for name, tensor in tensors if name != "targets"
+    )
+    return ", ".join(kinds)
+
+
 def _tokens(part: Examples | Reader) -> int:
     """How many tokens there may be in inputs that are sequences like the targets; 0 if they are none."""
     targets = targets_of(part)
@@ -134,19 +149,30 @@ def _shape(tensors: Tensors) -> tuple[int, ...]:
     return tuple(tensors.shape[1:]) if isinstance(tensors, torch.Tensor) else ()
 
 
-def combine(descriptions: Sequence[Description]) -> Description:
+def agreed_classes(descriptions: Sequence[Description]) -> tuple[str, ...]:
+    """The names of all labels, sorted, if one an example, and partitions name other ones; else empty."""
+    named = [each.class_names for each in descriptions if not each.unreadable]
+    if len({*named}) == 1 or not all(named) or any(each.targets for each in descriptions):
+        return ()
+    return tuple(sorted({name for names in named for name in names}))
+
+
+def combine(descriptions: Sequence[Description], called: Callable[[int], str]) -> Description:
     """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together.
 
-    Of partitions that cannot be read nothing is known but that, by their empty digests.
+    `called` gives what a partition is called. Of those that cannot be read nothing is known but that, by their
+    empty digests.
     """
-    known = {number: each for number, each in enumerate(descriptions) if not each.unreadable}
+    known = {called(number): each for number, each in enumerate(descriptions) if not each.unreadable}
     one, first = next(iter(known.items()))
-    for number, other in known.items():
+    for name, other in known.items():
         if (other.inputs, other.targets, other.labels) != (first.inputs, first.targets, first.labels):
             raise DataError(
-                f"partition {number} has inputs {other.inputs} and targets {other.targets}, "
-                f"partition {one} has {first.inputs} and {first.targets}"
+                f"{name} has inputs {other.inputs} and targets {other.targets}, "
+                f"{one} has {first.inputs} and {first.targets}"
             )
+        if other.kind and first.kind and other.kind != first.kind:
+            raise DataError(f"{name} has inputs that are {other.kind}, {one} has {first.kind}; make them alike")
     every = known.values()
     shared = first.shared if len({d.shared for d in every}) == 1 else ""
     return replace(
@@ -156,22 +182,22 @@ def combine(descriptions: Sequence[Description]) -> Description:
         classes=max(d.classes for d in every),
         target_classes=max(d.target_classes for d in every),
         distinct=sum(d.distinct for d in every) if all(d.distinct for d in every) else 0,
-        class_names=_names({number: d.class_names for number, d in known.items()}, "class"),
-        input_names=_names({number: d.input_names for number, d in known.items()}, "column"),
+        class_names=_names({name: d.class_names for name, d in known.items()}, "class"),
+        input_names=_names({name: d.input_names for name, d in known.items()}, "column"),
         files={name: shown for d in every for name, shown in d.files.items()},
         digest=json_digest([d.digest for d in descriptions]),
         shared=shared,
     )
 
 
-def _names(named: Mapping[int, tuple[str, ...]], what: str) -> tuple[str, ...]:
+def _names(named: Mapping[str, tuple[str, ...]], what: str) -> tuple[str, ...]:
     """The names that all partitions have, some perhaps without the last ones; raises `DataError` for others."""
     best, longest = max(named.items(), key=lambda each: len(each[1]))
-    for number, names in named.items():
+    for one, names in named.items():
         for place, (name, other) in enumerate(zip(names, longest, strict=False)):
             if name != other:
                 raise DataError(
-                    f"partition {number} has {name!r} as {what} {place}, where partition {best} "
+                    f"{one} has {name!r} as {what} {place}, where {best} "
                     f"has {other!r}; give all partitions the same, in the same order"
                 )
     return longest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from roundweave.storage.errors import DataError, FileMissing, UsageError, nearest
 from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
-from roundweave.tasks.data.description import Description, check_distinct
+from roundweave.tasks.data.description import Description, agreed_classes, check_distinct
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
 from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
 from roundweave.tasks.data.reading import (
@@ -49,6 +49,7 @@ class Partitions:
         own_held_out: The share of its examples that each partition holds out for a score of its own.
         options: Options of partitions' own, by the partition's name or number, which `partition()` gives.
         seed: Draws the cohorts.
+        sites: The site of each partition, where its examples stay; empty if they may be anywhere.
 
     Example:
         >>> partitions = rw.Partitions(rw.find_source("digits"), rw.Split(4))
@@ -66,6 +67,7 @@ class Partitions:
     own_held_out: float = 0.0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seed: int = 0
+    sites: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # A source that loads each partition on its own is not split, so asking for a special split is an error.
@@ -265,12 +267,32 @@ class Partitions:
         """What `describe` gives; of one of several partitions that cannot be read, only why it is `unreadable`."""
         try:
             return self.describe(partition)
-        except FileMissing:
-            raise
+        except FileMissing as error:
+            raise FileMissing(f"{self.called(partition)}: {error}" if self.sites else str(error)) from error
         except DataError as error:
             if not self.source.partitioned:
                 raise
             return Description(unreadable=str(error))
+
+    def described_by(self, gather: Callable[..., list[Description]]) -> tuple[Partitions, list[Description]]:
+        """These partitions with labels numbered alike, and the description of each, or the one of all.
+
+        `gather` calls a function with numbers of partitions, where their examples lie.
+        """
+        numbers = range(self.split.partitions if self.source.partitioned else 1)
+        descriptions = gather(self.described, numbers)
+        if not (isinstance(self.source, Each) and (classes := agreed_classes(descriptions))):
+            return self, descriptions
+        alike = replace(self, source=replace(self.source, classes=classes))
+        return alike, gather(alike.described, numbers)
+
+    def called(self, partition: int) -> str:
+        """What messages call a partition."""
+        return f"partition {partition}" + (f" at {self.site(partition)}" if self.sites else "")
+
+    def site(self, partition: int) -> str:
+        """What messages and records call the site of a partition; empty if there is none."""
+        return f"site {self.sites[partition]}" if self.sites else ""
 
     def describe(self, partition: int) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once.
@@ -336,7 +358,8 @@ def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[li
 def _known_options(partitions: Partitions) -> tuple[Sequence[str], Mapping[int, Mapping[str, Any]]]:
     """The names of the partitions, empty if they have none, and the options of those that have some."""
     split, source = partitions.split, partitions.source
-    names = source.names if isinstance(source, Each) else ()
+    names = source.names if isinstance(source, Each) else partitions.sites
+    names = names if len({*names}) == len(names) else ()
     if split.deal.column:
         dataset = opened(source, None, partitions.loading.bound)
         rows = split.taking_part(Pool(np.arange(len(dataset.train)), columns=dataset.columns))

@@ -6,7 +6,7 @@ import math
 import multiprocessing
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
@@ -76,7 +76,9 @@ class Setting:
     `wait_for_workers` seconds for a first worker. The user is notified of each map that takes more than
     `worker_timeout` seconds and much longer than the others, and of each worker that is given up, as it sent no
     heartbeat for so long. With `plain_ranks` the ranks may exchange unencrypted data on a cluster whose
-    Dask is encrypted. With ``auto``, the first rounds are expected to take `round_seconds`.
+    Dask is encrypted. With ``auto``, the first rounds are expected to take `round_seconds`. `store` is the address
+    of the runs' folder, or of a run that is only read; workers that do not reach it hand on what is to be stored,
+    and if it is empty all do. `sites` has the site of each partition, where its examples stay.
     """
 
     scheduler: str | None = None
@@ -86,6 +88,8 @@ class Setting:
     wait_for_workers: float = 600.0
     plain_ranks: bool = False
     round_seconds: float = math.inf
+    store: str = ""
+    sites: tuple[str, ...] = ()
 
 
 DEFAULTS = Setting()
@@ -103,8 +107,11 @@ class Executor(Protocol):
         """Call a function in each process where maps run, all at once; the results by process, in block order."""
         ...
 
-    def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
-        """Call a function with each partition's number where maps run; the results in order of partitions."""
+    def gather(self, function: Callable[[int], T], numbers: Iterable[int], stored: bool = False) -> list[T]:
+        """Call a function with each partition's number where it is mapped; the results in order of the numbers.
+
+        If `stored`, numbers are of anything else, and the function is called where the store is reached.
+        """
         ...
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:

@@ -7,20 +7,21 @@ need nothing but the store, and run all at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
 import dask
-from distributed import Client, Future
+from distributed import Client, Future, LocalCluster
 
 from roundweave.storage.errors import ClusterError, StoreError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.log import CommitLog
 from roundweave.tasks.executors.base import DEFAULTS, Setting
 from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.clusters.joining import SITE
 from roundweave.tasks.executors.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
 from roundweave.tasks.executors.parameter_server.on_dask import DaskServer
 from roundweave.tasks.executors.pool import (
@@ -35,9 +36,24 @@ from roundweave.tasks.executors.pool import (
     step_after,
     step_aside,
 )
-from roundweave.tasks.rounds.evidence.replaying import fold_again, replay_block, replay_round
+from roundweave.tasks.rounds.evidence.replaying import (
+    compare_block,
+    fold_again,
+    map_inputs,
+    read_inputs,
+    replay_block,
+    replay_round,
+)
 from roundweave.tasks.rounds.evidence.results import RoundResult
 from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.apart import (
+    map_apart,
+    persist_apart,
+    read_carries,
+    read_own,
+    score_apart,
+    state_to_map,
+)
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block, map_and_persist, read_outcome
 from roundweave.tasks.rounds.steps import fold_results, reduce_apply
@@ -76,20 +92,72 @@ class RoundTasks:
         """
         graph: dict[Key, Any] = {}
         after = self.pool.key(job, "reduce", round)
-        mapped: list[Key] = []
-        scored: list[Key] = []
-        for block, examples in enumerate(self.pool.data(job, round, load_and_persist)):
-            called = _called(job, mapped)
-            mapped.append(self.pool.key(job, "map", round, block))
-            graph[mapped[-1]] = (*called, map_and_persist, shared, before, examples, block, elsewhere)
-            if job.attempt.scored(round):
-                scored.append(self.pool.key(job, "score", round, block))
-                graph[scored[-1]] = (run_step, score_outcome, shared, after, examples)
+        data = self.pool.data(job, round, load_and_persist)
+        mapped = self.mapped(graph, job, shared, round, before, data)
+        scored = self._scored(graph, job, shared, round, after, data) if job.attempt.scored(round) else []
         folded = self._folded(graph, job, (run_pure, fold_results, shared), mapped)
         graph[after] = (run_pure, reduce_apply, shared, before, folded)
         commit = (step_aside, commit_round, shared, (Computed, after, scored), previous, closing)
         graph[self.pool.key(job, "commit", round)] = commit
         return graph
+
+    def mapped(
+        self,
+        graph: dict[Key, Any],
+        job: Job,
+        shared: Future[Any],
+        round: int,
+        before: Key,
+        data: list[Future[Any]],
+    ) -> list[Key]:
+        """The keys of the blocks' results of a round, whose tasks are added to the graph."""
+        maps = [self.pool.key(job, "map", round, block) for block in range(len(data))]
+        if not self.pool.apart:
+            for block, examples in enumerate(data):
+                called = _called(job, maps[:block])
+                graph[maps[block]] = (*called, map_and_persist, shared, before, examples, block, elsewhere)
+            return maps
+        persisted = [self.pool.key(job, "persist", round, block) for block in range(len(data))]
+        needs_carry = bool(job.work.algorithm.map.carry or job.work.topology)
+        for block, examples in enumerate(data):
+            called, carry = _called(job, maps[:block]), self.pool.key(job, "carry", round, block)
+            if needs_carry:
+                graph[carry] = (run_step, read_carries, shared, before, block)
+            given = (*self._sent(graph, job, shared, before, round - 1, block), carry if needs_carry else None)
+            graph[maps[block]] = (*called, map_apart, shared, *given, examples)
+            graph[persisted[block]] = (run_step, persist_apart, shared, round, maps[block], block)
+        return persisted
+
+    def _scored(
+        self, graph: dict[Key, Any], job: Job, shared: Future[Any], round: int, after: Key, data: list[Future[Any]]
+    ) -> list[Key]:
+        """The keys of the blocks' scores of a round, whose tasks are added to the graph."""
+        scores = [self.pool.key(job, "score", round, block) for block in range(len(data))]
+        for block, examples in enumerate(data):
+            if not self.pool.apart:
+                graph[scores[block]] = (run_step, score_outcome, shared, after, examples)
+                continue
+            own = self.pool.key(job, "own", round, block)
+            graph[own] = (run_step, read_own, shared, after, block)
+            given = (*self._sent(graph, job, shared, after, round, block), own)
+            graph[scores[block]] = (run_step, score_apart, shared, *given, examples)
+        return scores
+
+    def _sent(
+        self, graph: dict[Key, Any], job: Job, shared: Future[Any], outcome: Key, round: int, block: int
+    ) -> tuple[Any, Any]:
+        """The state of a round as a map of a block needs it, and the frozen parameters; each site gets them once.
+
+        The tasks are added to the graph.
+        """
+        sent, site = self.pool.key(job, "send", round), self.pool.site_of(job, round, block)
+        graph[sent] = (run_step, state_to_map, shared, outcome)
+        frozen: Any = self.pool.frozen(job, site) if job.work.objective.layout.frozen else {}
+        if not site:
+            return sent, frozen
+        there = self.pool.key(job, "state", round, site)
+        graph[there] = (run_step, itself, sent)
+        return there, frozen
 
     def of_replays(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
         """The tasks of replayed rounds: maps, folds, and the result of each round."""
@@ -99,8 +167,15 @@ class RoundTasks:
             mapped: list[Key] = []
             for block, examples in enumerate(self.pool.data(job, round, load_block)):
                 called = _called(job, mapped)
-                mapped.append(self.pool.key(job, "map", round, block))
-                graph[mapped[-1]] = (*called, replay_block, shared, round, examples, block)
+                key = self.pool.key(job, "map", round, block)
+                graph[key] = (*called, replay_block, shared, round, examples, block)
+                if self.pool.apart:
+                    inputs, compared = (self.pool.key(job, kind, round, block) for kind in ("inputs", "compare"))
+                    graph[inputs] = (run_step, read_inputs, shared, round, block)
+                    graph[key] = (*called, map_inputs, shared, round, inputs, examples)
+                    graph[compared] = (run_step, compare_block, shared, round, key, block)
+                    key = compared
+                mapped.append(key)
             folded = self._folded(graph, job, (run_step, fold_again, shared), mapped)
             graph[self.pool.key(job, "result", round)] = (run_step, replay_round, shared, round, folded)
         return graph
@@ -141,7 +216,7 @@ class GraphExecutor:
     def __init__(self, client: Client, setting: Setting = DEFAULTS, fan_in: int = FAN_IN) -> None:
         self.client = client
         self.setting = setting
-        self.pool = WorkerPool(client, setting.worker_timeout)
+        self.pool = WorkerPool(client, setting)
         self.tasks = RoundTasks(self.pool, fan_in)
         self._server: DaskServer | None = None
 
@@ -149,9 +224,16 @@ class GraphExecutor:
     @contextmanager
     def opened(cls, setting: Setting) -> Iterator[Self]:
         """A context with an executor on a cluster, which is started if none is named. Raises `ClusterError`."""
-        cluster = connect(setting.scheduler, setting.workers, setting.private, setting.wait_for_workers)
+        sites = {f"{SITE}{site}" for site in setting.sites}
+        cluster = connect(setting.scheduler, setting.workers, setting.private, setting.wait_for_workers, sites)
         with cluster as client:
-            yield cls(client, setting)
+            if isinstance(client.cluster, LocalCluster) and not setting.sites:
+                setting = replace(setting, store="")  # its workers see what this process sees
+            executor = cls(client, setting)
+            try:
+                yield executor
+            finally:
+                executor.pool.end()
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """Call a function on each worker that is there now; the results by the worker's address.
@@ -172,15 +254,23 @@ class GraphExecutor:
         ]
         return dict(zip(workers, map(self._result, futures), strict=True))
 
-    def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
-        """Call a function with each partition's number on the workers; the results in order of partitions."""
-        return self._prepared(partial(self._ask_of_each, function, partitions))
+    def gather(self, function: Callable[[int], T], numbers: Iterable[int], stored: bool = False) -> list[T]:
+        """Call a function with each partition's number on the workers; the results in order of partitions.
 
-    def _ask_of_each(self, function: Callable[[int], T], partitions: range) -> list[T]:
+        If `stored`, numbers are of anything else, and the function is called where the store is reached.
+        """
+        return self._prepared(partial(self._ask_of_each, function, tuple(numbers), "gather" if stored else "data"))
+
+    def _ask_of_each(self, function: Callable[[int], T], numbers: Sequence[int], kind: str) -> list[T]:
         # It is sent once, as it may hold a network; Dask warns of that, and would send it with each number.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
             shared = self.client.submit(itself, function, pure=False)
-        futures = self.client.map(run_step, [shared] * len(partitions), partitions, pure=False)
+        usable_workers(self.client)  # waits for those of sites
+        needs = [self.pool.needs(kind, number) for number in numbers]
+        futures = [
+            self.client.submit(run_step, shared, number, pure=False, resources=need or None)
+            for number, need in zip(numbers, needs, strict=True)
+        ]
         return list(map(self._result, futures))
 
     def _result(self, future: Future[Any]) -> Any:
@@ -261,7 +351,7 @@ class GraphExecutor:
             except LostWork as error:
                 self.pool.look(job)
                 if isinstance(error.__cause__, StoreError):
-                    self.pool.leave_out_blind(job, error.__cause__)
+                    self.pool.ask_again(error.__cause__)
                     self.end()
                 else:
                     losses = max(losses + 1, max(self.pool.deaths.values(), default=0) if by_deaths else 0)
@@ -290,10 +380,9 @@ class GraphExecutor:
         job = self.pool.spread(job, one_by_one=losses > 0)
         rounds = rounds[:1] if losses else rounds
         self.pool.deaths.clear()
-        graph, homes = tasks(job, rounds), self.pool.homes(job.blocks)
-        places = {key: homes[key[3]] for key in graph if key[0] in PLACED}
+        graph = tasks(job, rounds)
         last = [self.pool.key(job, kind, round) for round in rounds]
-        futures = self.pool.submit(graph, last, places, lambda key: 0 if key[0] in PLACED else 1)
+        futures = self.pool.submit(job, graph, last, lambda key: 0 if key[0] in PLACED else 1)
         for round, future in zip(rounds, futures, strict=True):
             done = partial(log.has, round) if log else bool
             finished(self.client, future, unless=done, look=partial(self.pool.look, job))

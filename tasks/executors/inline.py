@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -47,9 +47,9 @@ class InlineExecutor:
         """Call a function in this process, which is the only one."""
         return {"this process": function()}
 
-    def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
-        """Call a function with each partition's number."""
-        return [function(partition) for partition in partitions]
+    def gather(self, function: Callable[[int], T], numbers: Iterable[int], stored: bool = False) -> list[T]:
+        """Call a function with each number."""
+        return [function(number) for number in numbers]
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run the rounds from `first` to `last`, and yield each commit as it is made.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,8 +13,20 @@ from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future, get_worker, secede, worker_client
 
 from roundweave.storage.errors import ClusterError, RoundweaveError, StoreError, listed, show_whole
-from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, Lost, Watch, report_timing, usable_workers
-from roundweave.tasks.rounds.job import Attempt, Job
+from roundweave.tasks.executors.base import Setting
+from roundweave.tasks.executors.clusters.joining import SITE
+from roundweave.tasks.executors.clusters.reaching import MANY, Mark, StoringProcess, offer
+from roundweave.tasks.executors.clusters.workers import (
+    ANSWER_SECONDS,
+    Lost,
+    Watch,
+    offers,
+    report_timing,
+    usable_workers,
+)
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.apart import read_frozen
+from roundweave.tasks.rounds.persistence.mapping import load_block, persist_split
 from roundweave.tasks.rounds.timing import Stragglers, notify
 
 T = TypeVar("T")
@@ -52,6 +65,12 @@ PUSHES = ("push", "pushes")
 PLACED = ("data", "map", "score", *PUSHES)
 """Kinds of tasks that prefer the worker that holds their examples. All other kinds are small, and go first."""
 
+AT_SITES = (*PLACED, "state", "frozen")
+"""Kinds of tasks that run at the site of their partition, or where maps run. All other kinds may use the store."""
+
+MAPS = "roundweave-maps"
+"""The resource of all workers but a process that only stores."""
+
 
 STARVED = 3
 """How many workers may run out of memory one after the other, with nothing done between, before a run gives up."""
@@ -62,55 +81,109 @@ class WorkerPool:
 
     `deaths` counts by partition how many workers died that had its work alone; one that had more, of which it
     began one, makes each of them a suspect, with a count of 1. `out_of_memory` counts workers that ran out of
-    memory since something was done. `blind` are workers that do not see the run's store, and are not used.
+    memory since something was done. With `apart`, updates are not stored by the workers that map them, but handed
+    to those that reach the store: as partitions have sites, or as some worker does not reach it.
     """
 
-    def __init__(self, client: Client, worker_timeout: float) -> None:
+    def __init__(self, client: Client, setting: Setting) -> None:
         self.client = client
+        self.sites = setting.sites
         self.workers: list[str] = []
-        self.blind: set[str] = set()
+        self.apart = bool(self.sites)
         self.deaths: Counter[int] = Counter()
         self.out_of_memory = 0
-        self._watch = Watch(client, worker_timeout)
-        self._stragglers = Stragglers(worker_timeout)
+        self._mark = Mark.at(setting.store) if setting.store else None
+        self._unreached: dict[str, str] = {}
+        self._storing: StoringProcess | None = None
+        self._watch = Watch(client, setting.worker_timeout)
+        self._stragglers = Stragglers(setting.worker_timeout)
         self._paused: set[str] = set()
+        self._seen: set[str] = set()
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
         with suppress(TimeoutError):  # a worker that does not answer will be given up
             client.run(_import_torch, wait=False, on_error="ignore", callback_timeout=ANSWER_SECONDS)
+        self._ask(usable_workers(client))
 
     def spread(self, job: Job, one_by_one: bool = False, ranks: int = 1) -> Job:
         """The job for the workers that are there now: a block for each `ranks` of them, but none is empty.
 
         If workers came or went since the last call, their data is forgotten and will be loaded again. With
-        `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other.
+        `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other. With sites each
+        partition is one.
         """
-        workers = usable_workers(self.client, self.blind)
+        workers = usable_workers(self.client)
         if workers != self.workers:
             self.forget()
+            self._ask(workers)
             self.workers = workers
         most = min(job.work.partitions.taking_part, len(job.plan.shards))
-        blocks = most if one_by_one else min(most, max(1, len(workers) // ranks))
+        blocks = most if one_by_one or self.sites else min(most, max(1, len(workers) // ranks))
         return replace(job, blocks=blocks, one_by_one=one_by_one)
 
-    @property
-    def only(self) -> list[str]:
-        """The workers that alone are given tasks; empty if all workers see the store."""
-        return self.workers if self.blind else []
+    def _ask(self, workers: Sequence[str]) -> None:
+        """Ask workers whether they reach the store, unless that is known, and have all offer what they can."""
+        self._unreached = {worker: why for worker, why in self._unreached.items() if worker in workers}
+        new = [worker for worker in workers if worker not in self._unreached]
+        if self._mark is None:
+            return
+        answers = self.client.run(self._mark.unreached, workers=new, on_error="ignore") if new else {}
+        self._unreached |= answers
+        for worker, why in answers.items():
+            if why:
+                notify(f"worker {worker} does not reach the store ({why.partition(';')[0]}): others store for it")
+        if not self.apart and any(answers.values()):
+            self.apart, new = True, list(workers)
+        if not self.apart:
+            return
+        for worker in new:
+            reached = {} if self._unreached.get(worker, "gone") else {self._mark.resource: MANY}
+            self.client.run(offer, {MAPS: MANY} | reached, workers=[worker], on_error="ignore")
+        if self._storing is None and self._unreached and all(self._unreached.values()):
+            notify("no worker reaches the store: a process of this machine stores for them")
+            self._storing = StoringProcess(self.client, self._mark.resource)
+            self._storing.check_reached(list(self._unreached))
 
-    def leave_out_blind(self, job: Job | None, error: StoreError) -> None:
-        """Leave out the workers that cannot read or write the store, and notify of each.
-
-        Raises the `error` of a step if all can, or if none can.
-        """
-        here = usable_workers(self.client, self.blind)
-        answers = job and self.client.run(reach, job.attempt, workers=here, on_error="return")
-        blind = {worker: why for worker, why in (answers or {}).items() if isinstance(why, StoreError)}
-        self.blind |= blind.keys()
-        if not blind or self.blind.issuperset([*here, *self.workers]):
+    def ask_again(self, error: StoreError) -> None:
+        """Ask all workers again whether they reach the store, as a step failed there; raises its error if all do."""
+        before, self._unreached = self._unreached, {}
+        self._ask(usable_workers(self.client))
+        if not any(why and not before.get(worker) for worker, why in self._unreached.items()):
             raise error
-        for worker, why in blind.items():
-            notify(f"worker {worker} is not used: {str(why).partition(';')[0]}")
+
+    def end(self) -> None:
+        """End the process that stores for workers, if there is one."""
+        if self._storing is not None:
+            self._storing.end()
+            self._storing = None
+
+    @property
+    def again(self) -> Callable[[Callable[[], Any]], Any]:
+        """What runs a map once more that raised: another worker, unless the examples stay where they are."""
+        return operator.call if self.apart else elsewhere
+
+    def site_of(self, job: Job, round: int, block: int) -> str:
+        """The site of a block of a round, whose examples are one partition's; empty if there are no sites."""
+        return self.sites[job.plan_of(round).members(block)[0]] if self.sites else ""
+
+    def frozen(self, job: Job, site: str) -> Future[Any]:
+        """A future of the frozen parameters, which are sent to a site, or to where maps run, once."""
+        read = self._hold(job, self.key(job, "frozen-read", 0), read_frozen, self.shared(job))
+        return self._hold(job, self.key(job, "frozen", 0, site), itself, read)
+
+    def needs(self, kind: str, partition: int) -> dict[str, float]:
+        """The Dask resources that a task of this kind needs for a partition; none where any worker can do it."""
+        if not self.apart:
+            return {}
+        if kind not in AT_SITES:
+            return {self._mark.resource: 1} if self._mark else {}
+        return {f"{SITE}{self.sites[partition]}" if self.sites else MAPS: 1}
+
+    def _needs_of(self, job: Job, key: Key) -> dict[str, float]:
+        task = Task(*key)
+        if isinstance(task.block, str) and task.block:
+            return {f"{SITE}{task.block}": 1}
+        return self.needs(task.kind, task.partitions(job)[0] if self.sites and task.kind in PLACED else 0)
 
     def forget(self) -> None:
         """Use new keys from now on, and hold no data. Futures are dropped: cancelling them would disconnect."""
@@ -122,13 +195,13 @@ class WorkerPool:
         """The address of the worker that each block prefers."""
         return [self.workers[block % len(self.workers)] for block in range(blocks)]
 
-    def key(self, job: Job, kind: str, round: int, block: int | tuple[int, ...] = 0) -> Key:
+    def key(self, job: Job, kind: str, round: int, block: int | str | tuple[int, ...] = 0) -> Key:
         """The key of a task, which differs from all keys before the last `forget`."""
         return kind, f"{job.attempt.token}-{self._spread}-{job.blocks}", round, block
 
     def shared(self, job: Job) -> Future[Any]:
         """A future of the job, which is sent to the cluster once."""
-        return self._hold(self.key(job, f"job-{job.attempt.executor}", 0), itself, job)
+        return self._hold(job, self.key(job, f"job-{job.attempt.executor}", 0), itself, job)
 
     def data(self, job: Job, round: int, load: Callable[..., Any]) -> list[Future[Any]]:
         """Futures of each block's examples in a round, made by `load(job, round, block)`.
@@ -136,49 +209,47 @@ class WorkerPool:
         Workers hold the examples of the present split, or cohort, and of the one before.
         """
         shared, number = self.shared(job), job.draw(round)
+        if self.apart and load is not load_block:
+            load = load_block
+            self._hold(job, self.key(job, "split", number), persist_split, shared, round)
         keys = [self.key(job, "data", number, block) for block in range(job.blocks)]
         self._held = {
             key: future
             for key, future in self._held.items()
             if (task := Task(*key)).spread == Task(*keys[0]).spread
-            and (task.kind != "data" or task.round >= number - 1)
+            and (task.kind not in ("data", "split") or task.round >= number - 1)
         }
-        return [self._hold(key, load, shared, round, block) for block, key in enumerate(keys)]
+        return [self._hold(job, key, load, shared, round, block) for block, key in enumerate(keys)]
 
-    def _hold(self, key: Key, function: Any, *arguments: Any) -> Future[Any]:
+    def _hold(self, job: Job, key: Key, function: Any, *arguments: Any) -> Future[Any]:
         """The future of a call, which is kept beyond its window of rounds and made only once for a key."""
         if key not in self._held:
-            home = self.homes(Task(*key).block + 1)[-1]
-            self._held[key] = self.submit_one(key, home, run_step, function, *arguments)
+            home = "" if self.apart else self.homes(Task(*key).block + 1)[-1]
+            self._held[key] = self.submit_one(job, key, home, run_step, function, *arguments)
         return self._held[key]
 
     def submit_one(
-        self, key: Key, place: str, function: Callable[..., Any], *arguments: Any, priority: int = 0
+        self, job: Job, key: Key, place: str, function: Callable[..., Any], *arguments: Any, priority: int = 0
     ) -> Future[Any]:
         """Submit a task that prefers the worker at a place. Futures, also in lists, stand for their values."""
-        return self.client.submit(
-            function,
-            *arguments,
-            key=key,
-            workers=self.only or [place],
-            allow_other_workers=not self.only,
-            priority=priority,
-        )
+        where: dict[str, Any] = {"workers": [place], "allow_other_workers": True}
+        if self.apart:  # Dask loses a task that has both
+            where = {"resources": self._needs_of(job, key)}
+        return self.client.submit(function, *arguments, key=key, priority=priority, **where)
 
     def submit(
-        self, graph: Mapping[Key, Any], keys: list[Key], places: Mapping[Key, str], priority: Callable[[Key], int]
+        self, job: Job, graph: Mapping[Key, Any], keys: list[Key], priority: Callable[[Key], int]
     ) -> list[Future[Any]]:
-        """Submit a graph, and return the futures of some of its tasks.
-
-        `places` has the worker that a task prefers. Tasks of a higher `priority` go first.
-        """
-        only = self.only
-        with annotate(
-            # Dask sends these functions to the scheduler, which cannot import this package: they must not use it.
-            workers=lambda key: only or ([places[key]] if key in places else []),
-            allow_other_workers=not only,
-            priority=priority,
-        ):
+        """Submit a graph, and return the futures of some of its tasks. Those of a higher `priority` go first."""
+        # Dask sends these functions to the scheduler, which cannot import this package: they must not use it.
+        if self.apart:
+            needs = {key: self._needs_of(job, key) for key in graph}
+            where: dict[str, Any] = {"resources": needs.get}
+        else:
+            homes = self.homes(job.blocks)
+            places = {key: [homes[key[3]]] for key in graph if key[0] in PLACED}
+            where = {"workers": lambda key: places.get(key, []), "allow_other_workers": True}
+        with annotate(priority=priority, **where):
             return list(self.client.get(graph, keys, sync=False))
 
     def look(self, job: Job | None = None) -> bool:
@@ -188,6 +259,9 @@ class WorkerPool:
         of memory one after the other.
         """
         seen = self._watch.look()
+        if self.apart and {*seen.workers} != self._seen:  # else they are asked before the next window
+            self._seen = {*seen.workers}
+            self._ask(sorted(offers(self.client)))
         self._stragglers.look(seen.timings)
         for worker in seen.paused.keys() - self._paused:
             memory = seen.paused[worker]
@@ -266,11 +340,6 @@ def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
         show_whole(error)
         error.__cause__ = error.__context__ = None
         raise
-
-
-def reach(attempt: Attempt) -> None:
-    """Raise the `StoreError` for which the worker that calls this cannot read or write the store of an attempt."""
-    attempt.open().place.make()
 
 
 def run_pure(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:

@@ -124,7 +124,7 @@ class RanksExecutor(GraphExecutor):
     def _await_workers(self, job: Job) -> None:
         """Wait a while for workers to come back, if ranks shared a network and too few workers are left for it."""
         deadline = time.monotonic() + SHARING_SECONDS
-        while self._shared_network and len(usable_workers(self.client, self.pool.blind)) < job.ranks:
+        while self._shared_network and len(usable_workers(self.client)) < job.ranks:
             if time.monotonic() > deadline:
                 return
             time.sleep(LOOK_SECONDS)
@@ -142,8 +142,8 @@ class RanksExecutor(GraphExecutor):
 
     def _can(self, job: Job) -> bool:
         """Whether ranks can do the job: there are enough workers, each a process of its own with an address."""
-        workers = {each: at for each, at in processes(self.client).items() if each not in self.pool.blind}
-        if job.work.algorithm.when.asynchronous or self._notifies_why_not(job, len(workers)):
+        workers = processes(self.client)
+        if self.pool.apart or job.work.algorithm.when.asynchronous or self._notifies_why_not(job, len(workers)):
             return False
         if self._would_send_plain(workers):
             return False

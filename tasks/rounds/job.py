@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -136,12 +136,17 @@ def replay_windows(rounds: Sequence[int], split: Callable[[int], int]) -> Iterat
             yield same[first : first + REPLAYED_AT_ONCE]
 
 
+STORE = "store"
+"""Names the processes that reduce and store, among the machines of a run."""
+
+
 @dataclass(frozen=True)
 class Work(WithCode):
     """All that decides the bits of a round, besides the state before it.
 
-    A `fingerprint` of None accepts any machine, and an empty `source` any version of Roundweave. `code` is the
-    user's code in the other fields. `before` is the number of rounds of an earlier run that this one goes on from:
+    A `fingerprint` of None accepts any machine, and an empty `source` any version of Roundweave. `fingerprints`
+    are those of sites and of `STORE`, where these may be other machines. `code` is the user's code in the other
+    fields. `before` is the number of rounds of an earlier run that this one goes on from:
     randomness, splits and schedules count them. `quorum` is how many sound updates a round needs. `topology` says
     whose networks are averaged where each partition has its own.
     """
@@ -153,6 +158,7 @@ class Work(WithCode):
     compute: Compute = field(default_factory=Compute)
     quorum: int = 1
     fingerprint: Fingerprint | None = None
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
     code: tuple[Code, ...] = ()
     before: int = 0
     source: str = ""

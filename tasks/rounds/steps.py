@@ -93,11 +93,16 @@ class BlockResult(WithCode):
 
 @dataclass(frozen=True)
 class Mapped:
-    """The update of one partition as it can be stored, and why it is refused; None if it is sound."""
+    """The update of one partition as it can be stored, and why it is refused; None if it is sound.
+
+    Its map took so many `seconds` in the process `worker`.
+    """
 
     partition: int
     update: Update
     refused: str | None
+    seconds: float = 0.0
+    worker: str = ""
 
     @property
     def raised(self) -> bool:

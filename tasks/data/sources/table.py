@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -42,24 +42,32 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Each(Source):
-    """A separate source for each partition, which may have a name; each loads all of its examples at once."""
+    """A separate source for each partition, which may have a name; each loads all of its examples at once.
+
+    Labels are numbered in the order of `classes`, if all sources together name other ones than one of them does.
+    """
 
     sources: tuple[Source, ...]
     names: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     partitioned = True
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.sources))
+        return ", ".join(dict.fromkeys(map(str, self.sources)))
 
     def load(self, partition: int, partitions: int) -> Dataset:
         """Load the source of a partition; raises `DataError` if there are not as many sources as partitions."""
         if partitions != len(self.sources):
             raise DataError(f"{len(self.sources)} data sets are as many partitions, not {partitions}")
-        return self.sources[partition].load(0, 1)
+        return self._numbered(self.sources[partition].load(0, 1))
 
     def again(self, partition: int, partitions: int) -> Dataset | None:
-        return self.sources[partition].again(0, 1)
+        again = self.sources[partition].again(0, 1)
+        return again and self._numbered(again)
+
+    def _numbered(self, dataset: Dataset) -> Dataset:
+        return dataset.renumbered(self.classes) if self.classes else dataset
 
 
 SOURCES: Mapping[str, Entry] = {
@@ -112,6 +120,25 @@ def find_source(data: Data, target: str | None = None, by: str | None = None, ha
     options = {"target": target, "by": by, "hash_data": hash_data or None}
     options = {key: value for key, value in options.items() if value is not None and key in parameters}
     return build(*([given] if given else []), **options)
+
+
+def at_sites(source: Source, data: Data, sites: Sequence[str]) -> Each:
+    """The source of the file that has one name at all sites: a partition of a site is the file there.
+
+    `sites` has the site of each partition. Raises `UsageError` for data that are the same everywhere, and for
+    several partitions of one site.
+    """
+    if not isinstance(data, str) or ":" not in data:
+        raise UsageError(
+            f"data {source} is the same at every site; name a file of each site's own, such as npz:FILE, or give "
+            "FILE.py:function of (partition, partitions)"
+        )
+    if twice := [site for site in sites if sites.count(site) > 1]:
+        raise UsageError(
+            f"{source} is one partition of site {twice[0]}, not {sites.count(twice[0])}; for more, give "
+            "FILE.py:function of (partition, partitions)"
+        )
+    return Each((source,) * len(sites), tuple(sites))
 
 
 def is_source(data: str) -> bool:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -60,12 +60,17 @@ NO_PAGES: dict[str, object] = {"distributed.scheduler.http.routes": [], "distrib
 
 @contextmanager
 def connect(
-    scheduler: str | None, workers: int, private: bool = False, wait_for_workers: float = WORKER_SECONDS
+    scheduler: str | None,
+    workers: int,
+    private: bool = False,
+    wait_for_workers: float = WORKER_SECONDS,
+    resources: Collection[str] = (),
 ) -> Iterator[Client]:
     """Yield a client of the scheduler at an address or in a file, or of a new cluster of a named class.
 
     If no scheduler is named, it is the current client, or else one of a new local cluster. Whenever there are no
-    workers, it waits for them for at most `wait_for_workers` seconds. Raises `ClusterError`.
+    workers, or none with one of the Dask `resources`, it waits for them for at most `wait_for_workers` seconds.
+    Raises `ClusterError`.
     """
     current = _current_client()
     if private and (scheduler is not None or current is not None):
@@ -82,7 +87,7 @@ def connect(
             cluster = stack.enter_context(local_cluster(workers, private))
             client = stack.enter_context(Client(cluster, set_as_default=False))
             prompt(client)
-        wait_at_most(client, wait_for_workers)
+        wait_at_most(client, wait_for_workers, resources)
         _make_ready(client)
         yield client
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import astuple, dataclass
 from itertools import takewhile
 from typing import Any
@@ -55,39 +55,55 @@ class Idleness:
             raise LostWork("no worker is working on it")
 
 
-_seconds: WeakKeyDictionary[Client, float] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class Waiting:
+    """How long to wait whenever workers are missing, and the Dask resources of which some worker must have each."""
+
+    seconds: float = WORKER_SECONDS
+    resources: frozenset[str] = frozenset()
+
+    def missing(self, workers: Mapping[str, Collection[str]]) -> str:
+        """What is missing among workers, whose resources are given by address; empty if nothing is."""
+        offered = {resource for resources in workers.values() for resource in resources}
+        if absent := sorted(self.resources - offered):
+            return f"no worker offers {', '.join(absent)}"
+        return "" if workers else "no worker is there"
 
 
-def wait_at_most(client: Client, seconds: float) -> None:
-    """Set how many seconds to wait whenever a client has no workers."""
-    _seconds[client] = seconds
+_waiting: WeakKeyDictionary[Client, Waiting] = WeakKeyDictionary()
 
 
-def usable_workers(client: Client, without: Collection[str] = ()) -> list[str]:
-    """The addresses of a client's workers, in order, `without` those that cannot be used.
+def wait_at_most(client: Client, seconds: float, resources: Collection[str] = ()) -> None:
+    """Set how many seconds to wait whenever a client has no workers, or none that has one of these resources."""
+    _waiting[client] = Waiting(seconds, frozenset(resources))
 
-    If there are none, it asks the cluster for one and waits, with a notice if it takes long. Raises `ClusterError`
-    if no worker comes in time; see `wait_at_most`.
+
+def usable_workers(client: Client) -> list[str]:
+    """The addresses of a client's workers that map, in order.
+
+    If there are none, or none with a resource that is needed, it asks the cluster for one and waits, with a notice
+    if it takes long. Raises `ClusterError` if no such worker comes in time; see `wait_at_most`.
     """
-    if workers := sorted(processes(client).keys() - without):
-        return workers
-    began, seconds, said = time.monotonic(), _seconds.get(client, WORKER_SECONDS), False
-    asking = client.submit(int, pure=False)  # an adaptive cluster only starts workers if there is a task
+    waiting, began, said = _waiting.get(client, Waiting()), time.monotonic(), False
+    asking = None
     try:
-        while not (workers := sorted(processes(client).keys() - without)):
+        while missing := waiting.missing(workers := offers(client)):
+            # An adaptive cluster only starts workers if there is a task.
+            asking = asking or (None if workers else client.submit(int, pure=False))
             waited = time.monotonic() - began
-            if waited > seconds:
+            if waited > waiting.seconds:
                 raise ClusterError(
-                    f"the scheduler has no workers after {seconds:g} s; start one with `dask worker ADDRESS`, "
-                    "or wait longer with --wait-for-workers"
+                    f"{missing} after {waiting.seconds:g} s; start one with `roundweave worker ADDRESS`, or wait "
+                    "longer with --wait-for-workers"
                 )
             if waited > LOOK_SECONDS and not said:
                 said = True
-                notify(f"no worker is there: waiting for one, {seconds:g} s at most (--wait-for-workers)")
+                notify(f"{missing}: waiting for one, {waiting.seconds:g} s at most (--wait-for-workers)")
             time.sleep(0.1)
     finally:
-        asking.release()
-    return workers
+        if asking is not None:
+            asking.release()
+    return sorted(workers)
 
 
 def on_workers(client: Client, register: Callable[[], object]) -> None:
@@ -169,6 +185,21 @@ def on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
         ) from error
 
 
+STORES_ONLY = "roundweave-stores-only"
+"""The resource of a worker that stores what others compute, and maps nothing itself."""
+
+
+def offers(client: Client) -> dict[str, Collection[str]]:
+    """The names of the resources of each worker that maps, by address."""
+    workers: dict[str, Collection[str]] = on_scheduler(client, _resources)
+    return {address: names for address, names in workers.items() if STORES_ONLY not in names}
+
+
+def _resources(dask_scheduler: Any) -> dict[str, list[str]]:
+    """Runs on the scheduler: the names of each worker's resources."""
+    return {address: list(state.resources) for address, state in dask_scheduler.workers.items()}
+
+
 def _processes(dask_scheduler: Any) -> dict[str, tuple[str, int]]:
     """Runs on the scheduler: the machine and process id of each worker."""
     return {address: (state.host, state.pid) for address, state in dask_scheduler.workers.items()}
@@ -200,7 +231,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Seen:
-    """The result of a look at the workers.
+    """The result of a look at the workers, which are given by their addresses.
 
     `paused` has workers to which Dask gives no tasks, as their memory is short, with the memory in use.
     """
@@ -208,6 +239,7 @@ class Seen:
     timings: tuple[Timing, ...]
     lost: tuple[Lost, ...]
     paused: dict[str, str]
+    workers: tuple[str, ...]
 
 
 class Watch:
@@ -249,7 +281,8 @@ class Watch:
             self._given_up |= silent_for
             on_scheduler(self.client, _give_up, list(silent_for))
         lost = tuple(self._lost(*each) for each in gone)
-        return Seen(tuple(Timing(*values) for _, values, _ in heartbeats.values() if values), lost, paused)
+        timings = tuple(Timing(*values) for _, values, _ in heartbeats.values() if values)
+        return Seen(timings, lost, paused, tuple(heartbeats))
 
     def _lost(self, worker: str, working: tuple[Hashable, ...], finished: tuple[Hashable, ...], used: int) -> Lost:
         _, values, limit = self._last.pop(worker, (0.0, None, used))

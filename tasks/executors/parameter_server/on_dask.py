@@ -23,7 +23,7 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
 from roundweave.tasks.executors.parameter_server.server import ParameterServer, Served
-from roundweave.tasks.executors.pool import WorkerPool, elsewhere, run_step, step_aside
+from roundweave.tasks.executors.pool import WorkerPool, run_step, step_aside
 from roundweave.tasks.rounds.asynchronous.orders import Ledger, next_push
 from roundweave.tasks.rounds.asynchronous.steps import drawing
 from roundweave.tasks.rounds.job import Job
@@ -58,7 +58,7 @@ class DaskServer:
         self.committed = round
         self._homes = pool.homes(self.job.blocks)
         self._home = self._homes[0]  # the worker that the server's own tasks prefer
-        self._server = ParameterServer(self.job, round, self._submit, elsewhere)
+        self._server = ParameterServer(self.job, round, self._submit, pool.again)
         self._ledger = Ledger(self._server.when, round, self._server.in_flight, drawing(job.work))
         self._blocks: dict[int, int] = {}  # of each partition that computes
         self._done: SimpleQueue[tuple[Future[Any], Sequence[int]]] = SimpleQueue()
@@ -130,7 +130,7 @@ class DaskServer:
         key, shared = self.pool.key(self.job, kind, number, at or 0), self.pool.shared(self.job)
         call = step_aside if kind == "commit" else run_step
         priority = PRIORITY.get(kind, 0)
-        return self.pool.submit_one(key, place, call, function, shared, *arguments, priority=priority)
+        return self.pool.submit_one(self.job, key, place, call, function, shared, *arguments, priority=priority)
 
     def _fastest(self) -> str:
         """The worker for the server's tasks: the one whose maps have the lowest median of seconds."""

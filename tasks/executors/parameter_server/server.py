@@ -18,7 +18,7 @@ from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.asynchronous.orders import Seeded
 from roundweave.tasks.rounds.asynchronous.steps import drawing, rules, server_before
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import Again
+from roundweave.tasks.rounds.persistence.mapping import Again, read_carry
 from roundweave.tasks.rounds.persistence.pushes import (
     Ref,
     make_pushes,
@@ -99,12 +99,19 @@ class ParameterServer:
         """Map what some partitions of one block have in flight, in one task."""
         needed = {self.round, *(item.version for item in self.in_flight.values())}
         self._versions = {version: self._versions[version] for version in needed}
-        carry = {p: self._before.get(p) or self.carry_from.get(p) for p in partitions}
+        carry = {p: self._before.get(p) or self._stored_carry(p) for p in partitions}
         due = [[p, item := self.in_flight[p], self._versions[item.version], carry[p]] for p in partitions]
         kind, number = "push" if len(partitions) == 1 else "pushes", self.in_flight[partitions[0]].push
         pushed = self._submit(kind, number, tuple(partitions), make_pushes, self.data[block], due, self.again)
         self.maps |= {partition: [pushed, place] for place, partition in enumerate(partitions)}
         return pushed
+
+    def _stored_carry(self, partition: int) -> Result:
+        """What the store has of what a partition carries, vectors (element,) by slot."""
+        source, number = self.carry_from.get(partition), self.in_flight[partition].push
+        if source is None:
+            return {}
+        return self._submit("carry", number, (partition,), read_carry, source, partition)
 
     def take(self, partition: int) -> Ref:
         """Take a push that has arrived. The partition's next map goes on with what it carries."""

@@ -29,7 +29,15 @@ from roundweave.tasks.rounds.engine import BlockData, Engine, Report
 from roundweave.tasks.rounds.guard import NOTHING, checked_update
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
-from roundweave.tasks.rounds.persistence.mapping import map_persist_fold, read_carry, recomputed, record_of
+from roundweave.tasks.rounds.persistence.mapping import (
+    exchanged,
+    map_block,
+    persist_and_fold,
+    read_carry,
+    reading,
+    recomputed,
+    record_of,
+)
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome
 
 PART_BYTES = 1 << 20
@@ -88,8 +96,10 @@ class NetworkShare:
 
     def map_and_persist(self, before: Outcome, data: BlockExamples, block: int) -> BlockResult:
         """Map a block with the ranks that share the network, store its updates, and fold this rank's share."""
-        settled = partial(self._settled, before)
-        return map_persist_fold(self.job, before, data, block, self._read_carry, settled, self._persist)
+        job, round = self.job, before.state.round + 1
+        carry = partial(exchanged, job.work, before, read=reading(job.work, self._read_carry))
+        mapped = map_block(job, before.state, data, carry, partial(self._settled, before))
+        return persist_and_fold(job, round, block, mapped, self._persist)
 
     def _read(self, commit: Commit, path: str, into: torch.Tensor) -> None:
         """Read the rank's share of a tensor of a committed state, with only some rows in memory at a time."""
@@ -157,7 +167,7 @@ class NetworkShare:
         slots = tuple(whole.carry), tuple(whole.extras)
         return checked_update(self.shares.layout, whole, before_it.buffers, *slots)[1]
 
-    def _persist(self, round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
+    def _persist(self, round: int, mapped: Mapped) -> Callable[[], UpdateRecord]:
         """Write an update if it is to be stored. Only on rank 0 does the record have the digest."""
         digests: dict[str, dict[str, str]] = {}
         for group, vectors in update_groups(mapped.update).items():
@@ -165,7 +175,7 @@ class NetworkShare:
             digests[group] = {
                 dtype: self._persist_vector(group, dtype, specs, vectors, round, mapped) for dtype in vectors
             }
-        record = record_of(mapped, seconds, grouped_digest(digests))
+        record = record_of(mapped, grouped_digest(digests))
         return lambda: record
 
     def _persist_vector(

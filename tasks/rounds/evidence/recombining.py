@@ -109,7 +109,8 @@ def _score(work: Work, store: RoundStore, after: Outcome) -> Score | None:
     # All splits hold out the same examples, but for those that partitions hold out themselves.
     split = work.split(round) if work.partitions.own_held_out else 0
     examples = _examples(work.partitions, split, work.cohort(round))
-    return judge_round(work, round, score_block(work, after.state, examples, own_params(work, store, after)))[0]
+    own = own_params(work, lambda: store, after)
+    return judge_round(work, round, score_block(work, after.state, examples, own))[0]
 
 
 @functools.lru_cache(maxsize=1)

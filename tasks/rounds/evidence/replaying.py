@@ -6,9 +6,9 @@ another round: rounds are replayed in any order, or all at once. The first diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from roundweave.storage.values.digests import (
     tensor_digests,
     update_tensors,
 )
+from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.asynchronous.orders import recorded_round
@@ -35,7 +36,16 @@ from roundweave.tasks.rounds.asynchronous.steps import (
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import map_persist_fold, read_outcome, record_of
+from roundweave.tasks.rounds.persistence.mapping import (
+    Carry,
+    check_machine,
+    exchanged,
+    map_block,
+    persist_and_fold,
+    read_outcome,
+    reading,
+    record_of,
+)
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
 
 T = TypeVar("T")
@@ -55,45 +65,119 @@ class Differs(Exception):
         self.difference = difference
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What some partitions of a block were mapped from: a state, and what each carries.
+
+    `flight` says which push of a parameter server it was, None if rounds wait for all.
+    """
+
+    state: State
+    partitions: Sequence[int]
+    carry: Carry
+    flight: InFlight | None = None
+
+    def read(self) -> Inputs:
+        """The same, with all that is carried in memory, so that it can be sent."""
+        carries = {partition: self.carry(partition) for partition in self.partitions}
+        return replace(self, carry=carries.__getitem__)
+
+    def mapped(self, job: Job, data: BlockExamples) -> Iterator[Mapped]:
+        """Map the partitions again; `data` are the examples of the block."""
+        if self.flight is None:
+            yield from map_block(job, self.state, {p: data[p] for p in self.partitions}, self.carry)
+            return
+        for partition in self.partitions:
+            check_machine(job, job.work.partitions.site(partition))
+            given = partition, data[partition], self.carry(partition)
+            yield map_version(job.work, self.state, self.flight, given)
+
+
 def replay_block(job: Job, round: int, data: BlockExamples, block: int) -> Replayed:
     """Map a block's partitions again, and fold the updates. `data` are the examples of those that take part."""
-
-    def step() -> Replayed:
-        before, stored = _recorded(job, round)
-        if stored.server is not None:
-            return _pushed(job, before, stored, data, block)
-        # Whether a map raises may depend on the machine, so maps that raised are taken from the record.
-        records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in data}
-        given = {p: examples for p, examples in data.items() if p not in records}
-
-        def compared(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
-            record = record_of(mapped, seconds)
-            _compare_update(job, mapped, record, stored)
-            return lambda: record
-
-        carry = partial(_carry, job)
-        result = map_persist_fold(job, before, given, block, carry, lambda mapped: mapped, compared)
-        return replace(result, records={**records, **result.records})
-
-    return _result(round, step)
+    return _result(round, lambda: _compared(job, round, _mapped(job, _inputs(job, round, block), data), block))
 
 
-def _pushed(job: Job, before: Outcome, stored: Commit, data: BlockExamples, block: int) -> tuple[Pushed, ...]:
-    """Map again what a block's partitions pushed in a round of a parameter server, each from its own version."""
-    pushed = list[Pushed]()
-    for partition in (each for each in stored.updates if job.plan.block_of(each) == block):
+def read_inputs(job: Job, round: int, block: int) -> Sequence[Inputs] | RoundResult:
+    """Read what a block's partitions were mapped from, for a process that does not reach the store."""
+    return _result(round, lambda: [each.read() for each in _inputs(job, round, block)])
+
+
+def map_inputs(
+    job: Job, round: int, inputs: Sequence[Inputs] | RoundResult, data: BlockExamples
+) -> Sequence[Mapped] | RoundResult:
+    """Map partitions again that were read elsewhere; needs no store."""
+    if isinstance(inputs, RoundResult):
+        return inputs
+    return _result(round, lambda: list(_mapped(job, inputs, data)))
+
+
+def compare_block(job: Job, round: int, mapped: Sequence[Mapped] | RoundResult, block: int) -> Replayed:
+    """Compare the updates of a block, which were mapped again elsewhere, with the stored ones, and fold them."""
+    if isinstance(mapped, RoundResult):
+        return mapped
+    return _result(round, lambda: _compared(job, round, mapped, block))
+
+
+def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
+    """What the partitions of a block were mapped from, but for those whose map raised.
+
+    Whether a map raises may depend on the machine, so maps that raised are taken from the record.
+    """
+    before, stored = _recorded(job, round)
+    if stored.server is None:
+        members = [p for p in job.plan_of(round).members(block) if p not in _raised(stored)]
+        carry = partial(exchanged, job.work, before, read=reading(job.work, partial(_carry, job)))
+        yield Inputs(before.state, members, carry)
+        return
+    for partition in _of_block(job, stored, block):
         arrival = stored.updates[partition].arrival
         if arrival is None:
             raise Differs(Difference("arrival", partition, said="none is recorded"))
-        if partition in _raised(stored):
-            pushed.append(recorded_push(job.work, partition, stored.updates[partition], NOTHING))
+        if partition not in _raised(stored):
+            fetched = read_outcome(job, arrival.version).state
+            carry = partial(_carry, job, before.carry_from.get(partition))
+            yield Inputs(fetched, [partition], carry, InFlight(arrival.push, arrival.version))
+
+
+def _of_block(job: Job, stored: Commit, block: int) -> list[int]:
+    """The partitions of a block whose pushes a parameter server's round took, in the order of the record."""
+    return [partition for partition in stored.updates if job.plan.block_of(partition) == block]
+
+
+def _mapped(job: Job, inputs: Iterable[Inputs], data: BlockExamples) -> Iterator[Mapped]:
+    return (mapped for each in inputs for mapped in each.mapped(job, data))
+
+
+def _compared(job: Job, round: int, block_mapped: Iterable[Mapped], block: int) -> Replayed:
+    """Compare updates with the stored ones, and fold them, or make them pushes to a parameter server."""
+    stored = job.attempt.open().log.read(round)
+    if stored.server is not None:
+        return _pushed(job, stored, {mapped.partition: mapped for mapped in block_mapped}, block)
+
+    def compared(round: int, mapped: Mapped) -> Callable[[], UpdateRecord]:
+        record = record_of(mapped)
+        _compare_update(job, mapped, record, stored)
+        return lambda: record
+
+    result = persist_and_fold(job, round, block, block_mapped, compared)
+    members = job.plan_of(round).members(block)
+    records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in members}
+    return replace(result, records={**records, **result.records})
+
+
+def _pushed(job: Job, stored: Commit, mapped: Mapping[int, Mapped], block: int) -> tuple[Pushed, ...]:
+    """What a block's partitions pushed in a round of a parameter server, compared with what is stored."""
+    pushed = list[Pushed]()
+    for partition in _of_block(job, stored, block):
+        recorded = stored.updates[partition]
+        if partition not in mapped:
+            pushed.append(recorded_push(job.work, partition, recorded, NOTHING))
             continue
-        fetched, source = read_outcome(job, arrival.version).state, before.carry_from.get(partition)
-        flight, carry = InFlight(arrival.push, arrival.version), _carry(job, source, partition)
-        mapped = map_version(job.work, fetched, flight, (partition, data[partition], carry))
-        record, stale = record_of(mapped, 0.0), rules(job.work).refusal(arrival.staleness)
-        _compare_update(job, mapped, replace(record, refused=record.refused or stale), stored)
-        pushed.append(Pushed(partition, mapped.update, record, code=job.work.code))
+        record, arrival = record_of(mapped[partition]), recorded.arrival
+        stale = rules(job.work).refusal(arrival.staleness) if arrival else None
+        _compare_update(job, mapped[partition], replace(record, refused=record.refused or stale), stored)
+        pushed.append(Pushed(partition, mapped[partition].update, record, code=job.work.code))
     return tuple(pushed)
 
 

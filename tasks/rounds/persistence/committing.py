@@ -43,7 +43,7 @@ class Computed:
 
 def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
     """Score the state after a round on the held-out examples of a block; `commit_round` stores the score."""
-    return score_block(job.work, after.state, data, own_params(job.work, job.attempt.open(), after))
+    return score_block(job.work, after.state, data, own_params(job.work, job.attempt.open, after))
 
 
 def score_initial(work: Work, initial: State, gather: Callable[..., list[Any]]) -> Score | None:
@@ -56,14 +56,14 @@ def score_initial(work: Work, initial: State, gather: Callable[..., list[Any]]) 
     scorers = [partitions.readable(0)]
     if partitions.source.partitioned and not partitions.shared:
         scorers = [each for each in work.cohort(1) or every if partitions.readable(each) == each]
-    tallies = gather(functools.partial(_score_initial, work, initial, scorers), range(len(scorers)))
+    tallies = gather(functools.partial(_score_initial, work, initial, scorers), scorers)
     return judge_round(work, 0, [tally for each in tallies for tally in each])[0]
 
 
-def _score_initial(work: Work, initial: State, scorers: Sequence[int], place: int) -> list[Tally]:
-    """The tallies of the held-out examples of the partition at a place among those that score."""
-    held_out = work.partitions.held_out_part(scorers[place], place, len(scorers))
-    return score_block(work, initial, {scorers[place]: Partition(held_out, held_out)})
+def _score_initial(work: Work, initial: State, scorers: Sequence[int], partition: int) -> list[Tally]:
+    """The tallies of the held-out examples of a partition among those that score."""
+    held_out = work.partitions.held_out_part(partition, scorers.index(partition), len(scorers))
+    return score_block(work, initial, {partition: Partition(held_out, held_out)})
 
 
 def commit_round(job: Job, computed: Computed, previous: Commit | None, closing: bool) -> Commit:

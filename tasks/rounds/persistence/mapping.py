@@ -25,8 +25,8 @@ from roundweave.storage.rounds.commits import Commit, UpdateRecord
 from roundweave.storage.rounds.pruned import has_updates, there
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
-from roundweave.storage.values.state import Update
-from roundweave.storage.values.tensors import Vectors, views
+from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors, specs_bytes, views
 from roundweave.tasks.algorithms.topology import OWN, own_slots
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Partitions
@@ -140,10 +140,15 @@ def load_and_persist(job: Job, round: int, block: int) -> BlockExamples:
 
     Block 0 stores which example is in which partition, unless the data came in partitions.
     """
-    partitions = job.work.partitions
-    if block == 0 and not partitions.source.partitioned:
-        _persist_split(job.attempt.open(), partitions, job.work.split(round))
+    if block == 0:
+        persist_split(job, round)
     return load_block(job, round, block)
+
+
+def persist_split(job: Job, round: int) -> None:
+    """Store which example is in which partition in a round, unless the data came in partitions."""
+    if not job.work.partitions.source.partitioned:
+        _persist_split(job.attempt.open(), job.work.partitions, job.work.split(round))
 
 
 @functools.lru_cache(maxsize=2)
@@ -184,12 +189,16 @@ Again = Callable[[Callable[[], Mapped]], Mapped]
 """Runs a map once more after it raised: in this process as `operator.call` does, or on another worker."""
 
 
-Persist = Callable[[int, Mapped, float], Callable[[], UpdateRecord]]
-"""Stores an update: called with the round, the update, and the seconds that its map took.
+Persist = Callable[[int, Mapped], Callable[[], UpdateRecord]]
+"""Stores an update: called with the round and the update.
 
 It returns a function that waits until the update is written, and gives its record. Updates of neighbouring
 partitions may be stored together, once the last of them is given.
 """
+
+
+Carry = Callable[[int], Mapping[str, Vectors]]
+"""Gives what a partition carries into a round, vectors (element,) by slot."""
 
 
 Settle = Callable[[Mapped], Mapped]
@@ -204,13 +213,24 @@ def map_and_persist(
     `again` maps a partition once more if its map raised.
     """
 
+    carry = partial(exchanged, job.work, before, read=reading(job.work, partial(read_carry, job)))
+    mapped = map_block(job, before.state, data, carry, mapped_twice(job, before.state, data, carry, again))
+    with persisting(job, data) as persist:
+        return persist_and_fold(job, before.state.round + 1, block, mapped, persist)
+
+
+def mapped_twice(
+    job: Job, state: State, data: BlockExamples, carry: Carry, again: Again = operator.call
+) -> Settle:
+    """Gives the result of a map, which `again` runs once more if it raised."""
+
     def settled(mapped: Mapped) -> Mapped:
         if not mapped.raised:
             return mapped
-        return again(partial(map_again, job, before, mapped.partition, data[mapped.partition]))
+        partition = mapped.partition
+        return again(partial(map_again, job, state, partition, data[partition], carry(partition)))
 
-    with persisting(job, data) as persist:
-        return map_persist_fold(job, before, data, block, partial(read_carry, job), settled, persist)
+    return settled
 
 
 @contextmanager
@@ -222,13 +242,13 @@ def persisting(job: Job, partitions: Iterable[int]) -> Iterator[Persist]:
     store = job.attempt.open()
     shard = store.schema.shard
     wanted = Counter(partition // shard for partition in partitions)
-    shards: dict[int, list[tuple[Mapped, float]]] = defaultdict(list)
+    shards: dict[int, list[Mapped]] = defaultdict(list)
     written: dict[int, Future[dict[int, UpdateRecord]]] = {}
     with beside(store.place, store.schema.state_bytes * max(wanted.values(), default=0)) as call:
 
-        def persist(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
+        def persist(round: int, mapped: Mapped) -> Callable[[], UpdateRecord]:
             partition, number = mapped.partition, mapped.partition // shard
-            shards[number].append((mapped, seconds))
+            shards[number].append(mapped)
             if len(shards[number]) == wanted[number]:
                 written[number] = call(_persist, job, store, round, shards.pop(number))
             return lambda: written[number].result()[partition]
@@ -240,50 +260,68 @@ NEIGHBOURS = 4
 """How many networks of neighbours a process holds while it averages those of a block's partitions."""
 
 
-def map_persist_fold(
-    job: Job, before: Outcome, data: BlockExamples, block: int, read: Read, settled: Settle, persist: Persist
-) -> BlockResult:
-    """Map a block's partitions, store their updates, refuse those that are unsound, and fold the others.
+def reading(work: Work, read: Read) -> Read:
+    """The same way to read what a partition carried, which remembers the last ones if neighbours need them too."""
+    return functools.lru_cache(NEIGHBOURS)(read) if work.topology else read
 
-    `data` are the examples of the partitions that take part, and `read` gives what they carry. Updates are stored
-    where the job keeps them; then refused ones of the right shape are, too.
+
+def map_block(
+    job: Job,
+    state: State,
+    data: BlockExamples,
+    carry: Carry,
+    settled: Settle = lambda mapped: mapped,
+) -> Iterator[Mapped]:
+    """Map a block's partitions from a state, as many at once as are stacked.
+
+    `data` are the examples of the partitions that take part, and `carry` gives what each carries. Needs no store.
     """
-    check_machine(job)
-    round = before.state.round + 1
-    # Neighbours in a ring or grid are read again for the partitions around them.
-    read = functools.lru_cache(NEIGHBOURS)(read) if job.work.topology else read
-    carries = (exchanged(job.work, before, partition, read) for partition in data)
-    updates: dict[int, Update | None] = {}
-    records: dict[int, Callable[[], UpdateRecord]] = {}
+    for site in {job.work.partitions.site(partition) for partition in data}:
+        check_machine(job, site)
     began = time.perf_counter()
     with generators_kept():
-        for group in map_groups(job.work, before.state, zip(data, data.values(), carries, strict=True)):
+        for group in map_groups(job.work, state, ((p, data[p], carry(p)) for p in data)):
             seconds = (time.perf_counter() - began) / len(group)
             for mapped in map(settled, group):
-                records[mapped.partition] = persist(round, mapped, seconds)
-                updates[mapped.partition] = None if mapped.refused else mapped.update
+                yield replace(mapped, seconds=seconds, worker=this_worker())
             began = time.perf_counter()
-        if job.attempt.open().schema.state_bytes >= LARGE:
-            trim_memory()
-        nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
+
+
+def persist_and_fold(
+    job: Job, round: int, block: int, block_mapped: Iterable[Mapped], persist: Persist
+) -> BlockResult:
+    """Store the updates of a block's partitions, refuse those that are unsound, and fold the others.
+
+    Updates are stored where the job keeps them; then refused ones of the right shape are, too.
+    """
+    updates: dict[int, Update | None] = {}
+    records: dict[int, Callable[[], UpdateRecord]] = {}
+    for mapped in block_mapped:
+        records[mapped.partition] = persist(round, mapped)
+        updates[mapped.partition] = None if mapped.refused else mapped.update
+    if specs_bytes(job.work.objective.layout.params) >= LARGE:
+        trim_memory()
+    nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
     return BlockResult(nodes, {partition: record() for partition, record in records.items()}, job.work.code)
 
 
-def map_again(job: Job, before: Outcome, partition: int, examples: Partition) -> Mapped:
+def map_again(job: Job, state: State, partition: int, examples: Partition, carry: Mapping[str, Vectors]) -> Mapped:
     """Map one partition of a round once more, in whichever process this is called."""
-    check_machine(job)
-    carry = exchanged(job.work, before, partition, partial(read_carry, job))
-    given = (partition, examples, carry)
-    return map_together(job.work, before.state, before.state.round + 1, [given])[0]
+    check_machine(job, job.work.partitions.site(partition))
+    return map_together(job.work, state, state.round + 1, [(partition, examples, carry)])[0]
 
 
-def check_machine(job: Job) -> None:
-    """Raise `NumericsMismatch` if this machine, or its Roundweave, may compute other bits than the run."""
-    where = f"worker process {os.getpid()} on {_host()}"
-    if job.work.source:
-        check_source(job.work.source, source_digest(), where)
-    if job.work.fingerprint is not None:
-        check_fingerprint(job.work.fingerprint, fingerprint(job.work.compute.device), where)
+def check_machine(job: Job, at: str) -> None:
+    """Raise `NumericsMismatch` if this machine, or its Roundweave, may compute other bits than the run.
+
+    `at` is a site, or `STORE`, of which the run may have fingerprints of their own.
+    """
+    work, where = job.work, f"worker process {os.getpid()} on {_host()}"
+    if work.source:
+        check_source(work.source, source_digest(), where)
+    expected = work.fingerprints.get(at, work.fingerprint)
+    if expected is not None:
+        check_fingerprint(expected, fingerprint(work.compute.device), f"{where} at {at}" if at else where)
 
 
 def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vectors]:
@@ -291,28 +329,28 @@ def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vec
     return {} if source is None else job.attempt.open().tensors.read_carry(source, partition)
 
 
-def _persist(
-    job: Job, store: RoundStore, round: int, shard: Sequence[tuple[Mapped, float]]
-) -> dict[int, UpdateRecord]:
-    """Write those updates of a shard that are to be stored, and return the records of all, by partition.
-
-    Each update comes with the seconds that its map took.
-    """
-    stored = {each.partition: each.update for each, _ in shard if job.stores_update(round, each.refused)}
+def _persist(job: Job, store: RoundStore, round: int, shard: Sequence[Mapped]) -> dict[int, UpdateRecord]:
+    """Write those updates of a shard that are to be stored, and return the records of all, by partition."""
+    stored = {each.partition: each.update for each in shard if job.stores_update(round, each.refused)}
     store.tensors.write_updates(round, stored)
-    return {mapped.partition: record_of(mapped, seconds) for mapped, seconds in shard}
+    return {mapped.partition: record_of(mapped) for mapped in shard}
 
 
-def record_of(mapped: Mapped, seconds: float, digest: str | None = None) -> UpdateRecord:
-    """The commit's record of an update whose map took `seconds`; the digest is computed unless it is given."""
+def record_of(mapped: Mapped, digest: str | None = None) -> UpdateRecord:
+    """The commit's record of an update; the digest is computed unless it is given."""
     return UpdateRecord(
         digest=update_digest(mapped.update) if digest is None else digest,
         weight=mapped.update.weight,
         refused=mapped.refused,
         metrics={name: float(value) for name, value in mapped.update.metrics.items()},
-        seconds=seconds,
-        worker=f"{_host()}:{os.getpid()}",
+        seconds=mapped.seconds,
+        worker=mapped.worker,
     )
+
+
+def this_worker() -> str:
+    """What records call this process: its machine and its number there."""
+    return f"{_host()}:{os.getpid()}"
 
 
 @functools.cache
@@ -344,7 +382,11 @@ def exchanged(work: Work, before: Outcome, partition: int, read: Read) -> Mappin
     return {**carry, OWN: {name: sums[name].to(vector.dtype) for name, vector in before.state.params.items()}}
 
 
-def own_params(work: Work, store: RoundStore, after: Outcome) -> Callable[[int], Vectors] | None:
+Open = Callable[[], RoundStore]
+"""Opens the store of a run, which needs to be done only where something is read of it."""
+
+
+def own_params(work: Work, open_store: Open, after: Outcome) -> Callable[[int], Vectors] | None:
     """Gives the parameters of each partition's network after a round, (element,) by dtype; None if it has none.
 
     They are those of the state, but for what the partition carries of a network of its own. A parameter server's
@@ -358,7 +400,7 @@ def own_params(work: Work, store: RoundStore, after: Outcome) -> Callable[[int],
 
     def read(partition: int) -> Vectors:
         source, params = after.carry_from.get(partition), {k: v.clone() for k, v in after.state.params.items()}
-        carry = {} if source is None else store.tensors.read_carry(source, partition)
+        carry = {} if source is None else open_store().tensors.read_carry(source, partition)
         for slot, vectors in carry.items():
             for name in held.get(slot, ()):
                 views(specs, params)[name].copy_(views(specs, vectors)[name])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from roundweave.storage.rounds.commits import Commit, InFlight
 from roundweave.storage.values.state import Update
+from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.asynchronous.steps import Pushed, carried, map_version, serve
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
-from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, read_carry, read_outcome, record_of
+from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, read_outcome, record_of, this_worker
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Mapped, Outcome
 
@@ -23,10 +25,10 @@ Ref = list[Any]
 Version = Sequence[Outcome]
 """The outcomes of rounds computed together, of which the last is the version that maps fetch."""
 
-Due = tuple[int, InFlight, Version, Ref | int | None]
-"""A map to run: the partition, what is in flight of it, the version that it fetched, and where its carry is.
+Due = tuple[int, InFlight, Version, Ref | Mapping[str, Vectors]]
+"""A map to run: the partition, what is in flight of it, the version that it fetched, and what it carries.
 
-The carry is in its push before; or it is read from the store, from the update of the round given; None for none.
+That is in its push before; or it was read from the store, vectors (element,) by slot.
 """
 
 
@@ -41,19 +43,19 @@ def make_pushes(job: Job, data: BlockExamples, dues: Sequence[Due], again: Again
 
 def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
     partition, in_flight, fetched, before = due
-    carry = read_carry(job, before, partition) if before is None or isinstance(before, int) else at(before).carry
+    carry = before if isinstance(before, Mapping) else at(before).carry
 
     def map_it() -> Mapped:
-        check_machine(job)
+        check_machine(job, job.work.partitions.site(partition))
         return map_version(job.work, fetched[-1].state, in_flight, (partition, data[partition], carry))
 
     started = time.perf_counter()
     mapped = map_it()
     if mapped.raised:
         mapped = again(map_it)
-    record = record_of(mapped, time.perf_counter() - started)
+    mapped = replace(mapped, seconds=time.perf_counter() - started, worker=this_worker())
     began, own = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
-    return Pushed(partition, mapped.update, record, own, began, job.work.code)
+    return Pushed(partition, mapped.update, record_of(mapped), own, began, job.work.code)
 
 
 def at(ref: Ref) -> Pushed:

@@ -1,0 +1,120 @@
+"""Which workers reach the store, and a process beside the command that stores where none does.
+
+Each worker is asked to read a mark in the folder of the runs, and to write there. What it can do it offers as
+Dask's resources, which decide where the steps of a round run.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import urlparse
+
+from distributed import Client, Nanny, Status
+
+from roundweave.storage.errors import ClusterError, RoundweaveError
+from roundweave.storage.hierarchy.zarr_format import NAME
+from roundweave.storage.places.base import Place
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.values.hashing import bytes_digest
+from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
+from roundweave.tasks.executors.clusters.workers import STORES_ONLY
+
+MARK = "roundweave.mark"
+"""The file in a folder of runs by which a worker knows that it sees this folder, and not one of the same path."""
+
+MANY = 1000.0
+"""How much of a resource a worker has that it never runs out of."""
+
+CONNECT_SECONDS = 10.0
+"""The longest time in which a worker must connect to the process that stores."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a worker must read at the address of a run, or of a folder of runs, in which it must write besides."""
+
+    address: str
+    key: str
+    digest: str
+
+    @classmethod
+    def at(cls, address: str) -> Mark:
+        """The mark at the address of a run that is only read, or of a folder of runs, in which it is made."""
+        place = place_of(address)
+        if (run := place.read(NAME)) is not None:
+            return cls(address, NAME, bytes_digest(run))
+        place.make()
+        place.create(MARK, secrets.token_hex(16).encode())
+        return cls(address, MARK, bytes_digest(place.read(MARK) or b""))
+
+    @property
+    def resource(self) -> str:
+        """The resource of workers that reach the store. Runs in other folders have another one."""
+        return f"roundweave-store-{self.digest[:8]}"
+
+    def unreached(self) -> str:
+        """Why the process that calls this does not reach the store; empty if it does."""
+        try:
+            place: Place = place_of(self.address)
+            content = place.read(self.key)
+            if content is None or bytes_digest(content) != self.digest:
+                return f"{self.address} is another folder there, or none"
+            if self.key == MARK:
+                place.make()
+        except RoundweaveError as error:
+            return str(error)
+        return ""
+
+
+async def offer(resources: dict[str, float], dask_worker: Any) -> None:
+    """Have the worker that calls this offer resources besides its own."""
+    if resources.items() - dask_worker.state.total_resources.items():
+        await dask_worker.set_resources(**resources)
+        # Dask looks for tasks that wait for a resource only where a worker's status changes.
+        if dask_worker.status == Status.running:
+            dask_worker.status = Status.paused
+            dask_worker.status = Status.running
+
+
+class StoringProcess:
+    """A process of this machine that joins a cluster to read and write the store, and maps nothing."""
+
+    def __init__(self, client: Client, resource: str) -> None:
+        self.client = client
+        self._nanny: Nanny = client.sync(self._begun, {resource: MANY, STORES_ONLY: 1.0})
+
+    async def _begun(self, resources: dict[str, float]) -> Nanny:
+        how: dict[str, Any] = {"preload": ["roundweave.tasks.executors.clusters.ready"], "dashboard": False}
+        how |= {"env": WORKER_ENVIRONMENT, "memory_limit": 0, "security": self.client.security}
+        address = self.client.scheduler_info(n_workers=0)["address"]
+        nanny: Nanny = await Nanny(address, nthreads=1, resources=resources, **how)
+        return nanny
+
+    def check_reached(self, workers: list[str]) -> None:
+        """Raise `ClusterError` if one of these workers cannot connect to the process."""
+        place = str(self._nanny.worker_address)
+        answers = self.client.run(partial(_connect, place), workers=workers, on_error="return")
+        for worker, why in answers.items():
+            if why:
+                raise ClusterError(
+                    f"no worker reaches the runs, so this machine stores them, and worker {worker} cannot connect "
+                    f"to it at {place} ({why}); open that to the cluster, or start a worker that reaches the runs"
+                )
+
+    def end(self) -> None:
+        """End the process."""
+        self.client.sync(self._nanny.close)
+
+
+def _connect(address: str) -> str:
+    """Why the process that calls this cannot connect to an address; empty if it can."""
+    try:
+        at = urlparse(address)
+        socket.create_connection((at.hostname, at.port), CONNECT_SECONDS).close()
+    except OSError as error:
+        return str(error)
+    return ""

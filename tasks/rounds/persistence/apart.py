@@ -1,0 +1,76 @@
+"""Steps of rounds whose maps run where the store is not reached.
+
+What maps need of the store is read by processes that reach it, and what maps give is written by those. The steps
+are the same as elsewhere, and so are the bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from roundweave.storage.values.state import State
+from roundweave.storage.values.tensors import Slots, Vectors
+from roundweave.tasks.data.loading import BlockExamples
+from roundweave.tasks.rounds.job import STORE, Job
+from roundweave.tasks.rounds.persistence.mapping import (
+    check_machine,
+    exchanged,
+    map_block,
+    mapped_twice,
+    own_params,
+    persist_and_fold,
+    persisting,
+    read_carry,
+    reading,
+)
+from roundweave.tasks.rounds.scoring import Tally
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, score_block
+
+
+def state_to_map(job: Job, outcome: Outcome) -> State:
+    """What a map needs of a state, without the frozen parameters, which are sent only once."""
+    check_machine(job, STORE)
+    return replace(outcome.state, frozen={})
+
+
+def read_frozen(job: Job) -> Vectors:
+    """The frozen parameters, (element,) by dtype."""
+    store = job.attempt.open()
+    return store.tensors.read_state(store.log.read(0)).frozen
+
+
+def read_carries(job: Job, before: Outcome, block: int) -> Mapping[int, Slots]:
+    """What the partitions of a block carry into the next round, vectors (element,) by slot."""
+    read = reading(job.work, partial(read_carry, job))
+    members = job.plan_of(before.state.round + 1).members(block)
+    return {partition: exchanged(job.work, before, partition, read) for partition in members}
+
+
+def map_apart(
+    job: Job, state: State, frozen: Vectors, carries: Mapping[int, Slots], data: BlockExamples
+) -> list[Mapped]:
+    """Map a block's partitions; one whose map raises is mapped once more, here."""
+    state = replace(state, frozen=frozen)
+    carry = carries.__getitem__
+    return list(map_block(job, state, data, carry, mapped_twice(job, state, data, carry)))
+
+
+def persist_apart(job: Job, round: int, mapped: Sequence[Mapped], block: int) -> BlockResult:
+    """Store and fold the updates of a block that were mapped elsewhere."""
+    with persisting(job, [each.partition for each in mapped]) as persist:
+        return persist_and_fold(job, round, block, mapped, persist)
+
+
+def read_own(job: Job, after: Outcome, block: int) -> Mapping[int, Vectors] | None:
+    """The parameters of each partition's own network after a round, (element,) by dtype; None if it has none."""
+    own = own_params(job.work, job.attempt.open, after)
+    return own and {partition: own(partition) for partition in job.plan_of(after.state.round).members(block)}
+
+
+def score_apart(
+    job: Job, state: State, frozen: Vectors, own: Mapping[int, Vectors] | None, data: BlockExamples
+) -> list[Tally]:
+    """Score the state after a round on the held-out examples of a block."""
+    return score_block(job.work, replace(state, frozen=frozen), data, None if own is None else own.__getitem__)
