@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,10 @@ from roundweave.tasks.numerics.fingerprints import (
     source_digest,
 )
 from roundweave.tasks.rounds.job import STORE
+
+
+Ask = Callable[[], tuple[str, Fingerprint]]
+"""Gives the source and the fingerprint of the process that calls it."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,7 @@ def machines(executor: Executor, partitions: Partitions, device: str) -> list[Ma
     return list(_machines(executor, partitions, partial(source_and_fingerprint, device)))
 
 
-def _machines(
-    executor: Executor, partitions: Partitions, ask: partial[tuple[str, Fingerprint]]
-) -> Iterator[Machine]:
+def _machines(executor: Executor, partitions: Partitions, ask: Ask) -> Iterator[Machine]:
     (stores,) = executor.gather(partial(_asked, ask), range(1), stored=True)
     yield Machine("the process that stores", STORE, *stores)
     if not partitions.sites:
@@ -50,7 +52,7 @@ def _machines(
         yield Machine(f"a worker of {partitions.called(partition)}", partitions.site(partition), *answer)
 
 
-def _asked(ask: partial[tuple[str, Fingerprint]], _: int) -> tuple[str, Fingerprint]:
+def _asked(ask: Ask, _: int) -> tuple[str, Fingerprint]:
     return ask()
 
 

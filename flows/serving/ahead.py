@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from roundweave.flows.config.train import Placement, TrainConfig
+from roundweave.flows.config.train import Placement
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.serving.server import prefect_api, prefect_server
 from roundweave.storage.errors import ClusterError, UsageError
@@ -16,7 +16,7 @@ from roundweave.tasks.own_code.imports import Importing
 
 
 @contextmanager
-def ahead(config: TrainConfig) -> Iterator[Executor]:
+def ahead(config: Placement, sites: tuple[str, ...] = ()) -> Iterator[Executor]:
     """Start an executor and a Prefect server at once, for a flow that is run in this context.
 
     If Prefect's server does not start, a notice says so and the flow reports nothing. The configuration is
@@ -26,7 +26,7 @@ def ahead(config: TrainConfig) -> Iterator[Executor]:
     with prefect_server(config.root), ExitStack() as stack:
         # Prefect needs `fastapi.encoders` to record a flow's parameters. Both take as long as a cluster's start.
         importing = Importing("prefect.flows", "fastapi.encoders")
-        executor = stack.enter_context(started(config, config.site_of_each))
+        executor = stack.enter_context(started(config, sites))
         importing.join()
         try:
             stack.enter_context(prefect_api(config.root))

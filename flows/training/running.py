@@ -58,7 +58,7 @@ def _run_flow(config: TrainConfig) -> Run:
     except Skipped as skipped:
         notify_skip(str(skipped))
         return Run(skipped.address, config.root)
-    with ahead(resolved.config) as executor:
+    with ahead(resolved.config, resolved.config.site_of_each) as executor:
         from roundweave.flows.reporting.progress import titled
         from roundweave.flows.reporting.reporter import run_flow  # Prefect is slow to import
         from roundweave.flows.training.flow import train_flow, train_rounds

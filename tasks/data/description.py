@@ -12,7 +12,7 @@ import torch
 from roundweave.storage.errors import DataError
 from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.data.datasets import Dataset, Reader, pixel_scaling, targets_of
-from roundweave.tasks.data.examples import Examples, Tensors, are_labels, tensors_by_name
+from roundweave.tasks.data.examples import Examples, Tensors, are_labels, tensors_by_name, tensors_of
 from roundweave.tasks.data.stored_files import FileReader
 
 

@@ -93,7 +93,7 @@ class RoundTasks:
         graph: dict[Key, Any] = {}
         after = self.pool.key(job, "reduce", round)
         data = self.pool.data(job, round, load_and_persist)
-        mapped = self.mapped(graph, job, shared, round, before, data)
+        mapped = self._mapped(graph, job, shared, round, before, data)
         scored = self._scored(graph, job, shared, round, after, data) if job.attempt.scored(round) else []
         folded = self._folded(graph, job, (run_pure, fold_results, shared), mapped)
         graph[after] = (run_pure, reduce_apply, shared, before, folded)
@@ -101,14 +101,14 @@ class RoundTasks:
         graph[self.pool.key(job, "commit", round)] = commit
         return graph
 
-    def mapped(
+    def _mapped(
         self,
         graph: dict[Key, Any],
         job: Job,
         shared: Future[Any],
         round: int,
         before: Key,
-        data: list[Future[Any]],
+        data: Sequence[Future[Any]],
     ) -> list[Key]:
         """The keys of the blocks' results of a round, whose tasks are added to the graph."""
         maps = [self.pool.key(job, "map", round, block) for block in range(len(data))]
@@ -129,7 +129,13 @@ class RoundTasks:
         return persisted
 
     def _scored(
-        self, graph: dict[Key, Any], job: Job, shared: Future[Any], round: int, after: Key, data: list[Future[Any]]
+        self,
+        graph: dict[Key, Any],
+        job: Job,
+        shared: Future[Any],
+        round: int,
+        after: Key,
+        data: Sequence[Future[Any]],
     ) -> list[Key]:
         """The keys of the blocks' scores of a round, whose tasks are added to the graph."""
         scores = [self.pool.key(job, "score", round, block) for block in range(len(data))]

@@ -109,8 +109,8 @@ class WorkerPool:
         """The job for the workers that are there now: a block for each `ranks` of them, but none is empty.
 
         If workers came or went since the last call, their data is forgotten and will be loaded again. With
-        `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other. With sites each
-        partition is one.
+        `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other. With sites
+        each partition is one.
         """
         workers = usable_workers(self.client)
         if workers != self.workers:
@@ -145,7 +145,7 @@ class WorkerPool:
             self._storing.check_reached(list(self._unreached))
 
     def ask_again(self, error: StoreError) -> None:
-        """Ask all workers again whether they reach the store, as a step failed there; raises its error if all do."""
+        """Ask all workers again whether they reach the store, as a step failed there; raises its error if so."""
         before, self._unreached = self._unreached, {}
         self._ask(usable_workers(self.client))
         if not any(why and not before.get(worker) for worker, why in self._unreached.items()):

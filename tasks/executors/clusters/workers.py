@@ -57,7 +57,7 @@ class Idleness:
 
 @dataclass(frozen=True)
 class Waiting:
-    """How long to wait whenever workers are missing, and the Dask resources of which some worker must have each."""
+    """How long to wait for workers that are missing, and the resources of which some worker must have each."""
 
     seconds: float = WORKER_SECONDS
     resources: frozenset[str] = frozenset()
