@@ -17,7 +17,6 @@ from roundweave.tasks.numerics.fingerprints import (
 )
 from roundweave.tasks.rounds.job import STORE
 
-
 Ask = Callable[[], tuple[str, Fingerprint]]
 """Gives the source and the fingerprint of the process that calls it."""
 

@@ -128,11 +128,8 @@ def _kind(part: Examples | Reader) -> str:
     known = part if isinstance(part, Examples) else _shown(part)
     if known is None or pixel_scaling(known.inputs):
         return "pixels" if known else ""
-    tensors = tensors_by_name(known).items()
-    kinds = (
-        "numbers" if tensor.is_floating_point() else "integers" for name, tensor in tensors if name != "targets"
-    )
-    return ", ".join(kinds)
+    tensors = tensors_of(Examples(known.inputs, {}))
+    return ", ".join("numbers" if tensor.is_floating_point() else "integers" for tensor in tensors)
 
 
 def _tokens(part: Examples | Reader) -> int:

@@ -123,7 +123,7 @@ class RoundTasks:
             called, carry = _called(job, maps[:block]), self.pool.key(job, "carry", round, block)
             if needs_carry:
                 graph[carry] = (run_step, read_carries, shared, before, block)
-            given = (*self._sent(graph, job, shared, before, round - 1, block), carry if needs_carry else None)
+            given = (*self._sent(graph, job, shared, before, round - 1, block), carry if needs_carry else {})
             graph[maps[block]] = (*called, map_apart, shared, *given, examples)
             graph[persisted[block]] = (run_step, persist_apart, shared, round, maps[block], block)
         return persisted

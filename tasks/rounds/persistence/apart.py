@@ -51,9 +51,15 @@ def read_carries(job: Job, before: Outcome, block: int) -> Mapping[int, Slots]:
 def map_apart(
     job: Job, state: State, frozen: Vectors, carries: Mapping[int, Slots], data: BlockExamples
 ) -> list[Mapped]:
-    """Map a block's partitions; one whose map raises is mapped once more, here."""
+    """Map a block's partitions; one whose map raises is mapped once more, here.
+
+    `carries` has what partitions carry, vectors (element,) by slot; it is empty if the map carries nothing.
+    """
     state = replace(state, frozen=frozen)
-    carry = carries.__getitem__
+
+    def carry(partition: int) -> Slots:
+        return carries.get(partition, {})
+
     return list(map_block(job, state, data, carry, mapped_twice(job, state, data, carry)))
 
 
