@@ -21,6 +21,7 @@ from roundweave.flows.serving.server import stop_server
 from roundweave.flows.stored import Run
 from roundweave.storage.places import local
 from roundweave.tasks.executors.clusters import fork_server
+from tests.machines import Network
 from tests.training import trained
 
 if TYPE_CHECKING:
@@ -174,3 +175,10 @@ def dask_processes(tmp_path: Path) -> Iterator[Callable[..., str]]:
     for process in reversed(started):
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    """Machines with networks and folders of their own; see `tests.machines`."""
+    with Network(tmp_path) as network:
+        yield network

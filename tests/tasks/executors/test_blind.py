@@ -15,6 +15,7 @@ from roundweave.storage.errors import NotARun
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
+from tests.machines import hidden_from
 from tests.tasks.executors.deeds import until
 
 NOT_USED = r"worker tcp://\S+ is not used: \S+there.*\.zarr is not this run on a worker"
@@ -23,10 +24,7 @@ NOT_USED = r"worker tcp://\S+ is not used: \S+there.*\.zarr is not this run on a
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Client]]:
     """Start worker processes, of which the blind ones have nothing in the folder of the runs."""
-    if subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this system mounts no file system for a process of its own")
     (tmp_path / "runs").mkdir()
-    hidden = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs tmpfs {tmp_path / "runs"} && exec "$@"', "sh"]
     started: list[subprocess.Popen[bytes]] = []
     with LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL") as local:
         command = [
@@ -40,10 +38,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Client]]:
             "1",
         ]
         command += ["--local-directory", str(tmp_path)]
+        hidden = hidden_from(tmp_path / "runs", command)
         connection = connect(local.scheduler_address, 1)
 
         def begin(seeing: int, blind: int) -> None:
-            for line in [command] * seeing + [[*hidden, *command]] * blind:
+            for line in [command] * seeing + [hidden] * blind:
                 started.append(subprocess.Popen(line, stderr=subprocess.DEVNULL))
             until(lambda: len(local.scheduler.workers) == len(started))
 

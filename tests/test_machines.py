@@ -1,0 +1,177 @@
+"""Machines of namespaces are as machines are: apart in files, processes and networks, and gone without a trace."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from roundweave.flows.stored import open_run
+from roundweave.tasks.data.sources.table import find_source
+from tests.machines import Machine, Network, hidden_from
+from tests.sites import images_at_sites, roles_at_sites, start_scheduler, start_worker, train_from
+
+SIZE = 1 << 20
+"""How many bytes a transfer has: enough that a limit shows."""
+
+SERVER = """
+import socket
+listening = socket.create_server(("0.0.0.0", 9000))
+print("ready")
+while True:
+    connection, _ = listening.accept()
+    with connection:
+        size = 0
+        while received := connection.recv(1 << 16):
+            size += len(received)
+        connection.sendall(str(size).encode())
+"""
+CLIENT = f"""
+import socket, sys, time
+began = time.monotonic()
+with socket.create_connection((sys.argv[1], 9000), timeout=float(sys.argv[2])) as connection:
+    connection.sendall(bytes({SIZE}))
+    connection.shutdown(socket.SHUT_WR)
+    assert connection.recv(100) == b"{SIZE}"
+print(time.monotonic() - began)
+"""
+"""Sends to a machine, and prints the seconds until it says that all is there."""
+
+
+def sends(machine: Machine, to: str, seconds: float = 20) -> float | None:
+    """The seconds of a transfer; None if there was no answer for so many seconds."""
+    done = machine.run([sys.executable, "-S", "-c", CLIENT, to, str(seconds)])
+    return None if done.returncode else float(done.stdout)
+
+
+def serve(machine: Machine) -> None:
+    machine.start([sys.executable, "-S", "-c", SERVER], "server.log").until("ready")
+
+
+def test_machines_reach_each_other_by_name_but_for_what_is_cut(network) -> None:
+    berlin, paris, rome = (network.machine(name) for name in ("berlin", "paris", "rome"))
+    assert (rome.address, paris.run(["hostname"]).stdout) == ("10.47.0.3", "paris\n")
+    serve(paris)
+    assert sends(berlin, "paris") is not None
+    assert sends(berlin, "rome") is None  # nothing listens there
+    cuts: list[tuple[Callable[[], None], list[bool]]] = [
+        (paris.cut, [True, False, False, False]),
+        (lambda: paris.cut_one_way("in"), [True, False, False, False]),
+        (paris.cut_one_way, [True, True, False, False]),  # it hears the question, and its answer is lost
+    ]
+    for cut, wanted in cuts:
+        counts = (berlin.sent, paris.received, paris.sent, berlin.received)
+        cut()
+        before = [count() for count in counts]
+        assert sends(berlin, "paris", 0.5) is None
+        assert [count() > early for count, early in zip(counts, before, strict=True)] == wanted
+        paris.mend()
+        assert sends(berlin, "paris") is not None
+
+
+def test_a_limit_slows_a_transfer_and_bytes_are_counted_as_on_a_wire(network) -> None:
+    """A packet of 1514 bytes carries 1448, so that 4.6 % come on top; at 16 Mbit/s a MB takes half a second."""
+    berlin, paris = network.machine("berlin"), network.machine("paris")
+    serve(paris)
+    berlin.limit(16)
+    seconds = sends(berlin, "paris")
+    assert seconds is not None
+    assert seconds > 0.5  # it cannot be faster: 1.1 MB less the 16 kB that pass at once
+    for count in (berlin.sent(), paris.received()):
+        assert count == pytest.approx(SIZE * 1514 / 1448, rel=0.02)
+    for count in (berlin.received(), paris.sent()):
+        assert count < SIZE / 10
+
+
+def test_a_machine_sees_its_own_folders_alone(network, tmp_path) -> None:
+    sites, data, runs = (tmp_path / name for name in ("sites", "data", "runs"))
+    for folder in (sites / "berlin", sites / "paris", data, runs):
+        folder.mkdir(parents=True)
+    for name in ("berlin", "paris"):
+        (sites / name / "own").write_text(name)
+    (runs / "run").touch()
+    machines = [network.machine(name, [sites, runs], {data: sites / name}) for name in ("berlin", "paris")]
+    for machine in machines:
+        assert machine.run(["cat", str(data / "own")]).stdout == machine.name
+        assert machine.run(["ls", "-A", str(sites), str(runs)]).stdout == f"{runs}:\n\n{sites}:\n"
+        machine.run(["touch", str(runs / machine.name), f"/dev/shm/{tmp_path.name}", str(data / "made")])
+    assert [file.name for file in runs.iterdir()] == ["run"]
+    assert not Path("/dev/shm", tmp_path.name).exists()
+    assert list(data.iterdir()) == []
+    assert (sites / "paris" / "made").exists()
+
+
+def test_a_killed_group_is_gone_and_all_else_is_with_the_network(tmp_path) -> None:
+    """After a failure, too, and with what left its group."""
+    follow, before = f"tail -f {tmp_path}/hosts", (socket.if_nameindex(), Path("/proc/self/mounts").read_text())
+    with pytest.raises(ZeroDivisionError), Network(tmp_path) as network:
+        machine = network.machine("berlin")
+        killed = machine.start(["sh", "-c", f"{follow} & echo ready; {follow}"], "killed.log")
+        killed.until("ready")
+        assert running(tmp_path)
+        killed.kill()
+        assert killed.process.returncode == -9
+        with pytest.raises(subprocess.TimeoutExpired):
+            machine.run(follow.split(), seconds=0.1)
+        assert machine.start(follow.split(), "ended.log").end() == -2
+        assert "tail" not in machine.run(["ps", "ax"]).stdout
+        machine.start(["sh", "-c", f"setsid {follow} & echo ready; {follow}"], "left.log").until("ready")
+        1 / 0  # noqa: B018
+    assert not running(tmp_path)
+    assert (socket.if_nameindex(), Path("/proc/self/mounts").read_text()) == before
+
+
+def running(folder: Path) -> list[str]:
+    """The commands that have a folder in their line."""
+    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if str(folder) in line]
+
+
+def test_a_plain_process_does_not_see_a_folder_that_is_hidden_from_it(tmp_path) -> None:
+    runs = tmp_path / "its runs"
+    runs.mkdir()
+    (runs / "run").touch()
+    line = hidden_from(runs, ["ls", "-A", str(runs), str(tmp_path)])
+    assert (
+        subprocess.run(line, check=True, capture_output=True, text=True).stdout
+        == f"{tmp_path}:\nits runs\n\n{runs}:\n"
+    )
+
+
+@pytest.mark.parametrize("made", [images_at_sites, roles_at_sites])
+def test_sites_have_parts_of_the_examples_and_no_other_site_reads_them(network, tmp_path, made) -> None:
+    """Together they are all, by the function that a run inline reads them with."""
+    names = ("berlin", "paris", "rome")
+    sites = made(tmp_path, names, 100)
+    source = find_source(sites.function)
+    parts = [source.load(number, 3).train for number in range(3)]
+    machines = [sites.machine(network, name) for name in (*names, "head")]
+    seen = [machine.run(["ls", str(sites.data)]).stdout.split() for machine in machines]
+    files = ["examples.npz"] if made is images_at_sites else ["examples.json", "examples.npz"]
+    assert seen == [[*files, f"part-{number}.npz"] for number in range(3)] + [[]]
+    if made is images_at_sites:
+        assert [len(part) for part in parts] == [34, 33, 33]
+    else:
+        texts = [json.loads((sites.own / name / "examples.json").read_text()) for name in names]
+        assert sum(len(text) for text in texts) == 100
+        windows = [sum((len(text) - 1) // 64 for text in each.values()) for each in texts]
+        assert [len(part) for part in parts] == windows
+
+
+def test_a_run_over_three_machines_has_the_bits_of_one_process(train, network, tmp_path) -> None:
+    """The scheduler and the command are on one machine, and a worker on each of the others."""
+    sites = images_at_sites(tmp_path, ("berlin", "paris"), 100)
+    head, *others = (network.machine(name) for name in ("head", *sites.names))
+    start_scheduler(head)
+    for worker in [start_worker(machine) for machine in others]:
+        worker.until("joined")
+    said = train_from(head, "--data", sites.function, "--partitions", 2, "--rounds", 2, "--name", "there")
+    reference = train(data=sites.function, partitions=2, rounds=2, name="reference")
+    assert open_run("there").digest == reference.digest, said
+    assert all("round 2" in machine.started[0].log() for machine in others)
