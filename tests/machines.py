@@ -93,10 +93,10 @@ class Network:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """End all processes of all machines, with which their namespaces and interfaces go."""
+        for started in (started for machine in self.machines for started in machine.started):
+            started.kill()
         for holder in (*(machine.holder for machine in self.machines), self.holder):
             _release(holder)
-        for started in (started for machine in self.machines for started in machine.started):
-            started.process.wait(SETTLE_SECONDS)
 
     def machine(self, name: str, hides: Sequence[Path] = (), mounts: Mapping[Path, Path] | None = None) -> Machine:
         """Make a machine, and join it. A name has at most 15 characters, and is not `bridge`.
@@ -243,14 +243,20 @@ class Started:
             return self.process.wait(seconds)
         pytest.fail(f"it has not ended:\n{self.log()}")
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the whole group, such as SIGSTOP and SIGCONT."""
+        _signal_group(self.process, number)
+
     def kill(self) -> None:
         """SIGKILL the whole group, as a machine that loses its power."""
-        _signal_group(self.process, signal.SIGKILL)
-        self.process.wait(SETTLE_SECONDS)
+        self.signal(signal.SIGKILL)
+        while self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)  # it stops where its command was stopped
+            time.sleep(0.01)
 
     def end(self, seconds: float = 60) -> int:
         """Press Ctrl-C; gives the exit code."""
-        _signal_group(self.process, signal.SIGINT)
+        self.signal(signal.SIGINT)
         return self.wait(seconds)
 
 
@@ -293,10 +299,15 @@ def _release(holder: subprocess.Popen[str]) -> None:
 
 
 def _signal_group(nsenter: subprocess.Popen[bytes] | subprocess.Popen[str], number: int) -> None:
-    """Signal the group of a command, whose leader is the child of `nsenter`, which gives back its exit code."""
+    """Signal the group of a command, whose leader is the child of `nsenter`.
+
+    That stops when its child does, goes on and makes it go on, and ends with its exit code or signal.
+    """
     while nsenter.poll() is None:
         with suppress(psutil.NoSuchProcess, ProcessLookupError, IndexError):  # it has not begun yet
             os.killpg(psutil.Process(nsenter.pid).children()[0].pid, number)
+            if number != signal.SIGSTOP:
+                nsenter.send_signal(signal.SIGCONT)
             return
         time.sleep(0.01)
 

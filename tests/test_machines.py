@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -116,11 +117,15 @@ def test_a_killed_group_is_gone_and_all_else_is_with_the_network(tmp_path) -> No
         killed.until("ready")
         assert running(tmp_path)
         killed.kill()
-        assert killed.process.returncode == -9
+        assert killed.process.returncode == -signal.SIGKILL
         with pytest.raises(subprocess.TimeoutExpired):
             machine.run(follow.split(), seconds=0.1)
-        assert machine.start(follow.split(), "ended.log").end() == -2
+        ended = machine.start(follow.split(), "ended.log")
+        ended.signal(signal.SIGSTOP)
+        ended.signal(signal.SIGCONT)
+        assert ended.end() == -signal.SIGINT
         assert "tail" not in machine.run(["ps", "ax"]).stdout
+        machine.start(follow.split(), "stopped.log").signal(signal.SIGSTOP)
         machine.start(["sh", "-c", f"setsid {follow} & echo ready; {follow}"], "left.log").until("ready")
         1 / 0  # noqa: B018
     assert not running(tmp_path)
