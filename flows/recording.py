@@ -6,7 +6,7 @@ import platform
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,7 @@ from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import specs_bytes
 from roundweave.tasks.algorithms.applies.optimizers import kept_memory
 from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.partitions import Gather, gather_here
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import versions
 from roundweave.tasks.rounds.job import Work
@@ -50,7 +51,7 @@ def create_run(
     initial: State,
     carried: Mapping[int, Update] = MappingProxyType({}),
     processes: int = 1,
-    gather: Callable[..., list[Any]] = lambda function, numbers: list(map(function, numbers)),
+    gather: Gather = gather_here,
     **attributes: Any,
 ) -> None:
     """Create a run at an address and commit its initial state, and the score of that, as round 0.

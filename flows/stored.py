@@ -176,12 +176,13 @@ class Run(StoredRun):
         from roundweave.flows.config.recorded import check_examples, check_trust
         from roundweave.flows.config.resolving import deal
         from roundweave.tasks.data.description import combine
+        from roundweave.tasks.data.partitions import gather_here
 
         if self.algorithm == "merge" or self.config.get("data") is None:
             raise UsageError(f"{self.name} was made of networks, not of examples")
         recorded = Dealing.of(self.config)
         check_trust(self, self._root, trust, recorded, ("data",))
-        dealt, descriptions = deal(recorded).described_by(lambda function, numbers: list(map(function, numbers)))
+        dealt, descriptions = deal(recorded).described_by(gather_here)
         check_examples(self, combine(descriptions, dealt.called))
         return dealt
 

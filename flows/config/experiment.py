@@ -48,7 +48,7 @@ def _read_sites(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     parts = [name.partition(":") for name in at_commas(given)]
-    sites = {name: _as_number(count) or 1 for name, _, count in parts}
+    sites = {name: _as_number(count) if count else 1 for name, _, count in parts}
     if len(sites) < len(parts):
         raise ValueError(f"{given!r} names a site twice; give how many partitions it has, as berlin:2")
     return sites

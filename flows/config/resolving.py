@@ -6,7 +6,7 @@ All mistakes that can be found without other processes are reported here, in the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,7 @@ from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.algorithms.when import Asynchronous, Order
 from roundweave.tasks.compute.compute import Fitting
 from roundweave.tasks.data.description import Description, check_numbered, combine
-from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.partitions import Gather, Partitions, gather_here
 from roundweave.tasks.data.sources.table import at_sites, find_source, keep_source
 from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.executors.base import EXECUTORS, Executor
@@ -111,7 +111,7 @@ def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True)
         return resolved
     apart = by_worker and EXECUTORS[config.executor].distributed
     with suppress(TooLarge), at_most(MOST_BYTES) if apart else nullcontext():
-        return _described(resolved, lambda function, numbers: list(map(function, numbers)), start)
+        return _described(resolved, gather_here, start)
     return resolved
 
 
@@ -132,7 +132,7 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     return Work(objective, *decided, code=config.code, before=before, topology=resolved.topology), description
 
 
-def _described(resolved: Resolved, gather: Callable[..., list[Any]], start: Start | None = None) -> Resolved:
+def _described(resolved: Resolved, gather: Gather, start: Start | None = None) -> Resolved:
     """Resolve what needs the examples; `gather` calls a function with numbers of partitions, where they lie."""
     config, algorithm, partitions = resolved.config, resolved.algorithm, resolved.partitions
     each = partitions.source.partitioned

@@ -91,12 +91,16 @@ def recombine(config: RecombineConfig) -> Recombination:
     whole = {number - before for number in rounds for before in (0, 1)} <= set(run.kept)
     # A state that is not stored is computed again with the recorded parts.
     as_recorded = resolved if whole or not config.recorded() else resolve_work(_training(run, config, {}))
-    with started(config) as executor:
+    with started(config, resolved.config.site_of_each, full_address(run.address)) as executor:
         work, description = work_of(resolved, executor)
         check_examples(run, description)
         recorded = work if as_recorded is resolved else work_of(as_recorded, executor)[0]
         subject = Recombining(work, recorded, full_address(run.address), rounds, frozenset(config.without))
-        results = tuple(executor.gather(partial(recombine_stored, subject), range(len(rounds))))
+        numbers, again = range(len(rounds)), partial(recombine_stored, subject)
+        if work.partitions.sites:  # whose examples are scored there
+            results = tuple(again(number, executor.gather) for number in numbers)
+        else:
+            results = tuple(executor.gather(again, numbers, stored=True))
         saved = _saved(run, config, resolved.config, subject, description, executor) if config.name else None
     return Recombination(run.name, results, saved)
 
@@ -158,7 +162,7 @@ def _saved(
     parts = (config.recombined or Recombined()).model_copy(update={"before": work.before})
     config = config.model_copy(update={"recombined": parts, "rounds": max(1, run.rounds - number)})
     address = full_address(run_address(config.root, asked.name or ""))
-    (after,) = executor.gather(partial(recombined_outcome, subject), range(1))
+    (after,) = executor.gather(partial(recombined_outcome, subject), range(1), stored=True)
     taken = {p: update for p, update in run.carried(number).items() if after.carry_from.get(p) == number}
     given = (config, work, description, after.state, run.carried(number - 1) | taken)
     parent = {
@@ -167,8 +171,8 @@ def _saved(
         "chain": run.round(number).chain,
         "changed": _changed(asked, parts),
     }
-    known = _fingerprint(run, executor)
-    create_run(address, *given, gather=executor.gather, parent=parent, fingerprint=known)
+    known = {"fingerprint": _fingerprint(run, executor), "fingerprints": run.attributes.get("fingerprints", {})}
+    create_run(address, *given, gather=executor.gather, parent=parent, **known)
     return address
 
 

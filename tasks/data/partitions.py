@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,14 @@ from roundweave.tasks.data.sources.table import Each, Source
 from roundweave.tasks.data.splits.deals import Pool, Rows
 from roundweave.tasks.data.splits.split import Cohort, Split, held_out_rows, hold_out
 from roundweave.tasks.numerics.pinning import derive_seed
+
+Gather = Callable[..., list[Any]]
+"""Calls a function with numbers of partitions, where their examples lie; the results in order of the numbers."""
+
+
+def gather_here(function: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
+    """Call a function with numbers of partitions in this process."""
+    return list(map(function, numbers))
 
 
 @dataclass(frozen=True)
@@ -274,11 +282,8 @@ class Partitions:
                 raise
             return Description(unreadable=str(error))
 
-    def described_by(self, gather: Callable[..., list[Description]]) -> tuple[Partitions, list[Description]]:
-        """These partitions with labels numbered alike, and the description of each, or the one of all.
-
-        `gather` calls a function with numbers of partitions, where their examples lie.
-        """
+    def described_by(self, gather: Gather) -> tuple[Partitions, list[Description]]:
+        """These partitions with labels numbered alike, and the description of each, or the one of all."""
         numbers = range(self.split.partitions if self.source.partitioned else 1)
         descriptions = gather(self.described, numbers)
         if not (isinstance(self.source, Each) and (classes := agreed_classes(descriptions))):

@@ -130,12 +130,12 @@ def at_sites(source: Source, data: Data, sites: Sequence[str]) -> Each:
     """
     if not isinstance(data, str) or ":" not in data:
         raise UsageError(
-            f"data {source} is the same at every site; name a file of each site's own, such as npz:FILE, or give "
+            f"data {data} is the same at every site; name a file of each site's own, such as npz:FILE, or give "
             "FILE.py:function of (partition, partitions)"
         )
     if twice := [site for site in sites if sites.count(site) > 1]:
         raise UsageError(
-            f"{source} is one partition of site {twice[0]}, not {sites.count(twice[0])}; for more, give "
+            f"{data} is one partition of site {twice[0]}, not {sites.count(twice[0])}; for more, give "
             "FILE.py:function of (partition, partitions)"
         )
     return Each((source,) * len(sites), tuple(sites))

@@ -73,6 +73,10 @@ def connect(
     Raises `ClusterError`.
     """
     current = _current_client()
+    if resources and scheduler is None and current is None:
+        raise ClusterError(
+            f"a local cluster does not offer {', '.join(sorted(resources))}; name the --scheduler of these sites"
+        )
     if private and (scheduler is not None or current is not None):
         raise ClusterError("--private protects a local cluster, and TLS protects one of your own; leave it out")
     with ExitStack() as stack:

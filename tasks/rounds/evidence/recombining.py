@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import state_digest, tensor_digests
+from roundweave.storage.values.state import State
+from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.applies.optimizers import kept_memory
-from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.loading import Partition
+from roundweave.tasks.data.partitions import Gather, Partitions, gather_here
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.persistence.mapping import own_params, recomputed, reduce_again
+from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
 
 if TYPE_CHECKING:
@@ -81,14 +85,17 @@ class Recombination:
         return pd.DataFrame([round.row() for round in self.rounds]).set_index("round")
 
 
-def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
-    """Reduce the round at index `number` of the subject's rounds again, and score it. Nothing is written."""
+def recombine_stored(subject: Recombining, number: int, gather: Gather = gather_here) -> RecombinedRound:
+    """Reduce the round at index `number` of the subject's rounds again, and score it. Nothing is written.
+
+    `gather` calls a function with numbers of partitions, where their examples lie.
+    """
     store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
     commit = store.log.read(round)
     after = recombined_outcome(subject, number)
-    original = commit.score or _score(work, store, recomputed(subject.recorded, store, round))
+    original = commit.score or _score(work, store, recomputed(subject.recorded, store, round), gather)
     digest = state_digest(tensor_digests(after.state.named(work.objective.layout)), round)
-    return RecombinedRound(round, digest, commit.state, _score(work, store, after), original)
+    return RecombinedRound(round, digest, commit.state, _score(work, store, after, gather), original)
 
 
 def recombined_outcome(subject: Recombining, number: int) -> Outcome:
@@ -104,17 +111,25 @@ def _numbers(score: Score | None) -> dict[str, float]:
     return {} if score is None else {"loss": score.loss, **score.values}
 
 
-def _score(work: Work, store: RoundStore, after: Outcome) -> Score | None:
-    round = after.state.round
+def _score(work: Work, store: RoundStore, after: Outcome, gather: Gather) -> Score | None:
+    members, own = work.cohort(after.state.round) or range(work.partitions.split.partitions), None
+    if (params := own_params(work, lambda: store, after)) is not None:
+        own = {partition: params(partition) for partition in members}
+    tallies = gather(functools.partial(_tallies, work, after.state, members, own), members)
+    return judge_round(work, after.state.round, [tally for each in tallies for tally in each])[0]
+
+
+def _tallies(
+    work: Work, state: State, members: Sequence[int], own: Mapping[int, Vectors] | None, partition: int
+) -> list[Tally]:
+    """The tallies of one of the partitions that score; `own` are the parameters of those with own networks."""
     # All splits hold out the same examples, but for those that partitions hold out themselves.
-    split = work.split(round) if work.partitions.own_held_out else 0
-    examples = _examples(work.partitions, split, work.cohort(round))
-    own = own_params(work, lambda: store, after)
-    return judge_round(work, round, score_block(work, after.state, examples, own))[0]
+    split = work.split(state.round) if work.partitions.own_held_out else 0
+    examples = _loaded(work.partitions, split, partition, members.index(partition), len(members))
+    return score_block(work, state, {partition: examples}, None if own is None else own.__getitem__)
 
 
-@functools.lru_cache(maxsize=1)
-def _examples(partitions: Partitions, split: int, cohort: tuple[int, ...] | None) -> BlockExamples:
-    """The partitions of a cohort, or all, under the split of this number."""
-    members = range(partitions.split.partitions) if cohort is None else cohort
-    return {p: partitions.load(split, p, place, len(members)) for place, p in enumerate(members)}
+@functools.lru_cache(maxsize=1024)
+def _loaded(partitions: Partitions, split: int, partition: int, place: int, scorers: int) -> Partition:
+    """The examples of a partition, which are the same for all rounds of a split."""
+    return partitions.load(split, partition, place, scorers)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from roundweave.storage.places.base import beside
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord
@@ -15,7 +14,7 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import split_record
 from roundweave.storage.values.state import State, Update
 from roundweave.tasks.data.loading import BlockExamples, Partition
-from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.partitions import Gather, Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.persistence.mapping import HELD, own_params
 from roundweave.tasks.rounds.scoring import Tally
@@ -46,7 +45,7 @@ def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
     return score_block(job.work, after.state, data, own_params(job.work, job.attempt.open, after))
 
 
-def score_initial(work: Work, initial: State, gather: Callable[..., list[Any]]) -> Score | None:
+def score_initial(work: Work, initial: State, gather: Gather) -> Score | None:
     """The score of the state that a run begins with, on the held-out examples that its first round scores.
 
     One process scores examples that all partitions have. Partitions have no scores of their own yet. `gather`
