@@ -35,20 +35,20 @@ class Machine:
 
 
 def machines(executor: Executor, partitions: Partitions, device: str) -> list[Machine]:
-    """The machines of an executor: the first where rounds are stored, then all that map, or one of each site."""
+    """The machines of an executor: all that map, or one of each partition's site, and one that stores."""
     return list(_machines(executor, partitions, partial(source_and_fingerprint, device)))
 
 
 def _machines(executor: Executor, partitions: Partitions, ask: Ask) -> Iterator[Machine]:
-    (stores,) = executor.gather(partial(_asked, ask), range(1), stored=True)
-    yield Machine("the process that stores", STORE, *stores)
-    if not partitions.sites:
+    if partitions.sites:
+        every = range(len(partitions.sites))
+        for partition, answer in zip(every, executor.gather(partial(_asked, ask), every), strict=True):
+            yield Machine(f"a worker of {partitions.called(partition)}", partitions.site(partition), *answer)
+    else:
         for where, answer in executor.each(ask).items():
             yield Machine(where, "", *answer)
-        return
-    every = range(len(partitions.sites))
-    for partition, answer in zip(every, executor.gather(partial(_asked, ask), every), strict=True):
-        yield Machine(f"a worker of {partitions.called(partition)}", partitions.site(partition), *answer)
+    (stores,) = executor.gather(partial(_asked, ask), range(1), stored=True)
+    yield Machine("the process that stores", STORE, *stores)
 
 
 def _asked(ask: Ask, _: int) -> tuple[str, Fingerprint]:

@@ -25,6 +25,7 @@ from roundweave.tasks.executors.clusters.joining import SITE
 from roundweave.tasks.executors.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
 from roundweave.tasks.executors.parameter_server.on_dask import DaskServer
 from roundweave.tasks.executors.pool import (
+    AT_SITES,
     PLACED,
     Key,
     Task,
@@ -272,6 +273,8 @@ class GraphExecutor:
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
             shared = self.client.submit(itself, function, pure=False)
         usable_workers(self.client)  # waits for those of sites
+        if kind not in AT_SITES:
+            self.pool.await_storing()
         needs = [self.pool.needs(kind, number) for number in numbers]
         futures = [
             self.client.submit(run_step, shared, number, pure=False, resources=need or None)

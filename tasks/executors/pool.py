@@ -129,9 +129,6 @@ class WorkerPool:
             return
         answers = self.client.run(self._mark.unreached, workers=new, on_error="ignore") if new else {}
         self._unreached |= answers
-        for worker, why in answers.items():
-            if why:
-                notify(f"worker {worker} does not reach the store ({why.partition(';')[0]}): others store for it")
         if not self.apart and any(answers.values()):
             self.apart, new = True, list(workers)
         if not self.apart:
@@ -142,6 +139,13 @@ class WorkerPool:
         if self._storing is None and self._unreached and all(self._unreached.values()):
             notify("no worker reaches the store: a process of this machine stores for them")
             self._storing = StoringProcess(self.client, self._mark.resource)
+        for worker, why in answers.items() if self._storing is None else ():
+            if why:
+                notify(f"worker {worker} does not reach the store ({why.partition(';')[0]}): others store for it")
+
+    def await_storing(self) -> None:
+        """Wait for the process that stores for workers, if there is to be one, and check that they reach it."""
+        if self._storing is not None:
             self._storing.check_reached(list(self._unreached))
 
     def ask_again(self, error: StoreError) -> None:

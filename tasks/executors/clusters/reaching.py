@@ -6,13 +6,16 @@ Dask's resources, which decide where the steps of a round run.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import urlparse
 
+import dask
 from distributed import Client, Nanny, Status
 
 from roundweave.storage.errors import ClusterError, RoundweaveError
@@ -20,7 +23,7 @@ from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.places.base import Place
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.values.hashing import bytes_digest
-from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
+from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from roundweave.tasks.executors.clusters.workers import STORES_ONLY
 
 MARK = "roundweave.mark"
@@ -81,22 +84,30 @@ async def offer(resources: dict[str, float], dask_worker: Any) -> None:
 
 
 class StoringProcess:
-    """A process of this machine that joins a cluster to read and write the store, and maps nothing."""
+    """A process of this machine that joins a cluster to read and write the store, and maps nothing.
+
+    It begins beside the work that needs no store.
+    """
 
     def __init__(self, client: Client, resource: str) -> None:
         self.client = client
-        self._nanny: Nanny = client.sync(self._begun, {resource: MANY, STORES_ONLY: 1.0})
+        address, resources = client.scheduler_info(n_workers=0)["address"], {resource: MANY, STORES_ONLY: 1.0}
+        self._nanny: Future[Nanny] = ThreadPoolExecutor(1).submit(client.sync, self._begun, address, resources)
 
-    async def _begun(self, resources: dict[str, float]) -> Nanny:
-        how: dict[str, Any] = {"preload": ["roundweave.tasks.executors.clusters.ready"], "dashboard": False}
-        how |= {"env": WORKER_ENVIRONMENT, "memory_limit": 0, "security": self.client.security}
-        address = self.client.scheduler_info(n_workers=0)["address"]
-        nanny: Nanny = await Nanny(address, nthreads=1, resources=resources, **how)
+    async def _begun(self, address: str, resources: dict[str, float]) -> Nanny:
+        how: dict[str, Any] = {"env": WORKER_ENVIRONMENT, "memory_limit": 0, "security": self.client.security}
+        how |= {"preload": ["roundweave.tasks.executors.clusters.ready"], "silence_logs": logging.CRITICAL}
+        settings = {
+            "distributed.worker.multiprocessing-method": start_method(),
+            "distributed.logging.distributed": "critical",
+        }
+        with dask.config.set(settings):
+            nanny: Nanny = await Nanny(address, nthreads=1, resources=resources, **how)
         return nanny
 
     def check_reached(self, workers: list[str]) -> None:
-        """Raise `ClusterError` if one of these workers cannot connect to the process."""
-        place = str(self._nanny.worker_address)
+        """Wait for the process; raises `ClusterError` if one of these workers cannot connect to it."""
+        place = str(self._nanny.result().worker_address)
         answers = self.client.run(partial(_connect, place), workers=workers, on_error="return")
         for worker, why in answers.items():
             if why:
@@ -107,7 +118,7 @@ class StoringProcess:
 
     def end(self) -> None:
         """End the process."""
-        self.client.sync(self._nanny.close)
+        self.client.sync(self._nanny.result().close)
 
 
 def _connect(address: str) -> str:
