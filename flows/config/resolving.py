@@ -246,6 +246,10 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     in_flight = config.drawn.size if config.drawn else config.partitions
     more = "a larger cohort" if config.drawn else "more partitions"
     _check_buffer(algorithm.when, in_flight, more)
+    if config.sites and config.drawn:
+        raise UsageError("a parameter server's cohort reads its partitions anywhere; leave cohort out, or sites")
+    if config.deadline:
+        raise UsageError("a parameter server waits for nobody; leave deadline out")
     if config.resplit_every is not None:
         raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
     if config.drawn and algorithm.when.fetch_every > algorithm.when.push_every:

@@ -168,6 +168,11 @@ class Execution(Placement):
     )
     target_accuracy: float | None = Field(default=None, gt=0, le=1, description="stop when this is reached")
     patience: int | None = Field(default=None, ge=1, description="stop after so many scores without a better loss")
+    deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="seconds after which a round that has its quorum goes on without the partitions that have not "
+        "answered; auto: three deviations more than the median of the rounds before",
+    )
     keep: Annotated[str, AfterValidator(_known_keep)] | None = Field(
         default=None,
         description=f"what stays: {policies_spelled()}; default: all, of a server updates:10",
@@ -237,6 +242,8 @@ class TrainConfig(Experiment, Execution):
             raise ValueError(
                 "auto decides how many partitions there are, so that none sits out; name an algorithm"
             )
+        if self.deadline and not EXECUTORS[self.executor].distributed:
+            raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
         return self
 
     @property

@@ -153,15 +153,15 @@ class Commit:
     """The record of one committed round.
 
     `token` and `epoch` are those of the writer's `Lease`. `state` is the digest of the state and `tensors` those
-    of its tensors by path. `updates` has a record for each partition of the cohort, and `carry_from` the round
-    that set each partition's carry. `split` is None where each partition brought examples of its own. `server` is
-    None where the round waited for all partitions. `score` is None where the round was not scored, `best` is the
-    lowest loss so far, among scores that left out as few examples, and `since_best` counts the scores since then.
-    `stop` is the reason to end the run after this round. Where the state was not `stored`, it can be recomputed
-    from the last stored one and the updates since. Where not `updates_stored`, only updates that set a carry were
-    stored. `seconds` is the duration of the round and `time` its end in seconds since the epoch. `executor` names
-    what ran the round, empty for round 0 and for rounds that a run was given. `process_group` is None unless ranks
-    ran the round.
+    of its tensors by path. `updates` has a record for each partition of the cohort but the `absent` ones, which
+    had not answered by the deadline, and `carry_from` the round that set each partition's carry. `split` is None
+    where each partition brought examples of its own. `server` is None where the round waited for its partitions.
+    `score` is None where the round was not scored, `best` is the lowest loss so far, among scores that left out as
+    few examples, and `since_best` counts the scores since then. `stop` is the reason to end the run after this
+    round. Where the state was not `stored`, it can be recomputed from the last stored one and the updates since.
+    Where not `updates_stored`, only updates that set a carry were stored. `seconds` is the duration of the round
+    and `time` its end in seconds since the epoch. `executor` names what ran the round, empty for round 0 and for
+    rounds that a run was given. `process_group` is None unless ranks ran the round.
     """
 
     __pydantic_config__ = EXACTLY
@@ -172,6 +172,7 @@ class Commit:
     state: str
     tensors: Mapping[str, str]
     updates: Mapping[Partition, UpdateRecord] = field(default_factory=dict)
+    absent: tuple[Partition, ...] = ()
     carry_from: Mapping[Partition, Round] = field(default_factory=dict)
     split: SplitRecord | None = None
     server: ServerRecord | None = None
@@ -252,7 +253,7 @@ def check_names(commit: Commit) -> None:
 
 def numbers_of(commit: Commit) -> dict[str, float | dict[int, float]]:
     """The numbers in a commit by the path of their array: one number, or one for each partition that has it."""
-    numbers: dict[str, float] = {"bookkeeping/seconds": commit.seconds}
+    numbers: dict[str, float] = {"bookkeeping/seconds": commit.seconds, "bookkeeping/absent": len(commit.absent)}
     if commit.score is not None:
         row = {name: value for name, value in commit.score.row().items() if name != "examples"}
         numbers |= {f"scores/{name}": value for name, value in row.items()}

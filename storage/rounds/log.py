@@ -133,7 +133,7 @@ class CommitLog:
         if max([*commit.carry_from.values(), *commit.begins]) > round:
             raise ValueError("it names rounds after its own")
         check_names(commit)
-        if max([0, *commit.updates, *commit.carry_from, *in_flight]) >= self.schema.partitions:
+        if max([0, *commit.updates, *commit.absent, *commit.carry_from, *in_flight]) >= self.schema.partitions:
             raise ValueError(f"it names a partition beyond the {self.schema.partitions} of the run")
         if commit.tensors.keys() != self._tensors:
             raise ValueError("it names other tensors than the run has")

@@ -110,6 +110,11 @@ class StoredRound:
         return {p: update.refused for p, update in self.commit.updates.items() if update.refused}
 
     @property
+    def absent(self) -> tuple[int, ...]:
+        """The partitions that had not answered by the round's deadline."""
+        return self.commit.absent
+
+    @property
     def updates(self) -> PartitionArrays:
         """The accepted directions by parameter: ``updates["fc1.weight"]`` is an array (partition, *shape)."""
         specs = self.layout.params

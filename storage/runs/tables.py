@@ -54,12 +54,13 @@ def _block_table(
         columns[column] = nothing if metric is None else _weighted_mean(metric, of_own)
     counts = {"examples": weight.sum(axis=1), "accepted": (accepted == 1).sum(axis=1)}
     counts["refused"] = (accepted == 0).sum(axis=1)
+    counts["absent"] = np.nan_to_num(numbers.get("bookkeeping/absent", nothing))
     counts["left_out"] = np.nan_to_num(numbers.get("scores/left_out", nothing))
     whole = {name: count.astype(int) for name, count in counts.items()}
     return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
 
 
-BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
+BOOKKEEPING = {"seconds", "absent", "weight", "accepted", "map_seconds"}
 """The names of bookkeeping arrays. A metric with such a name is another number, so its column is renamed."""
 
 

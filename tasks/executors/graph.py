@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -22,199 +22,36 @@ from roundweave.storage.rounds.log import CommitLog
 from roundweave.tasks.executors.base import DEFAULTS, Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.joining import SITE
-from roundweave.tasks.executors.clusters.workers import DeadlyWork, LostWork, finished, result, usable_workers
+from roundweave.tasks.executors.clusters.workers import (
+    DeadlyWork,
+    LostWork,
+    finished,
+    result,
+    usable_workers,
+    wait_at_most,
+)
+from roundweave.tasks.executors.deadline import DeadlineRounds
 from roundweave.tasks.executors.parameter_server.on_dask import DaskServer
 from roundweave.tasks.executors.pool import (
     AT_SITES,
     PLACED,
     Key,
-    Task,
     WorkerPool,
-    elsewhere,
     itself,
-    run_pure,
     run_step,
-    step_after,
-    step_aside,
 )
-from roundweave.tasks.rounds.evidence.replaying import (
-    compare_block,
-    fold_again,
-    map_inputs,
-    read_inputs,
-    replay_block,
-    replay_round,
-)
+from roundweave.tasks.executors.round_tasks import FAN_IN, RoundTasks
 from roundweave.tasks.rounds.evidence.results import RoundResult
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.apart import (
-    map_apart,
-    persist_apart,
-    read_carries,
-    read_own,
-    score_apart,
-    state_to_map,
-)
-from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
-from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block, map_and_persist, read_outcome
-from roundweave.tasks.rounds.steps import fold_results, reduce_apply
 
 T = TypeVar("T")
-
-FAN_IN = 16
-"""How many blocks' results one task folds. More blocks get a tree of tasks, so that no worker has them all."""
-
-
-@dataclass(frozen=True)
-class RoundTasks:
-    """Makes the tasks of rounds for the workers of a pool; one task folds the results of `fan_in` blocks."""
-
-    pool: WorkerPool
-    fan_in: int = FAN_IN
-
-    def of_window(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
-        """The tasks of neighbouring rounds: the state before the first one is read, and each is committed."""
-        shared = self.pool.shared(job)
-        before = self.pool.key(job, "read", rounds[0] - 1)
-        graph: dict[Key, Any] = {before: (run_step, read_outcome, shared, rounds[0] - 1)}
-        previous: Key | None = None
-        for round in rounds:
-            graph |= self._round(job, shared, round, before, previous, round == rounds[-1])
-            before, previous = self.pool.key(job, "reduce", round), self.pool.key(job, "commit", round)
-        return graph
-
-    def _round(
-        self, job: Job, shared: Future[Any], round: int, before: Key, previous: Key | None, closing: bool
-    ) -> dict[Key, Any]:
-        """The tasks of one round: maps, folds, the reduce, scores, and the commit.
-
-        `before` is the key of the state that the round begins from, `previous` that of the commit before, None at
-        the beginning of a window. The `closing` round is the last of its window.
-        """
-        graph: dict[Key, Any] = {}
-        after = self.pool.key(job, "reduce", round)
-        data = self.pool.data(job, round, load_and_persist)
-        mapped = self._mapped(graph, job, shared, round, before, data)
-        scored = self._scored(graph, job, shared, round, after, data) if job.attempt.scored(round) else []
-        folded = self._folded(graph, job, (run_pure, fold_results, shared), mapped)
-        graph[after] = (run_pure, reduce_apply, shared, before, folded)
-        commit = (step_aside, commit_round, shared, (Computed, after, scored), previous, closing)
-        graph[self.pool.key(job, "commit", round)] = commit
-        return graph
-
-    def _mapped(
-        self,
-        graph: dict[Key, Any],
-        job: Job,
-        shared: Future[Any],
-        round: int,
-        before: Key,
-        data: Sequence[Future[Any]],
-    ) -> list[Key]:
-        """The keys of the blocks' results of a round, whose tasks are added to the graph."""
-        maps = [self.pool.key(job, "map", round, block) for block in range(len(data))]
-        if not self.pool.apart:
-            for block, examples in enumerate(data):
-                called = _called(job, maps[:block])
-                graph[maps[block]] = (*called, map_and_persist, shared, before, examples, block, elsewhere)
-            return maps
-        persisted = [self.pool.key(job, "persist", round, block) for block in range(len(data))]
-        needs_carry = bool(job.work.algorithm.map.carry or job.work.topology)
-        for block, examples in enumerate(data):
-            called, carry = _called(job, maps[:block]), self.pool.key(job, "carry", round, block)
-            if needs_carry:
-                graph[carry] = (run_step, read_carries, shared, before, block)
-            given = (*self._sent(graph, job, shared, before, round - 1, block), carry if needs_carry else {})
-            graph[maps[block]] = (*called, map_apart, shared, *given, examples)
-            graph[persisted[block]] = (run_step, persist_apart, shared, round, maps[block], block)
-        return persisted
-
-    def _scored(
-        self,
-        graph: dict[Key, Any],
-        job: Job,
-        shared: Future[Any],
-        round: int,
-        after: Key,
-        data: Sequence[Future[Any]],
-    ) -> list[Key]:
-        """The keys of the blocks' scores of a round, whose tasks are added to the graph."""
-        scores = [self.pool.key(job, "score", round, block) for block in range(len(data))]
-        for block, examples in enumerate(data):
-            if not self.pool.apart:
-                graph[scores[block]] = (run_step, score_outcome, shared, after, examples)
-                continue
-            own = self.pool.key(job, "own", round, block)
-            graph[own] = (run_step, read_own, shared, after, block)
-            given = (*self._sent(graph, job, shared, after, round, block), own)
-            graph[scores[block]] = (run_step, score_apart, shared, *given, examples)
-        return scores
-
-    def _sent(
-        self, graph: dict[Key, Any], job: Job, shared: Future[Any], outcome: Key, round: int, block: int
-    ) -> tuple[Any, Any]:
-        """The state of a round as a map of a block needs it, and the frozen parameters; each site gets them once.
-
-        The tasks are added to the graph.
-        """
-        sent, site = self.pool.key(job, "send", round), self.pool.site_of(job, round, block)
-        graph[sent] = (run_step, state_to_map, shared, outcome)
-        frozen: Any = self.pool.frozen(job, site) if job.work.objective.layout.frozen else {}
-        if not site:
-            return sent, frozen
-        there = self.pool.key(job, "state", round, site)
-        graph[there] = (run_step, itself, sent)
-        return there, frozen
-
-    def of_replays(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
-        """The tasks of replayed rounds: maps, folds, and the result of each round."""
-        shared = self.pool.shared(job)
-        graph: dict[Key, Any] = {}
-        for round in rounds:
-            mapped: list[Key] = []
-            for block, examples in enumerate(self.pool.data(job, round, load_block)):
-                called = _called(job, mapped)
-                key = self.pool.key(job, "map", round, block)
-                graph[key] = (*called, replay_block, shared, round, examples, block)
-                if self.pool.apart:
-                    inputs, compared = (self.pool.key(job, kind, round, block) for kind in ("inputs", "compare"))
-                    graph[inputs] = (run_step, read_inputs, shared, round, block)
-                    graph[key] = (*called, map_inputs, shared, round, inputs, examples)
-                    graph[compared] = (run_step, compare_block, shared, round, key, block)
-                    key = compared
-                mapped.append(key)
-            folded = self._folded(graph, job, (run_step, fold_again, shared), mapped)
-            graph[self.pool.key(job, "result", round)] = (run_step, replay_round, shared, round, folded)
-        return graph
-
-    def _folded(self, graph: dict[Key, Any], job: Job, fold: tuple[Any, ...], mapped: list[Key]) -> list[Key]:
-        """The keys that the reduce of a round gets: those of its maps, or of the tasks that fold these.
-
-        `mapped` are the keys of the maps. Tasks that begin as `fold` are added to the graph if there are many.
-        """
-        rules, round, number = job.work.algorithm, Task(*mapped[0]).round, 0
-        if rules.reduce.gathers or rules.when.asynchronous:
-            return mapped
-        for groups in job.plan.folds(self.fan_in):
-            results, mapped = mapped, []
-            for group in groups:
-                mapped.append(self.pool.key(job, "fold", round, number))
-                graph[mapped[-1]] = (*fold, round, results[group.start : group.stop])
-                number += 1
-        return mapped
-
-
-def _called(job: Job, before: Sequence[Key]) -> tuple[Any, ...]:
-    """The beginning of a map's task. If the plan maps blocks one by one, it waits for the map before it."""
-    return (step_after, before[-1]) if job.one_by_one and before else (run_step,)
-
 
 RESUBMISSIONS = 2
 """How many times in a row lost work is submitted again before a run gives up."""
 
 
-Tasks = Callable[[Job, Sequence[int]], dict[Key, Any]]
-"""Makes the graph of rounds."""
+Make = Callable[[RoundTasks, Sequence[int]], list[Key]]
+"""Makes the tasks of rounds; returns for each round the key of the last one."""
 
 
 class GraphExecutor:
@@ -224,7 +61,8 @@ class GraphExecutor:
         self.client = client
         self.setting = setting
         self.pool = WorkerPool(client, setting)
-        self.tasks = RoundTasks(self.pool, fan_in)
+        self.fan_in = fan_in
+        self._deadline = DeadlineRounds(self.pool, fan_in)
         self._server: DaskServer | None = None
 
     @classmethod
@@ -309,7 +147,10 @@ class GraphExecutor:
         job = job.run_by("graph")
         if job.work.algorithm.when.asynchronous:
             return self._serve(job, rounds)
-        return self._submit("commit", self.tasks.of_window, job, rounds, losses, job.attempt.open().log)
+        if job.attempt.deadline:
+            wait_at_most(self.client, self.setting.wait_for_workers)  # not for sites: they may be absent
+            return self._deadline.commits(self.pool.spread(job), rounds)
+        return self._submit(RoundTasks.window, job, rounds, losses, job.attempt.open().log)
 
     def _serve(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
         """Run asynchronous rounds on a parameter server, which goes on from what was in flight.
@@ -333,7 +174,7 @@ class GraphExecutor:
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, all at once, and yield the result of each in the given order. Nothing is written."""
-        compute = partial(self._submit, "result", self.tasks.of_replays, job)
+        compute = partial(self._submit, RoundTasks.replays, job)
         yield from self._despite_losses(job, rounds, compute, lambda round: "the run is as it was")
 
     def _despite_losses(
@@ -378,9 +219,9 @@ class GraphExecutor:
         return RESUBMISSIONS
 
     def _submit(
-        self, kind: str, tasks: Tasks, job: Job, rounds: Sequence[int], losses: int, log: CommitLog | None = None
+        self, make: Make, job: Job, rounds: Sequence[int], losses: int, log: CommitLog | None = None
     ) -> Iterator[Any]:
-        """Submit rounds as one graph, and yield what the task of this `kind` gives of each.
+        """Submit rounds as one graph, and yield what the task gives of each whose key `make` returned.
 
         Of a round that the `log` has, it is the commit, whatever happened to its task. After a loss it is only the
         first round, which maps one partition at a time, so that an error can name a partition that kills its
@@ -389,9 +230,9 @@ class GraphExecutor:
         job = self.pool.spread(job, one_by_one=losses > 0)
         rounds = rounds[:1] if losses else rounds
         self.pool.deaths.clear()
-        graph = tasks(job, rounds)
-        last = [self.pool.key(job, kind, round) for round in rounds]
-        futures = self.pool.submit(job, graph, last, lambda key: 0 if key[0] in PLACED else 1)
+        tasks = RoundTasks(self.pool, job, self.fan_in)
+        last = make(tasks, rounds)
+        futures = self.pool.submit(job, tasks.graph, last, lambda key: 0 if key[0] in PLACED else 1)
         for round, future in zip(rounds, futures, strict=True):
             done = partial(log.has, round) if log else bool
             finished(self.client, future, unless=done, look=partial(self.pool.look, job))

@@ -110,7 +110,7 @@ class WorkerPool:
 
         If workers came or went since the last call, their data is forgotten and will be loaded again. With
         `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other. With sites
-        each partition is one.
+        or a deadline each partition is one.
         """
         workers = usable_workers(self.client)
         if workers != self.workers:
@@ -118,7 +118,8 @@ class WorkerPool:
             self._ask(workers)
             self.workers = workers
         most = min(job.work.partitions.taking_part, len(job.plan.shards))
-        blocks = most if one_by_one or self.sites else min(most, max(1, len(workers) // ranks))
+        alone = one_by_one or self.sites or job.attempt.deadline
+        blocks = most if alone else min(most, max(1, len(workers) // ranks))
         return replace(job, blocks=blocks, one_by_one=one_by_one)
 
     def _ask(self, workers: Sequence[str]) -> None:

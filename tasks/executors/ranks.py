@@ -143,7 +143,9 @@ class RanksExecutor(GraphExecutor):
     def _can(self, job: Job) -> bool:
         """Whether ranks can do the job: there are enough workers, each a process of its own with an address."""
         workers = processes(self.client)
-        if self.pool.apart or job.work.algorithm.when.asynchronous or self._notifies_why_not(job, len(workers)):
+        if self.pool.apart or job.attempt.deadline or job.work.algorithm.when.asynchronous:
+            return False
+        if self._notifies_why_not(job, len(workers)):
             return False
         if self._would_send_plain(workers):
             return False

@@ -203,6 +203,10 @@ class Work(WithCode):
         return replace(state, round=state.round - self.before)
 
 
+AUTO_DEADLINE = "auto"
+"""The deadline of a round that follows from how long partitions took in the rounds before."""
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One process's attempt to run rounds: where it stores them, how many, and when it ends early.
@@ -210,7 +214,8 @@ class Attempt:
     `store` is the run's address. `token` and `epoch` are those of the lease by which it alone may write. `rounds`
     is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every`
     rounds, and `keep` says what is written of them. The attempt ends early at `target_accuracy`, or after
-    `patience` scores without a better loss. `executor` is the name of what runs the rounds.
+    `patience` scores without a better loss. A round does not wait longer for its partitions than `deadline`
+    seconds, or than is usual if that is `AUTO_DEADLINE`. `executor` is the name of what runs the rounds.
     """
 
     store: str
@@ -220,6 +225,7 @@ class Attempt:
     evaluate_every: int = 1
     target_accuracy: float | None = None
     patience: int | None = None
+    deadline: float | str | None = None
     fsync: bool = False
     keep: Keep = field(default_factory=All)
     executor: str = ""

@@ -197,10 +197,13 @@ def _kept(run: StoredRun) -> str:
 
 
 def _refusals(run: StoredRun) -> list[str]:
-    """A line for each of the first refused updates, and one with the number of the others."""
-    refused = [(n, p, why) for n in run.committed for p, why in run.round(n).refused.items()]
-    where = f"; `roundweave report {run.name} --out PAGE.html` has them all"
-    return cut([f"round {n} refused partition {p}: {why}" for n, p, why in refused], SHOWN_REFUSALS, where)
+    """A line for each of the first refused updates and rounds with absent partitions, and one for the others."""
+    lines: list[str] = []
+    for round in map(run.round, run.committed):
+        lines += [f"round {round.number} refused partition {p}: {why}" for p, why in round.refused.items()]
+        if round.absent:
+            lines.append(f"round {round.number} went on without partition {listed(round.absent)}")
+    return cut(lines, SHOWN_REFUSALS, f"; `roundweave report {run.name} --out PAGE.html` has all refused ones")
 
 
 def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:

@@ -16,7 +16,8 @@ from roundweave.tasks.algorithms.applies.optimizers import kept_memory
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.data.partitions import Gather, Partitions, gather_here
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.mapping import own_params, recomputed, reduce_again
+from roundweave.tasks.rounds.persistence.committing import own_params
+from roundweave.tasks.rounds.persistence.mapping import recomputed, reduce_again
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
 

@@ -126,7 +126,7 @@ def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
     """
     before, stored = _recorded(job, round)
     if stored.server is None:
-        members = [p for p in job.plan_of(round).members(block) if p not in _raised(stored)]
+        members = [p for p in job.plan_of(round).members(block) if p not in {*_raised(stored), *stored.absent}]
         carry = partial(exchanged, job.work, before, read=reading(job.work, partial(_carry, job)))
         yield Inputs(before.state, members, carry)
         return

@@ -14,12 +14,12 @@ from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import Slots, Vectors
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.job import STORE, Job
+from roundweave.tasks.rounds.persistence.committing import own_params
 from roundweave.tasks.rounds.persistence.mapping import (
     check_machine,
     exchanged,
     map_block,
     mapped_twice,
-    own_params,
     persist_and_fold,
     persisting,
     read_carry,

@@ -5,18 +5,21 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import beside
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import split_record
 from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.tensors import Vectors, views
+from roundweave.tasks.algorithms.topology import OWN, own_slots
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Gather, Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
-from roundweave.tasks.rounds.persistence.mapping import HELD, own_params
+from roundweave.tasks.rounds.persistence.mapping import HELD
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import (
     Outcome,
@@ -86,10 +89,12 @@ def commit_round(job: Job, computed: Computed, previous: Commit | None, closing:
         described = store.describe(state, attempt.token, attempt.epoch, computed.digests)
     scored, own = judge_round(job.work, state.round, [tally for block in computed.tallies for tally in block])
     records = {p: replace(r, metrics={**r.metrics, **own.get(p, {})}) for p, r in after.records.items()}
+    taking_part = () if after.server else job.plan_of(state.round).taking_part
     now = time.time()
     commit = replace(
         described,
         updates=records,
+        absent=tuple(partition for partition in taking_part if partition not in records),
         carry_from=after.carry_from,
         server=after.server,
         split=_split(job.work.partitions, job.work.split(state.round)),
@@ -142,3 +147,30 @@ def _with_best(attempt: Attempt, commit: Commit, previous: Commit) -> Commit:
             best, left_out, since_best = score.loss, score.left_out, 0
     commit = replace(commit, best=best, best_left_out=left_out, since_best=since_best)
     return replace(commit, stop=attempt.stop_reason(commit))
+
+
+Open = Callable[[], RoundStore]
+"""Opens the store of a run, which needs to be done only where something is read of it."""
+
+
+def own_params(work: Work, open_store: Open, after: Outcome) -> Callable[[int], Vectors] | None:
+    """Gives the parameters of each partition's network after a round, (element,) by dtype; None if it has none.
+
+    They are those of the state, but for what the partition carries of a network of its own. A parameter server's
+    partitions have none, as what they carry is stored only with their round. Raises `UsageError` for a slot of
+    a layer that is not there.
+    """
+    slots, specs = own_slots(work.algorithm.map.carry), work.objective.layout.params
+    held = {s: [spec.name for spec in specs if f"{OWN}.{spec.name}.".startswith(f"{s}.")] for s in slots}
+    if lacking := [slot for slot, names in held.items() if not names]:
+        raise UsageError(f"the map carries {lacking[0]}, and the network has no such layer; name one that it has")
+
+    def read(partition: int) -> Vectors:
+        source, params = after.carry_from.get(partition), {k: v.clone() for k, v in after.state.params.items()}
+        carry = {} if source is None else open_store().tensors.read_carry(source, partition)
+        for slot, vectors in carry.items():
+            for name in held.get(slot, ()):
+                views(specs, params)[name].copy_(views(specs, vectors)[name])
+        return params
+
+    return read if slots and not work.algorithm.when.asynchronous else None

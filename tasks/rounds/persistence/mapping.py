@@ -19,15 +19,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from roundweave.storage.errors import RoundFailed, UsageError
+from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places.base import beside
 from roundweave.storage.rounds.commits import Commit, UpdateRecord
 from roundweave.storage.rounds.pruned import has_updates, there
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Vectors, specs_bytes, views
-from roundweave.tasks.algorithms.topology import OWN, own_slots
+from roundweave.storage.values.tensors import Vectors, specs_bytes
+from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.numerics.devices import LARGE, trim_memory
@@ -380,30 +380,3 @@ def exchanged(work: Work, before: Outcome, partition: int, read: Read) -> Mappin
         for name, vector in other.get(OWN, before.state.params).items():
             sums[name] += vector.to(accumulator(name)) * weight
     return {**carry, OWN: {name: sums[name].to(vector.dtype) for name, vector in before.state.params.items()}}
-
-
-Open = Callable[[], RoundStore]
-"""Opens the store of a run, which needs to be done only where something is read of it."""
-
-
-def own_params(work: Work, open_store: Open, after: Outcome) -> Callable[[int], Vectors] | None:
-    """Gives the parameters of each partition's network after a round, (element,) by dtype; None if it has none.
-
-    They are those of the state, but for what the partition carries of a network of its own. A parameter server's
-    partitions have none, as what they carry is stored only with their round. Raises `UsageError` for a slot of
-    a layer that is not there.
-    """
-    slots, specs = own_slots(work.algorithm.map.carry), work.objective.layout.params
-    held = {s: [spec.name for spec in specs if f"{OWN}.{spec.name}.".startswith(f"{s}.")] for s in slots}
-    if lacking := [slot for slot, names in held.items() if not names]:
-        raise UsageError(f"the map carries {lacking[0]}, and the network has no such layer; name one that it has")
-
-    def read(partition: int) -> Vectors:
-        source, params = after.carry_from.get(partition), {k: v.clone() for k, v in after.state.params.items()}
-        carry = {} if source is None else open_store().tensors.read_carry(source, partition)
-        for slot, vectors in carry.items():
-            for name in held.get(slot, ()):
-                views(specs, params)[name].copy_(views(specs, vectors)[name])
-        return params
-
-    return read if slots and not work.algorithm.when.asynchronous else None
