@@ -154,7 +154,9 @@ def agreed_classes(descriptions: Sequence[Description]) -> tuple[str, ...]:
     return tuple(sorted({name for names in named for name in names}))
 
 
-def combine(descriptions: Sequence[Description], called: Callable[[int], str]) -> Description:
+def combine(
+    descriptions: Sequence[Description], called: Callable[[int], str] = "partition {}".format
+) -> Description:
     """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together.
 
     `called` gives what a partition is called. Of those that cannot be read nothing is known but that, by their

@@ -33,6 +33,7 @@ class DeadlineRounds:
         self.pool = pool
         self.fan_in = fan_in
         self._took: list[float] = []
+        self._absent: set[int] = set()
 
     def seconds(self, wanted: float | str) -> float:
         """The deadline in seconds; if it is `AUTO_DEADLINE`, the median of the last answers and three MADs.
@@ -89,15 +90,24 @@ class DeadlineRounds:
                 break
             left = [future for block, future in enumerate(answers) if block not in took]
             pause = min(LOOK_SECONDS, max(0.0, seconds - waited) or LOOK_SECONDS)
-            with suppress(TimeoutError):
+            with suppress(TimeoutError), self.pool.client.as_current():
                 wait(left, timeout=pause, return_when="FIRST_COMPLETED")
             self.pool.look(job)
         self._took = [*self._took, *took.values()][-MOST:]
-        for block in range(len(answers)):
-            if block not in took:
-                who = job.work.partitions.called(job.plan_of(round).members(block)[0])
-                notify(f"round {round} goes on without {who}, which has not answered in {seconds:.3g} s")
+        self._notify(
+            job, round, {job.plan_of(round).members(b)[0] for b in range(len(answers)) if b not in took}, seconds
+        )
         return sorted(took)
+
+    def _notify(self, job: Job, round: int, absent: set[int], seconds: float) -> None:
+        """Notify of partitions that are absent, or answer again."""
+        called = job.work.partitions.called
+        for partition in absent - self._absent:
+            notify(f"{called(partition)} has not answered in {seconds:.3g} s: round {round} goes on without it")
+        answering = {*job.plan_of(round).taking_part} - absent
+        for partition in self._absent & answering:
+            notify(f"{called(partition)} answers again in round {round}")
+        self._absent = (self._absent | absent) - answering
 
 
 def count_accepted(job: Job, result: BlockResult) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -197,12 +198,13 @@ def _kept(run: StoredRun) -> str:
 
 
 def _refusals(run: StoredRun) -> list[str]:
-    """A line for each of the first refused updates and rounds with absent partitions, and one for the others."""
-    lines: list[str] = []
+    """A line for each of the first refused updates and absent partitions, and one for the others."""
+    lines, absent = list[str](), defaultdict[int, list[int]](list)
     for round in map(run.round, run.committed):
         lines += [f"round {round.number} refused partition {p}: {why}" for p, why in round.refused.items()]
-        if round.absent:
-            lines.append(f"round {round.number} went on without partition {listed(round.absent)}")
+        for partition in round.absent:
+            absent[partition].append(round.number)
+    lines += [f"round {listed(rounds)} went on without partition {p}" for p, rounds in sorted(absent.items())]
     return cut(lines, SHOWN_REFUSALS, f"; `roundweave report {run.name} --out PAGE.html` has all refused ones")
 
 

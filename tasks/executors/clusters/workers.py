@@ -239,7 +239,7 @@ class Seen:
     timings: tuple[Timing, ...]
     lost: tuple[Lost, ...]
     paused: dict[str, str]
-    workers: tuple[str, ...]
+    workers: tuple[str, ...] = ()
 
 
 class Watch:

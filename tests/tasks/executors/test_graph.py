@@ -12,12 +12,13 @@ import torch
 
 from roundweave.flows.stored import Run, open_run
 from roundweave.storage.errors import RoundFailed
+from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.own_code.code import find_code
-from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.job import Attempt, Job
 from roundweave.tasks.rounds.steps import BlockResult
 from tests.counting import counting
 from tests.tasks.rounds.test_steps import FAILING
@@ -62,7 +63,9 @@ def test_there_are_no_more_blocks_than_workers_or_shards_of_partitions(client) -
     def blocks(partitions: int, shard: int = 1, **options: object) -> int:
         split = SimpleNamespace(partitions=partitions)
         work = SimpleNamespace(partitions=SimpleNamespace(taking_part=partitions, split=split))
-        return WorkerPool(client, 60).spread(Job(work, None, shard=shard), **options).blocks
+        return (
+            WorkerPool(client, Setting()).spread(Job(work, Attempt("", "", 1, 1), shard=shard), **options).blocks
+        )
 
     assert (blocks(5), blocks(1), blocks(5, ranks=2), blocks(5, one_by_one=True)) == (2, 1, 1, 5)
     assert (blocks(5, shard=4), blocks(4, shard=4), blocks(9, shard=4, one_by_one=True)) == (2, 1, 3)

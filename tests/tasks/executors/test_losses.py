@@ -122,7 +122,7 @@ def without_nanny(tmp_path: Path) -> Iterator[tuple[Client, list[subprocess.Pope
 
 def test_where_no_worker_is_left_it_is_told_what_they_died_at(train, fields, do, tmp_path) -> None:
     do(KILL, 2, 1, always=True)
-    wanted = "workers died at partition 2 to 3: the scheduler has no workers after 1 s; start one"
+    wanted = "workers died at partition 2 to 3: no worker is there after 1 s; start one"
     with without_nanny(tmp_path) as (client, _), pytest.raises(ClusterError, match=wanted):
         wait_at_most(client, 1)
         train(GraphExecutor(client), 1, **fields, name="there")

@@ -64,7 +64,7 @@ def test_a_scheduler_file_that_is_not_there_is_named(tmp_path) -> None:
 
 
 def test_a_scheduler_without_workers_is_refused_after_a_line_that_says_for_how_long_it_waits(caplog) -> None:
-    refused = pytest.raises(ClusterError, match=r"the scheduler has no workers after 1\.5 s; start one with")
+    refused = pytest.raises(ClusterError, match=r"no worker is there after 1\.5 s; start one with")
     with threads(0, 1) as local, connect(local.scheduler.address, 2, wait_for_workers=1.5) as client, refused:
         usable_workers(client)
     assert lines(caplog) == ["no worker is there: waiting for one, 1.5 s at most (--wait-for-workers)"]
