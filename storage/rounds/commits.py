@@ -251,13 +251,19 @@ def check_names(commit: Commit) -> None:
             raise UsageError(problem)
 
 
+ABSENT = -1.0
+"""Stands in the array of who was accepted (1), or refused (0), for a partition that was absent."""
+
+
 def numbers_of(commit: Commit) -> dict[str, float | dict[int, float]]:
     """The numbers in a commit by the path of their array: one number, or one for each partition that has it."""
-    numbers: dict[str, float] = {"bookkeeping/seconds": commit.seconds, "bookkeeping/absent": len(commit.absent)}
+    numbers: dict[str, float] = {"bookkeeping/seconds": commit.seconds}
     if commit.score is not None:
         row = {name: value for name, value in commit.score.row().items() if name != "examples"}
         numbers |= {f"scores/{name}": value for name, value in row.items()}
     of_partitions: dict[str, dict[int, float]] = {}
+    if commit.absent:
+        of_partitions["bookkeeping/accepted"] = dict.fromkeys(commit.absent, ABSENT)
     for partition, update in commit.updates.items():
         bookkeeping = {"weight": update.weight, "accepted": update.refused is None, "map_seconds": update.seconds}
         paths = {f"bookkeeping/{name}": value for name, value in bookkeeping.items()}

@@ -31,7 +31,7 @@ from roundweave.storage.values.digests import sealed, unsealed
 
 KEY = "commits/copied.json"
 
-COLUMNS = {"seconds", "examples", "accepted", "refused", "left_out"}
+COLUMNS = {"seconds", "examples", "accepted", "refused", "absent", "left_out"}
 """The columns of each run's history besides scores and metrics."""
 
 

@@ -30,7 +30,7 @@ DIVERGENCE = {"relative": "distance / norm of the mean", "cosine": "cosine with 
 """The measures of `Run.divergence`, and the labels of their axes."""
 
 
-OUTCOMES = {"took no part": "#dcdcdc", "accepted": "#8cb4d8", "refused": "#c2283c"}
+OUTCOMES = {"took no part": "#dcdcdc", "accepted": "#8cb4d8", "refused": "#c2283c", "absent": "#e0a030"}
 """What may become of a partition's update in a round, and its colour."""
 
 
@@ -171,7 +171,7 @@ class Plots:
         accepted = self.run.tree["bookkeeping/accepted"].to_series().unstack().loc[1:]
         ax = ax or plot_axes(self.run.partitions)
         edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
-        colours = {"cmap": ListedColormap(list(OUTCOMES.values())), "vmin": 0, "vmax": 2}
+        colours = {"cmap": ListedColormap(list(OUTCOMES.values())), "vmin": 0, "vmax": len(OUTCOMES) - 1}
         draw_map((2 - accepted).fillna(0), ax, None, **colours, **edges)
         ax.set(title=_shown(f"{self.run.name}: whose updates were accepted"), ylabel="partition")
         legend_aside(ax, [Patch(color=colour, label=result) for result, colour in OUTCOMES.items()])

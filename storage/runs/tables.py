@@ -11,7 +11,7 @@ import torch
 
 from roundweave.storage.errors import RoundMissing, UsageError, nearest
 from roundweave.storage.hierarchy.schema import REPORTED
-from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.commits import ABSENT, Commit
 from roundweave.storage.rounds.numbers import COLUMNS, History
 from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.values.tensors import Vectors
@@ -54,13 +54,13 @@ def _block_table(
         columns[column] = nothing if metric is None else _weighted_mean(metric, of_own)
     counts = {"examples": weight.sum(axis=1), "accepted": (accepted == 1).sum(axis=1)}
     counts["refused"] = (accepted == 0).sum(axis=1)
-    counts["absent"] = np.nan_to_num(numbers.get("bookkeeping/absent", nothing))
+    counts["absent"] = (accepted == ABSENT).sum(axis=1)
     counts["left_out"] = np.nan_to_num(numbers.get("scores/left_out", nothing))
     whole = {name: count.astype(int) for name, count in counts.items()}
     return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
 
 
-BOOKKEEPING = {"seconds", "absent", "weight", "accepted", "map_seconds"}
+BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
 """The names of bookkeeping arrays. A metric with such a name is another number, so its column is renamed."""
 
 
