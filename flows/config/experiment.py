@@ -10,6 +10,7 @@ from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined
 from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Names, read_values
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
 from roundweave.tasks.algorithms.topology import TOPOLOGIES
+from roundweave.tasks.compute.compressed import COMPRESSORS, find_compressor
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
@@ -192,6 +193,10 @@ class Experiment(Dealing):
         description="of forward passes; bf16 and fp16 are torch's autocast, with parameters in dtype",
     )
     compiled: bool = Field(default=False, description="let torch's compiler make the networks' code")
+    compress: str | None = Field(
+        default=None,
+        description=f"{', '.join(spelled(COMPRESSORS))}: how directions are sent; what is lost is sent later",
+    )
     threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")
     stacked: int = Field(
         default=1, ge=1, description="small partitions to train side by side, with bits of their own"
@@ -211,7 +216,8 @@ class Experiment(Dealing):
     def compute(self) -> Compute:
         """How maps are computed; raises `UsageError` for fields that exclude one another."""
         shared = (self.stacked, self.ranks, self.units, self.hybrid)
-        return Compute(self.threads, *shared, self.device, self.precision, self.compiled)
+        compress = None if self.compress is None else find_compressor(self.compress)
+        return Compute(self.threads, *shared, self.device, self.precision, self.compiled, compress)
 
     @property
     def code(self) -> tuple[Code, ...]:

@@ -126,7 +126,7 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     assert objective is not None
     assert description is not None
     compute = config.compute.bound(objective, resolved.partitions)
-    algorithm = replace(resolved.algorithm, map=compute.scaled(resolved.algorithm.map))
+    algorithm = replace(resolved.algorithm, map=compute.wrapped(resolved.algorithm.map))
     decided = (algorithm, resolved.partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
     return Work(objective, *decided, code=config.code, before=before, topology=resolved.topology), description

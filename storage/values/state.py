@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -144,6 +144,7 @@ class Update(Record):
         carry: The client state that the partition gets back in its next round.
         matches: A match for each update that was given to a reduce that matches units.
         count: How many accepted updates a reduced one was made of.
+        packed: The direction in few bytes, to be sent in its place; None if it is sent as it is. It is not stored.
 
     Example:
         >>> update = rw.Update({"float32": torch.ones(7)}, weight=32, metrics={"train_loss": 0.7})
@@ -157,3 +158,14 @@ class Update(Record):
     carry: Mapping[str, Vectors] = field(default_factory=dict)
     matches: tuple[Match, ...] = ()
     count: int = 1
+    packed: Any = field(default=None, repr=False, compare=False)
+
+    def to_send(self) -> Update:
+        """The update without its direction, if that is packed."""
+        return self if self.packed is None else replace(self, direction={})
+
+    def received(self) -> Update:
+        """The update with its direction alone, which is unpacked if only the packed one was sent."""
+        if self.packed is None:
+            return self
+        return replace(self, direction=self.direction or self.packed.unpack(), packed=None)

@@ -23,6 +23,7 @@ from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code, WithCode
 
 if TYPE_CHECKING:  # what wraps maps is imported by the runs that wrap them
+    from roundweave.tasks.compute.compressed import Compressor
     from roundweave.tasks.compute.tensor_parallel.shares import Shares
 
 TRIED = 32
@@ -40,8 +41,8 @@ class Compute:
     `ranks` how many ranks share a network. `units` names the unit groups that ranks divide, as `find_units` names
     them; without names, those are divided that divide most of the network. If `hybrid`, ranks divide the batch in
     the layers before these (Krizhevsky 2014). `device` is where maps and scores are computed, as torch names it,
-    and `precision` that of forward passes. If `compiled`, torch's compiler makes the networks' code. `shares` is
-    what each rank has of a run's network, None before that is known.
+    and `precision` that of forward passes. If `compiled`, torch's compiler makes the networks' code. `compress`
+    packs directions. `shares` is what each rank has of a run's network, None before that is known.
     """
 
     threads: int = 1
@@ -52,6 +53,7 @@ class Compute:
     device: str = CPU
     precision: str = WHOLE_PRECISION
     compiled: bool = False
+    compress: Compressor | None = None
     shares: Shares | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -61,15 +63,22 @@ class Compute:
             raise UsageError(f"stacked = {self.stacked} trains networks in one process; leave it out, or ranks")
         if self.precision == "fp16" and self.stacked > 1:
             raise UsageError("precision fp16 is for networks that are trained alone; leave it out, or stacked")
-        if self.compiled and (self.ranks > 1 or self.stacked > 1):
-            other = "ranks" if self.ranks > 1 else "stacked"
-            raise UsageError(f"compiled is for networks that are trained alone; leave it out, or {other}")
+        if (self.compiled or self.compress) and (self.ranks > 1 or self.stacked > 1):
+            what, other = "compiled" if self.compiled else "compress", "ranks" if self.ranks > 1 else "stacked"
+            raise UsageError(f"{what} is for networks that are trained alone; leave it out, or {other}")
         if self.ranks > 1 and (self.device not in (CPU, AUTO) or self.precision != WHOLE_PRECISION):
             given = f"device {self.device}" if self.precision == WHOLE_PRECISION else f"precision {self.precision}"
             raise UsageError(f"ranks share a network on processors, in its own dtype; leave {given} out, or ranks")
 
-    def scaled(self, map: Map) -> Map:
-        """The map with scaled losses if the precision needs that; raises `UsageError` if it cannot have them."""
+    def wrapped(self, map: Map) -> Map:
+        """The map with the scaled losses and packed directions of these settings; raises `UsageError`."""
+        if self.compress:
+            from roundweave.tasks.compute.compressed import Compressed
+
+            return map if isinstance(map, Compressed) else Compressed(self._scaled(map), self.compress)
+        return self._scaled(map)
+
+    def _scaled(self, map: Map) -> Map:
         if self.precision != "fp16":
             return map
         from roundweave.tasks.compute.scaled import Scaled
@@ -78,7 +87,7 @@ class Compute:
 
     def mapper(self, map: Map) -> Mapper:
         """The object that computes a map; raises `UsageError` if the map cannot be computed in this way."""
-        mapper = self._here(map := self.scaled(map))
+        mapper = self._here(map := self.wrapped(map))
         if (self.device, self.precision, self.compiled) == (CPU, WHOLE_PRECISION, False):
             return mapper
         from roundweave.tasks.compute.on_device import OnDevice

@@ -177,7 +177,7 @@ def _pushed(job: Job, stored: Commit, mapped: Mapping[int, Mapped], block: int) 
         record, arrival = record_of(mapped[partition]), recorded.arrival
         stale = rules(job.work).refusal(arrival.staleness) if arrival else None
         _compare_update(job, mapped[partition], replace(record, refused=record.refused or stale), stored)
-        pushed.append(Pushed(partition, mapped[partition].update, record, code=job.work.code))
+        pushed.append(Pushed(partition, mapped[partition].update.received(), record, code=job.work.code))
     return tuple(pushed)
 
 

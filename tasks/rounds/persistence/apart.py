@@ -60,13 +60,15 @@ def map_apart(
     def carry(partition: int) -> Slots:
         return carries.get(partition, {})
 
-    return list(map_block(job, state, data, carry, mapped_twice(job, state, data, carry)))
+    mapped = map_block(job, state, data, carry, mapped_twice(job, state, data, carry))
+    return [replace(each, update=each.update.to_send()) for each in mapped]
 
 
 def persist_apart(job: Job, round: int, mapped: Sequence[Mapped], block: int) -> BlockResult:
     """Store and fold the updates of a block that were mapped elsewhere."""
+    received = (replace(each, update=each.update.received()) for each in mapped)
     with persisting(job, [each.partition for each in mapped]) as persist:
-        return persist_and_fold(job, round, block, mapped, persist)
+        return persist_and_fold(job, round, block, received, persist)
 
 
 def read_own(job: Job, after: Outcome, block: int) -> Mapping[int, Vectors] | None:

@@ -298,7 +298,7 @@ def persist_and_fold(
     records: dict[int, Callable[[], UpdateRecord]] = {}
     for mapped in block_mapped:
         records[mapped.partition] = persist(round, mapped)
-        updates[mapped.partition] = None if mapped.refused else mapped.update
+        updates[mapped.partition] = None if mapped.refused else mapped.update.received()
     if specs_bytes(job.work.objective.layout.params) >= LARGE:
         trim_memory()
     nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)

@@ -55,7 +55,7 @@ def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
         mapped = again(map_it)
     mapped = replace(mapped, seconds=time.perf_counter() - started, worker=this_worker())
     began, own = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
-    return Pushed(partition, mapped.update, record_of(mapped), own, began, job.work.code)
+    return Pushed(partition, mapped.update.to_send(), record_of(mapped), own, began, job.work.code)
 
 
 def at(ref: Ref) -> Pushed:
@@ -65,7 +65,8 @@ def at(ref: Ref) -> Pushed:
 
 
 def pushes_at(refs: Sequence[Ref]) -> list[Pushed]:
-    return [at(ref) for ref in refs]
+    pushed = map(at, refs)
+    return [replace(each, update=each.update.received()) for each in pushed]
 
 
 def serve_rounds(
