@@ -104,6 +104,7 @@ def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True)
         raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
     if topology and algorithm.apply != Sgd():
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
+    replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
     config = with_server(config, algorithm)
     partitions = replace(deal(config, config.dtype), cohort=config.drawn, seed=config.seed)
     resolved = Resolved(config, algorithm, partitions, topology)

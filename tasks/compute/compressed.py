@@ -288,7 +288,7 @@ class Compressed(Map):
         if not isinstance(update, Update):
             return update
         # On the processor, which gives the same bits whatever the map was computed on.
-        total = {dtype: vector.cpu().to(accumulator(dtype)) for dtype, vector in update.direction.items()}
+        total = {dtype: vector.detach().cpu().to(accumulator(dtype)) for dtype, vector in update.direction.items()}
         if SLOT in carry:
             total = {dtype: vector + carry[SLOT][dtype].cpu() for dtype, vector in total.items()}
         form, direction = None, {dtype: vector.to(getattr(torch, dtype)) for dtype, vector in total.items()}
