@@ -101,9 +101,6 @@ class Sign(Compressor):
         return torch.where(negative, -sent["scale"], sent["scale"])
 
 
-Share = Annotated[float, Field(gt=0, le=1)]
-
-
 @dataclass(frozen=True)
 class TopK(OfVectors):
     """A `share` of the values, those with the largest absolute values, and their places (Lin 2018, section 3.1).
@@ -111,7 +108,7 @@ class TopK(OfVectors):
     The others count as 0. At least one value is sent.
     """
 
-    share: Share
+    share: Annotated[float, Field(gt=0, le=1)]
 
     def pack(self, spec: TensorSpec, values: torch.Tensor, seed: int) -> Sent:
         places = values.abs().topk(self._count(spec)).indices.sort().values
@@ -281,22 +278,23 @@ class Compressed(Map):
     def __call__(self, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
         """The map's update with the direction that is sent, one vector (elements,) per dtype.
 
-        A sum of direction and error that is not finite stays as it is, for the partition to be refused.
+        What is misshapen or, with the error, not finite stays as it is, for the partition to be refused.
         """
         own = {slot: vectors for slot, vectors in carry.items() if slot != SLOT}
-        update = self.map(objective, state, examples, own, seed)
+        update, specs = self.map(objective, state, examples, own, seed), objective.layout.params
         if not isinstance(update, Update):
             return update
+        if not _fit(specs, update.direction):
+            return replace(update, carry={**update.carry, SLOT: {}})
         # On the processor, which gives the same bits whatever the map was computed on.
         total = {dtype: vector.detach().cpu().to(accumulator(dtype)) for dtype, vector in update.direction.items()}
         if SLOT in carry:
             total = {dtype: vector + carry[SLOT][dtype].cpu() for dtype, vector in total.items()}
-        form, direction = None, {dtype: vector.to(getattr(torch, dtype)) for dtype, vector in total.items()}
-        if all(vector.isfinite().all() for vector in total.values()):
-            form = packed(self.compressor, objective.layout.params, total, seed)
-            direction = dict(form.unpack())
-        error = {dtype: (vector - direction[dtype]).to(direction[dtype].dtype) for dtype, vector in total.items()}
-        beside = (*update.extras.values(), update.buffers, *([] if form else [direction]))
+        finite = all(vector.isfinite().all() for vector in total.values())
+        form = packed(self.compressor, specs, total, seed) if finite else None
+        direction = form.unpack() if form else _narrow(total)
+        error = _narrow({dtype: vector - direction[dtype] for dtype, vector in total.items()})
+        beside = (*update.extras.values(), update.buffers, {} if form else direction)
         dense = sum(vector.nbytes for vectors in beside for vector in vectors.values())
         return replace(
             update,
@@ -305,3 +303,14 @@ class Compressed(Map):
             metrics={**update.metrics, "sent_bytes": dense + (form.nbytes if form else 0)},
             packed=form,
         )
+
+
+def _fit(specs: Specs, vectors: Vectors) -> bool:
+    """Whether vectors (element,) have the types and sizes of these tensors."""
+    wanted = {dtype: (getattr(torch, dtype), (size,)) for dtype, size in vector_sizes(specs).items()}
+    return {dtype: (vector.dtype, tuple(vector.shape)) for dtype, vector in vectors.items()} == wanted
+
+
+def _narrow(vectors: Vectors) -> Vectors:
+    """Vectors (element,) in the types that they are named by."""
+    return {dtype: vector.to(getattr(torch, dtype)) for dtype, vector in vectors.items()}

@@ -83,7 +83,8 @@ def rounds(named: str, specs: tuple[TensorSpec, ...], directions: list[Vectors])
     updates = []
     for seed, direction in enumerate(directions):
         compressed = Compressed(Given(), find_compressor(named))
-        updates.append(compressed(With(Layout(specs)), State({}), direction, carry, seed))
+        narrow = {dtype: vector.to(getattr(torch, dtype)) for dtype, vector in direction.items()}
+        updates.append(compressed(With(Layout(specs)), State({}), narrow, carry, seed))
         carry = updates[-1].carry
     return updates, carry
 
@@ -269,16 +270,38 @@ def test_the_guard_keeps_what_is_packed() -> None:
 
 
 @dataclass(frozen=True)
-class Nothing(Map):
-    """A map that forgot to return its update."""
+class Bare(Map):
+    """A map that returns its examples."""
 
-    def __call__(self, *given: Any) -> Any:
-        return None
+    def __call__(self, objective: Any, state: State, examples: Any, carry: Any, seed: int) -> Any:
+        return examples
 
 
-def test_what_is_no_update_is_refused_as_such() -> None:
-    returned = Compressed(Nothing(), find_compressor("sign"))(With(Layout(SMALL)), State({}), {}, {}, 0)
-    assert checked_update(Layout(SMALL), returned, {})[1] == "the map returned NoneType, not an Update"
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None,
+        Update({"float32": torch.zeros(35)}),
+        Update({"float32": torch.zeros(1, 36)}),
+        Update({"float32": torch.zeros(36, dtype=torch.float64)}),
+        Update({"float64": torch.zeros(36, dtype=torch.float64)}),
+        Update({}),
+    ],
+    ids=["none", "short", "matrix", "type", "name", "empty"],
+)
+def test_what_cannot_be_packed_is_refused_as_without(returned: Any) -> None:
+    update = Compressed(Bare(), find_compressor("sign"))(With(Layout(SMALL)), State({}), returned, {}, 0)
+    refusal = checked_update(Layout(SMALL), returned, {})[1]
+    assert refusal is not None
+    assert checked_update(Layout(SMALL), update, {}, carry=(SLOT,))[1] == refusal
+
+
+def test_directions_with_a_gradient_of_their_own_are_packed() -> None:
+    direction = {"float32": drawn(SMALL, 0)["float32"].requires_grad_()}
+    for named in EACH:
+        [update], carry = rounds(named, SMALL, [direction])
+        assert not update.direction["float32"].requires_grad
+        assert not carry[SLOT]["float32"].requires_grad
 
 
 def test_extras_are_sent_as_they_are() -> None:
