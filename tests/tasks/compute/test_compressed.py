@@ -367,6 +367,34 @@ def test_other_algorithms_carry_the_error_too(fields: dict[str, Any], train) -> 
     assert all(next(iter(error.values())).count_nonzero() for error in errors)
 
 
+OWN = """
+from dataclasses import dataclass
+
+import roundweave as rw
+
+
+@dataclass(frozen=True)
+class Unpacked(rw.Mean):
+    def join(self, left, right):
+        assert all(node.packed is None for node in (left, right) if isinstance(node, rw.Update))
+        return super().join(left, right)
+
+
+def rounds():
+    return rw.Algorithm(rw.LocalSteps(local_steps=1), Unpacked(), rw.Sgd(lr=1.0))
+
+
+def arriving():
+    return rw.Algorithm(rw.LocalSteps(local_steps=1), Unpacked(), rw.Sgd(lr=1.0), rw.Asynchronous(buffer=2))
+"""
+
+
+@pytest.mark.parametrize("algorithm", ["rounds", "arriving"])
+def test_no_memory_is_held_by_what_is_folded_where_it_was_mapped(algorithm: str, train, own) -> None:
+    run = train(algorithm=f"{own(OWN)}:{algorithm}", partitions=3, rounds=2, compress="bf16")
+    assert run.history()["refused"].sum() == 0
+
+
 def test_a_partition_that_sits_out_keeps_its_error(train) -> None:
     run = train(**FIELDS | {"rounds": 6, "cohort": 1, "compress": "sign"})
     sources = run.round(6).commit.carry_from
