@@ -215,7 +215,7 @@ def test_every_table_is_listed(capsys) -> None:
     assert code == 0
     assert set(tables) == {
         *("algorithms", "data", "splits", "models", "losses", "scores"),
-        *("maps", "reduces", "applies", "schedules", "topologies"),
+        *("maps", "reduces", "applies", "schedules", "topologies", "compressors"),
     }
     named = {row["name"]: row for row in tables["algorithms"]}
     assert "mu=0.1" in named["fed_prox"]["options"]
