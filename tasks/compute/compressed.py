@@ -126,7 +126,7 @@ class TopK(OfVectors):
 class RandomK(TopK):
     """A `share` of the values, at places that the map's seed draws anew each round, which need not be sent.
 
-    The others count as 0 (Stich 2018, section 2.1). What is sent is not scaled up, as nothing is lost for good.
+    The others count as 0 (Stich 2018, section 2). What is sent is not scaled up, as nothing is lost for good.
     """
 
     def pack(self, spec: TensorSpec, values: torch.Tensor, seed: int) -> Sent:
