@@ -186,6 +186,7 @@ class Commit:
     seconds: float = 0.0
     time: Time = 0.0
     executor: str = ""
+    worker: str = ""
     process_group: ProcessGroupRecord | None = None
 
     @property

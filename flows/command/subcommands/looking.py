@@ -25,7 +25,7 @@ from roundweave.flows.config.train import Planned
 from roundweave.flows.reporting.listening import shown
 from roundweave.storage.errors import StoreError, UsageError, cut, listed
 from roundweave.storage.places.base import full_address
-from roundweave.storage.rounds.commits import ProcessGroupRecord
+from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.storage.runs.listing import flat_config, looked_through
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.runs.tables import worker_rows
@@ -229,6 +229,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
         "a round": "" if mean is None else f"{mean:.3f} s, the mean of all but the first",
         "run by": f"the executor {last.executor}" if last.executor else "",
+        "on": _machines(last),
         "ranks": _ranks(last.process_group),
         "stored in": full_address(run.address),
         "digest": run.digest,
@@ -236,6 +237,17 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "failed": run.failure or "",
     }
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _machines(commit: Commit) -> str:
+    """Which machine mapped which partitions and which stored the round; empty if one did all."""
+    mapped = defaultdict[str, list[int]](list)
+    for partition, record in commit.updates.items():
+        mapped[record.worker.rpartition(":")[0]].append(partition)
+    stored = commit.worker.rpartition(":")[0]
+    if {*mapped} <= {stored}:
+        return ""
+    return "; ".join([*(f"{m} mapped partition {listed(p)}" for m, p in mapped.items()), f"{stored} stored"])
 
 
 def _algorithm(run: StoredRun) -> str:

@@ -19,7 +19,7 @@ from roundweave.tasks.algorithms.topology import OWN, own_slots
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Gather, Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
-from roundweave.tasks.rounds.persistence.mapping import HELD
+from roundweave.tasks.rounds.persistence.mapping import HELD, this_worker
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import (
     Outcome,
@@ -102,6 +102,7 @@ def commit_round(job: Job, computed: Computed, previous: Commit | None, closing:
         updates_stored=attempt.keep.writes_updates(state.round),
         stored=stored,
         executor=attempt.executor,
+        worker=this_worker(),
         process_group=computed.process_group,
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
