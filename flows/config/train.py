@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -84,6 +85,10 @@ class Placement(Config):
         description="address or file of a running Dask scheduler; slurm:OPTIONS.toml or the class of a cluster, "
         "such as dask_jobqueue.PBSCluster:OPTIONS.toml, starts one",
     )
+    certificates: Path | None = Field(
+        default=None,
+        description="folder with key and certificates, for a scheduler at tls://; see `roundweave certificates`",
+    )
     wait_for_workers: float = Field(
         default=600, ge=0, description="seconds to wait for a worker where none is there, such as in a queue"
     )
@@ -102,8 +107,8 @@ class Placement(Config):
     @property
     def placed(self) -> dict[str, Any]:
         """The fields that `open_executor` takes as keyword arguments."""
-        fields = {"scheduler", "workers", "worker_timeout", "private", "wait_for_workers", "plain_ranks"}
-        return self.model_dump(include=fields)
+        cluster = {"scheduler", "certificates", "workers", "private", "wait_for_workers"}
+        return self.model_dump(include=cluster | {"worker_timeout", "plain_ranks"})
 
 
 class Raced(Config):

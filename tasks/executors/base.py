@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 from roundweave.tasks.own_code.tables import Entry
@@ -72,7 +73,7 @@ EXECUTORS: Mapping[str, ExecutorEntry] = {
 class Setting:
     """What an executor is opened with.
 
-    `scheduler`, `workers` and `private` are as in `clusters.connecting.connect`, which waits up to
+    `scheduler`, `certificates`, `workers` and `private` are as in `clusters.connecting.connect`, which waits up to
     `wait_for_workers` seconds for a first worker. The user is notified of each map that takes more than
     `worker_timeout` seconds and much longer than the others, and of each worker that is given up, as it sent no
     heartbeat for so long. With `plain_ranks` the ranks may exchange unencrypted data on a cluster whose
@@ -90,6 +91,7 @@ class Setting:
     round_seconds: float = math.inf
     store: str = ""
     sites: tuple[str, ...] = ()
+    certificates: Path | None = None
 
 
 DEFAULTS = Setting()

@@ -69,8 +69,8 @@ class GraphExecutor:
     @contextmanager
     def opened(cls, setting: Setting) -> Iterator[Self]:
         """A context with an executor on a cluster, which is started if none is named. Raises `ClusterError`."""
-        sites = {f"{SITE}{site}" for site in setting.sites}
-        cluster = connect(setting.scheduler, setting.workers, setting.private, setting.wait_for_workers, sites)
+        local = setting.scheduler, setting.workers, setting.private, setting.wait_for_workers
+        cluster = connect(*local, {f"{SITE}{site}" for site in setting.sites}, setting.certificates)
         with cluster as client:
             if isinstance(client.cluster, LocalCluster) and not setting.sites:
                 setting = replace(setting, store="")  # its workers see what this process sees

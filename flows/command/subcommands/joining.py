@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from roundweave.flows.command.common import say
+
 
 def worker_command(
-    scheduler: Annotated[str, typer.Argument(help="address of the Dask scheduler, such as tcp://head:8786")],
+    scheduler: Annotated[str, typer.Argument(help="address of its scheduler, such as tcp://head:8786")],
     site: Annotated[
-        str | None, typer.Option(help="the place whose data this worker reads, such as berlin")
+        str | None, typer.Option(help="the place whose data this worker can read, such as berlin")
     ] = None,
     certificates: Annotated[
         Path | None,
-        typer.Option(help="folder with key and certificate, for tls://; see `roundweave certificates`"),
+        typer.Option(help="folder with key and certificates, for tls://; see `roundweave certificates`"),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="address by which the others reach this machine")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="this machine's address for the others; default: as the scheduler is reached"),
+    ] = None,
     memory_limit: Annotated[str, typer.Option(help="such as 8GB, or a fraction of this machine's memory")] = "0.9",
 ) -> None:
     """Work for a Dask cluster with one process of one thread, until Ctrl-C.
 
-    Whenever the scheduler is away or the link is cut, it tries again with growing pauses, for days.
+    While the scheduler is away or the link is cut, it tries again, at least once a minute. Who may join a cluster
+    may run code on all of its machines, so let only partners whom you trust reach it.
     """
     from roundweave.tasks.executors.clusters.joining import Joining  # Dask is slow to import
 
-    Joining(scheduler, site, certificates, host, memory_limit, _say).run()
+    Joining(scheduler, site, certificates, host, memory_limit).run()
 
 
 def certificates_command(
     folder: Annotated[Path, typer.Argument(help="where to write them")],
     partners: Annotated[list[str], typer.Argument(help="who gets a key each, such as head berlin paris")],
 ) -> None:
-    """Write an authority, and for each partner a folder with key and certificate, for tls:// addresses.
+    """Write an authority, and a folder with key and certificates for each partner, for tls:// addresses.
 
-    Give each partner its own folder and nothing else. The key of the authority admits further partners.
+    Give each partner its own folder and nothing else. Keep the authority's key, by which partners are added later
+    in the same way.
     """
     from roundweave.tasks.executors.clusters.certificates import (  # Dask is slow to import
         AUTHORITY,
@@ -45,13 +51,8 @@ def certificates_command(
         write_certificates,
     )
 
-    folders = write_certificates(folder, partners)
-    for own in folders:
-        typer.echo(f"wrote {own}")
-    files = f"--tls-ca-file {folders[0] / AUTHORITY} --tls-cert {folders[0] / CERTIFICATE}"
-    typer.echo(f"now: dask scheduler --protocol tls {files} --tls-key {folders[0] / KEY}")
-    typer.echo(f"and: roundweave worker tls://HOST:8786 --certificates {folders[-1]}")
-
-
-def _say(line: str) -> None:
-    typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
+    first, *others = write_certificates(folder, partners)
+    say(*(f"wrote {own}" for own in (first, *others)))
+    files = f"--tls-ca-file {first / AUTHORITY} --tls-cert {first / CERTIFICATE} --tls-key {first / KEY}"
+    say(f"now: dask scheduler --no-dashboard --protocol tls {files}")
+    say(f"and: roundweave worker tls://HOST:8786 --certificates {(others or [first])[-1]}")

@@ -13,10 +13,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from distributed.security import Security
 
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import UsageError, reason
 
 AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
 """The files of a partner's folder: the authority's certificate, the partner's own, and the partner's key."""
+
+FILES = {"tls_ca_file": AUTHORITY}
+FILES |= {f"tls_{role}_cert": CERTIFICATE for role in ("client", "worker")}
+FILES |= {f"tls_{role}_key": KEY for role in ("client", "worker")}
+"""The settings of Dask that have these files: a worker's tasks may be clients."""
 
 AUTHORITY_KEY = "authority-key.pem"
 """The file with the key that makes further certificates. It stays with whoever admits partners."""
@@ -24,7 +29,7 @@ AUTHORITY_KEY = "authority-key.pem"
 DAYS = 825
 """How long certificates are valid."""
 
-PARTNER = re.compile(r"\w[\w.\-]{0,62}")
+PARTNER = re.compile(r"[A-Za-z0-9][\w.\-]{0,62}", re.ASCII)
 """Matches the name of a partner, which is that of a folder and stands in the certificate."""
 
 
@@ -37,7 +42,7 @@ def write_certificates(folder: Path, partners: Iterable[str]) -> list[Path]:
     own = {name: folder / name for name in dict.fromkeys(partners)}
     for name, place in own.items():
         if not PARTNER.fullmatch(name):
-            raise UsageError(f"{name!r} is no name of a partner; give letters, digits, dots and dashes")
+            raise UsageError(f"{name!r} is no name of a partner; give letters of ASCII, digits, '_', '-' and '.'")
         if place.exists():
             raise UsageError(f"{place} exists already; give the partner another name, or delete the folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,17 +56,26 @@ def write_certificates(folder: Path, partners: Iterable[str]) -> list[Path]:
     return list(own.values())
 
 
-def security_of(folder: Path) -> Security:
-    """Dask's settings for TLS with the files of a partner's folder; raises `UsageError` where one is missing."""
-    for name in (AUTHORITY, CERTIFICATE, KEY):
-        if not (folder / name).is_file():
-            raise UsageError(f"{folder} has no {name}; give a folder that `roundweave certificates` has written")
-    pairs = {
-        f"tls_{role}_{what}": str(folder / name)
-        for role in ("worker", "client")
-        for what, name in (("cert", CERTIFICATE), ("key", KEY))
-    }
-    return Security(tls_ca_file=str(folder / AUTHORITY), require_encryption=True, **pairs)
+def security_for(address: str, folder: Path | None, role: str) -> Security:
+    """Dask's settings by which a ``client`` or ``worker`` talks with the scheduler at an address.
+
+    TLS takes the files of a partner's folder, or without one those of Dask's own configuration. Raises
+    `UsageError` if they cannot be read, or if the address is of TLS and there are none, or the other way round.
+    """
+    files = {setting: str(folder / name) for setting, name in FILES.items()} if folder else {}
+    try:
+        security = Security(**files, require_encryption=True if folder else None)
+        context = security.get_connection_args(role)["ssl_context"]
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"the certificates of {folder or 'the configuration of Dask'} cannot be read ({reason(error)}); "
+            f"give a folder with {AUTHORITY}, {CERTIFICATE} and {KEY}, as `roundweave certificates` writes them"
+        ) from error
+    if address.startswith("tls://") and context is None:
+        raise UsageError(f"{address} talks by TLS; give --certificates FOLDER")
+    if folder and not address.startswith("tls://"):
+        raise UsageError(f"{address} does not talk by TLS; give an address tls://…, or leave --certificates out")
+    return security
 
 
 def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -100,8 +114,6 @@ def _certificate(
         .not_valid_before(now - timedelta(days=1))  # clocks of partners differ
         .not_valid_after(now + timedelta(days=DAYS))
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
     return builder.sign(issuer_key, hashes.SHA256())
 

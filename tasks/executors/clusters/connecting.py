@@ -17,10 +17,12 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster, SpecCluster
 from distributed.security import Security
+from distributed.utils import json_load_robust
 
-from roundweave.storage.errors import ClusterError
+from roundweave.storage.errors import ClusterError, UsageError, reason
 from roundweave.storage.parsing import from_toml
 from roundweave.tasks.executors.base import shared
+from roundweave.tasks.executors.clusters.certificates import security_for
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from roundweave.tasks.executors.clusters.plugins import Loosen, begin_workers, import_nothing_ahead, prompt
 from roundweave.tasks.executors.clusters.workers import WORKER_SECONDS, begin_run, on_workers, wait_at_most
@@ -65,14 +67,18 @@ def connect(
     private: bool = False,
     wait_for_workers: float = WORKER_SECONDS,
     resources: Collection[str] = (),
+    certificates: Path | None = None,
 ) -> Iterator[Client]:
     """Yield a client of the scheduler at an address or in a file, or of a new cluster of a named class.
 
     If no scheduler is named, it is the current client, or else one of a new local cluster. Whenever there are no
     workers, or none with one of the Dask `resources`, it waits for them for at most `wait_for_workers` seconds.
-    Raises `ClusterError`.
+    `certificates` is the folder of a partner, for a scheduler that talks by TLS. Raises `ClusterError`, and
+    `UsageError` for certificates.
     """
     current = _current_client()
+    if certificates is not None and (scheduler is None or is_class(scheduler)):
+        raise UsageError("--certificates are those of a cluster that runs; give its --scheduler tls://…, too")
     if resources and scheduler is None and current is None:
         raise ClusterError(
             f"a local cluster does not offer {', '.join(sorted(resources))}; name the --scheduler of these sites"
@@ -83,7 +89,9 @@ def connect(
         if scheduler is not None:
             # Else Dask tells of a scheduler that is gone in 30 lines, before our own.
             stack.enter_context(_silent())
-            connection = started_cluster(scheduler, workers) if is_class(scheduler) else _client(scheduler)
+            connection = (
+                started_cluster(scheduler, workers) if is_class(scheduler) else _client(scheduler, certificates)
+            )
             client = stack.enter_context(connection)
         elif current is not None:
             client = current
@@ -176,17 +184,21 @@ def _silent() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _client(scheduler: str) -> Client:
-    place = {"scheduler_file": scheduler} if Path(scheduler).suffix == ".json" else {"address": scheduler}
-    if "scheduler_file" in place and not Path(scheduler).is_file():
+def _client(scheduler: str, certificates: Path | None) -> Client:
+    from_file = Path(scheduler).suffix == ".json"
+    if from_file and not Path(scheduler).is_file():
         raise ClusterError(
             f"no scheduler file {scheduler}; start one with `dask scheduler --scheduler-file {scheduler}`"
         )
     try:
-        return Client(**place, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
+        address = json_load_robust(scheduler, timeout=CONNECT_SECONDS)["address"] if from_file else scheduler
+        security = security_for(address, certificates, "client")
+        return Client(address, security=security, timeout=CONNECT_SECONDS, set_as_default=False)
+    except UsageError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise ClusterError(
-            f"no Dask scheduler answers at {scheduler} within {CONNECT_SECONDS} s; "
+            f"no Dask scheduler answers at {scheduler} within {CONNECT_SECONDS} s ({reason(root_of(error))}); "
             "start one with `dask scheduler`, or leave --scheduler out for a local cluster"
         ) from error
 

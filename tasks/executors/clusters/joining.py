@@ -9,34 +9,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import signal
+import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import dask
 from distributed import Nanny, WorkerPlugin, rpc
-from distributed.security import Security
 from distributed.versions import get_versions
+from distributed.worker_memory import parse_memory_limit
 
-from roundweave.storage.errors import ClusterError, UsageError
-from roundweave.tasks.executors.clusters.certificates import security_of
+from roundweave.storage.errors import ClusterError, RoundweaveError, UsageError, printable, reason
+from roundweave.tasks.executors.clusters.certificates import security_for
+from roundweave.tasks.executors.clusters.connecting import NO_PAGES, root_of
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
 
 SITE = "site-"
 """The prefix of the Dask resource by which a worker says its site, such as ``site-berlin``."""
 
-ADDRESS = re.compile(r"(tcp|tls)://[^/]+:[0-9]+/?")
+ADDRESS = re.compile(r"(tcp|tls)://[^/\s]+:[0-9]+")
 """Matches the address of a scheduler."""
 
-LONGEST_PAUSE = 60.0
-"""Pauses between two attempts to reach a scheduler grow from a second to so many."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Pauses between two attempts to join grow from one to the other, in seconds."""
 
 ANSWER_SECONDS = 10.0
 """How long an attempt waits for the scheduler's answer."""
 
-SETTINGS = {
+SETTINGS = NO_PAGES | {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
     "distributed.worker.preload": [
         "roundweave.tasks.executors.clusters.joining",
@@ -48,87 +50,103 @@ SETTINGS = {
 """Dask's settings for a worker that joins from another machine."""
 
 
-@dataclass(frozen=True)
 class Joining:
     """Where a worker joins, and what it offers.
 
-    `scheduler` is an address. `site` is the place whose data the worker can read, if it has one. `certificates` is
-    the folder of its partner for ``tls://``. `host` is the address under which others reach it; by default that of
-    the interface that leads to the scheduler. The worker is ended where it uses more than `memory_limit`, a size
-    such as ``8GB`` or a fraction of this machine's memory. `say` is called with each line for the user.
+    `scheduler` is an address, ``tls://`` with a partner's folder of `certificates`. `site` is the place whose data
+    the worker can read, if it has one. `host` is the address of this machine that others reach, by default that
+    of the interface which leads to the scheduler. A worker that uses more than `memory_limit`, a size such as
+    ``8GB`` or a fraction of this machine's memory, is ended. Raises `UsageError` for what cannot be.
     """
 
-    scheduler: str
-    site: str | None = None
-    certificates: Path | None = None
-    host: str | None = None
-    memory_limit: str = "0.9"
-    say: Callable[[str], None] = print
-    security: Security = field(init=False)
-
-    def __post_init__(self) -> None:
-        security = Security() if self.certificates is None else security_of(self.certificates)
-        if self.scheduler.startswith("tls://") and security.get_connection_args("worker")["ssl_context"] is None:
-            raise UsageError(f"{self.scheduler} needs a key and certificates; give --certificates FOLDER")
-        if not ADDRESS.fullmatch(self.scheduler):
-            raise UsageError(f"{self.scheduler!r} is no address of a scheduler; give one such as tcp://head:8786")
-        object.__setattr__(self, "security", security)
+    def __init__(
+        self,
+        scheduler: str,
+        site: str | None = None,
+        certificates: Path | None = None,
+        host: str | None = None,
+        memory_limit: str = "0.9",
+    ) -> None:
+        if not ADDRESS.fullmatch(scheduler):
+            raise UsageError(f"{scheduler!r} is no address of a scheduler; give one such as tcp://head:8786")
+        if site is not None and not re.fullmatch(r"[\w\-]+", site):
+            raise UsageError(f"{site!r} is no name of a site; give letters, digits, '_' and '-'")
+        if host is not None:
+            check_host(host)
+        self.scheduler = scheduler
+        self.memory = memory_of(memory_limit)
+        self.offer = f"{f'site {site}, ' if site else ''}one thread, {self.memory / 1e9:,.1f} GB at most"
+        self.resources = {f"{SITE}{site}": 1} if site else None
+        self.security = security_for(scheduler, certificates, "worker")
+        self.host = host
 
     def run(self) -> None:
-        """Join, work, and join again, until the process is interrupted.
+        """Join, work, and join again, until SIGINT or SIGTERM.
 
         Raises `ClusterError` if what answers is a scheduler whose Dask cannot work with this one.
         """
-        with dask.config.set(SETTINGS):
+        with dask.config.set(SETTINGS), suppress(asyncio.CancelledError):
             asyncio.run(self._run())
 
     async def _run(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        pause, said = FIRST_PAUSE, ""
         while True:
-            await self._reachable()
             try:
+                await self._check_versions()
                 await self._work()
-                self.say(f"the link to {self.scheduler} is gone; joining again")
-            except (OSError, TimeoutError, RuntimeError) as error:
-                self.say(f"could not join {self.scheduler} ({error}); trying again")
-            await asyncio.sleep(1)
-
-    async def _reachable(self) -> None:
-        """Wait until the scheduler answers, with growing pauses; the first time without an answer is said."""
-        pause = 1.0
-        while (versions := await self._asked(said=pause > 1)) is None:
+                pause, said = FIRST_PAUSE, ""
+                say(f"the link to {self.scheduler} is gone; joining again")
+            except RoundweaveError:
+                raise
+            except (OSError, TimeoutError, RuntimeError, ValueError) as error:
+                if (why := reason(root_of(error))) != said:
+                    say(f"{self.scheduler} cannot be joined ({why}); trying again until it can")
+                pause, said = min(2 * pause, LONGEST_PAUSE), why
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-        check_versions(versions, self.scheduler)
 
-    async def _asked(self, said: bool) -> dict[str, Any] | None:
-        """The versions of the scheduler's packages; None if it does not answer."""
+    async def _check_versions(self) -> None:
+        """Raise `ClusterError` if the scheduler's Dask is another one, and `OSError` if no scheduler answers."""
         arguments = self.security.get_connection_args("worker")
-        try:
-            async with rpc(self.scheduler, timeout=ANSWER_SECONDS, connection_args=arguments) as scheduler:
-                answer = await asyncio.wait_for(scheduler.versions(), ANSWER_SECONDS)
-                packages: dict[str, Any] = answer["packages"]
-                return packages
-        except (OSError, TimeoutError) as error:
-            if not said:
-                self.say(f"no scheduler answers at {self.scheduler} ({error}); trying again until it does")
-            return None
+        async with rpc(self.scheduler, timeout=ANSWER_SECONDS, connection_args=arguments) as scheduler:
+            theirs = (await asyncio.wait_for(scheduler.versions(), 2 * ANSWER_SECONDS))["packages"]
+        check_versions(theirs, self.scheduler)
 
     async def _work(self) -> None:
         """Join as one worker process of one thread, and return when the cluster has let go of it."""
-        nanny = Nanny(
+        async with Nanny(
             self.scheduler,
             nthreads=1,
-            resources={f"{SITE}{self.site}": 1} if self.site else None,
+            resources=self.resources,
             security=self.security,
             host=self.host,
-            memory_limit=self.memory_limit,
+            memory_limit=self.memory,
             silence_logs=logging.CRITICAL,  # what happens is said in lines of our own
-        )
-        async with nanny:
-            at = f"site {self.site}, " if self.site else ""
-            memory = f"{(nanny.memory_manager.memory_limit or 0) / 1e9:,.1f} GB at most"
-            self.say(f"joined {self.scheduler} as {nanny.worker_address}: {at}one thread, {memory}")
+        ) as nanny:
+            say(f"joined {self.scheduler} as {nanny.worker_address}: {self.offer}")
             await nanny.finished()
+
+
+def check_host(host: str) -> None:
+    """Raise `UsageError` if a host is no address of this machine."""
+    try:
+        socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        raise UsageError(f"{host!r} is no address of this machine ({reason(error)}); see `ip address`") from error
+
+
+def memory_of(limit: str) -> int:
+    """The bytes of a size such as ``8GB`` or of a fraction of this machine's memory; raises `UsageError`."""
+    try:
+        memory: int | None = parse_memory_limit(limit, 1, logger=logging.getLogger(__name__))
+    except (ValueError, OverflowError):
+        memory = None
+    if memory is None or memory <= 0:
+        raise UsageError(f"{limit!r} is no limit of memory; give a size such as 8GB, or a fraction such as 0.5")
+    return memory
 
 
 def check_versions(theirs: dict[str, Any], scheduler: str) -> None:
@@ -138,6 +156,11 @@ def check_versions(theirs: dict[str, Any], scheduler: str) -> None:
     if other:
         differences = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
         raise ClusterError(f"{scheduler} has {differences}; install the same versions on both machines")
+
+
+def say(line: str) -> None:
+    """Print a line for the user, with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')} {printable(line)}", flush=True)
 
 
 class Telling(WorkerPlugin):
@@ -158,7 +181,7 @@ class Telling(WorkerPlugin):
             kind, _, number, block = key
             what = f"round {number}, block {block}" if kind == "map" else f"push {number} of partition {block}"
             how = "failed" if finish == "error" else "done"
-            print(f"{time.strftime('%H:%M:%S')} {what}: {how} in {time.monotonic() - began:.1f} s", flush=True)
+            say(f"{what}: {how} in {time.monotonic() - began:.1f} s")
 
 
 async def dask_setup(worker: Any) -> None:
