@@ -55,8 +55,8 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
             return [_place(folder, name.strip()) if isinstance(name, str) else name for name in names]
         case _, str() if key in PLACED:
             return _place(folder, value)
-        case "root" | "certificates" | "start_from", str() if key != "start_from" or not STORED_ROUND.fullmatch(
-            value
+        case "root" | "certificates" | "start_from", str() if not (
+            key == "start_from" and STORED_ROUND.fullmatch(value)
         ):
             return join_address(folder, value)
         case "scheduler" | "topology" | "partition_options", str() if value.endswith((".json", ".toml")):

@@ -285,7 +285,7 @@ def _begin(cluster: Any, name: str, adapt: dict[str, Any]) -> None:
 
 def root_of(error: BaseException) -> BaseException:
     """The error that was the first cause of an error, or the error itself."""
-    return error if error.__cause__ is None else root_of(error.__cause__)
+    return root_of(error.__cause__) if isinstance(error.__cause__, Exception) else error
 
 
 def refused(name: str, error: BaseException) -> ClusterError:

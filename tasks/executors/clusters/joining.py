@@ -24,7 +24,7 @@ from distributed.worker_memory import parse_memory_limit
 from roundweave.storage.errors import ClusterError, RoundweaveError, UsageError, printable, reason
 from roundweave.tasks.executors.clusters.certificates import security_for
 from roundweave.tasks.executors.clusters.connecting import NO_PAGES, root_of
-from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
+from roundweave.tasks.executors.clusters.fork_server import MIB, WORKER_ENVIRONMENT
 
 SITE = "site-"
 """The prefix of the Dask resource by which a worker says its site, such as ``site-berlin``."""
@@ -38,8 +38,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 ANSWER_SECONDS = 10.0
 """How long an attempt waits for the scheduler's answer."""
 
+LEAST_MEMORY = 256 * MIB
+"""The smallest limit of memory in bytes; a worker that has imported torch uses 180 MB."""
+
+SILENT = {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical"}
+"""The variable by which Dask logs nothing in a new process, as what happens is said in lines of our own."""
+
 SETTINGS = NO_PAGES | {
-    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT | SILENT,
     "distributed.worker.preload": [
         "roundweave.tasks.executors.clusters.joining",
         "roundweave.tasks.executors.clusters.ready",
@@ -85,6 +91,7 @@ class Joining:
 
         Raises `ClusterError` if what answers is a scheduler whose Dask cannot work with this one.
         """
+        logging.disable()
         with dask.config.set(SETTINGS), suppress(asyncio.CancelledError):
             asyncio.run(self._run())
 
@@ -92,7 +99,7 @@ class Joining:
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+            asyncio.get_running_loop().add_signal_handler(number, lambda: task.cancelling() or task.cancel())
         pause, said = FIRST_PAUSE, ""
         while True:
             try:
@@ -124,7 +131,6 @@ class Joining:
             security=self.security,
             host=self.host,
             memory_limit=self.memory,
-            silence_logs=logging.CRITICAL,  # what happens is said in lines of our own
         ) as nanny:
             say(f"joined {self.scheduler} as {nanny.worker_address}: {self.offer}")
             await nanny.finished()
@@ -144,8 +150,10 @@ def memory_of(limit: str) -> int:
         memory: int | None = parse_memory_limit(limit, 1, logger=logging.getLogger(__name__))
     except (ValueError, OverflowError):
         memory = None
-    if memory is None or memory <= 0:
-        raise UsageError(f"{limit!r} is no limit of memory; give a size such as 8GB, or a fraction such as 0.5")
+    if memory is None or memory < LEAST_MEMORY:
+        raise UsageError(
+            f"a worker cannot have {limit!r} of memory; give a size such as 8GB, or a fraction as 0.5"
+        )
     return memory
 
 
