@@ -100,19 +100,19 @@ class Joining:
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, lambda: task.cancelling() or task.cancel())
-        pause, said = FIRST_PAUSE, ""
+        pause, said = FIRST_PAUSE, set[str]()
         while True:
             try:
                 await self._check_versions()
                 await self._work()
-                pause, said = FIRST_PAUSE, ""
-                say(f"the link to {self.scheduler} is gone; joining again")
+                pause, said = FIRST_PAUSE, set()
+                _say(f"the link to {self.scheduler} is gone; joining again")
             except RoundweaveError:
                 raise
             except (OSError, TimeoutError, RuntimeError, ValueError) as error:
-                if (why := reason(root_of(error))) != said:
-                    say(f"{self.scheduler} cannot be joined ({why}); trying again until it can")
-                pause, said = min(2 * pause, LONGEST_PAUSE), why
+                if (why := reason(root_of(error))) not in said:
+                    _say(f"{self.scheduler} cannot be joined ({why}); trying again until it can")
+                pause, said = min(2 * pause, LONGEST_PAUSE), said | {why}
             await asyncio.sleep(pause)
 
     async def _check_versions(self) -> None:
@@ -132,7 +132,7 @@ class Joining:
             host=self.host,
             memory_limit=self.memory,
         ) as nanny:
-            say(f"joined {self.scheduler} as {nanny.worker_address}: {self.offer}")
+            _say(f"joined {self.scheduler} as {nanny.worker_address}: {self.offer}")
             await nanny.finished()
 
 
@@ -166,7 +166,7 @@ def check_versions(theirs: dict[str, Any], scheduler: str) -> None:
         raise ClusterError(f"{scheduler} has {differences}; install the same versions on both machines")
 
 
-def say(line: str) -> None:
+def _say(line: str) -> None:
     """Print a line for the user, with the time of day."""
     print(f"{time.strftime('%H:%M:%S')} {printable(line)}", flush=True)
 
@@ -180,16 +180,16 @@ class Telling(WorkerPlugin):
         self.began: dict[Any, float] = {}
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
-        """Note when a map begins, and print when it ends."""
+        """Note when a map begins, and print when it has ended."""
         if not (isinstance(key, tuple) and len(key) == 4 and key[0] in ("map", "push", "pushes")):
             return
         if finish == "executing":
             self.began[key] = time.monotonic()
-        elif start == "executing" and (began := self.began.pop(key, None)) is not None:
+        elif finish in ("memory", "error") and (began := self.began.pop(key, None)) is not None:
             kind, _, number, block = key
             what = f"round {number}, block {block}" if kind == "map" else f"push {number} of partition {block}"
             how = "failed" if finish == "error" else "done"
-            say(f"{what}: {how} in {time.monotonic() - began:.1f} s")
+            _say(f"{what}: {how} in {time.monotonic() - began:.1f} s")
 
 
 async def dask_setup(worker: Any) -> None:

@@ -43,6 +43,7 @@ from roundweave.storage.errors import UsageError
         ),
         ('root = "runs"', "proj/runs"),
         ('scheduler = "scheduler.json"', "proj/scheduler.json"),
+        ('certificates = "keys/berlin@1"', "proj/keys/berlin@1"),
         ('scheduler = "tcp://host:8786"', "tcp://host:8786"),
         ('split = "by:role"', "by:role"),
         ("rounds = 3", 3),

@@ -97,6 +97,7 @@ def test_a_scheduler_that_a_foreign_store_names_is_not_connected_to(theirs, atta
 def test_nothing_of_execution_is_taken_from_a_foreign_store(theirs: Store, tmp_path: Path) -> None:
     told = {
         "scheduler": "tcp://evil:1",
+        "certificates": str(tmp_path / "mine"),
         "executor": "inline",
         "workers": 7,
         "window": 3,
