@@ -284,8 +284,9 @@ def _begin(cluster: Any, name: str, adapt: dict[str, Any]) -> None:
 
 
 def root_of(error: BaseException) -> BaseException:
-    """The error that was the first cause of an error, or the error itself."""
-    return root_of(error.__cause__) if isinstance(error.__cause__, Exception) else error
+    """The first cause of an error that has a text, or the error itself."""
+    cause = error.__cause__
+    return root_of(cause) if isinstance(cause, Exception) and str(cause) else error
 
 
 def refused(name: str, error: BaseException) -> ClusterError:

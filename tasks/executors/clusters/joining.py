@@ -10,7 +10,6 @@ import asyncio
 import logging
 import re
 import signal
-import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -77,8 +76,6 @@ class Joining:
             raise UsageError(f"{scheduler!r} is no address of a scheduler; give one such as tcp://head:8786")
         if site is not None and not re.fullmatch(r"[\w\-]+", site):
             raise UsageError(f"{site!r} is no name of a site; give letters, digits, '_' and '-'")
-        if host is not None:
-            check_host(host)
         self.scheduler = scheduler
         self.memory = memory_of(memory_limit)
         self.offer = f"{f'site {site}, ' if site else ''}one thread, {self.memory / 1e9:,.1f} GB at most"
@@ -120,7 +117,13 @@ class Joining:
         arguments = self.security.get_connection_args("worker")
         async with rpc(self.scheduler, timeout=ANSWER_SECONDS, connection_args=arguments) as scheduler:
             theirs = (await asyncio.wait_for(scheduler.versions(), 2 * ANSWER_SECONDS))["packages"]
-        check_versions(theirs, self.scheduler)
+        ours = get_versions()["packages"]
+        for name in ("dask", "distributed"):
+            if theirs.get(name) != ours[name]:
+                raise ClusterError(
+                    f"{self.scheduler} has {name} {theirs.get(name)}, and here it is {ours[name]}; "
+                    "install the same version on both machines"
+                )
 
     async def _work(self) -> None:
         """Join as one worker process of one thread, and return when the cluster has let go of it."""
@@ -136,14 +139,6 @@ class Joining:
             await nanny.finished()
 
 
-def check_host(host: str) -> None:
-    """Raise `UsageError` if a host is no address of this machine."""
-    try:
-        socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as error:
-        raise UsageError(f"{host!r} is no address of this machine ({reason(error)}); see `ip address`") from error
-
-
 def memory_of(limit: str) -> int:
     """The bytes of a size such as ``8GB`` or of a fraction of this machine's memory; raises `UsageError`."""
     try:
@@ -155,15 +150,6 @@ def memory_of(limit: str) -> int:
             f"a worker cannot have {limit!r} of memory; give a size such as 8GB, or a fraction as 0.5"
         )
     return memory
-
-
-def check_versions(theirs: dict[str, Any], scheduler: str) -> None:
-    """Raise `ClusterError` if a scheduler's Dask is another one than this process has."""
-    ours = get_versions()["packages"]
-    other = [name for name in ("dask", "distributed") if theirs.get(name) != ours[name]]
-    if other:
-        differences = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
-        raise ClusterError(f"{scheduler} has {differences}; install the same versions on both machines")
 
 
 def _say(line: str) -> None:
