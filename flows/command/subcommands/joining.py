@@ -27,8 +27,9 @@ def worker_command(
 ) -> None:
     """Work for a Dask cluster with one process of one thread, until Ctrl-C.
 
-    While the scheduler is away or the link is cut, it tries again, at least once a minute. Who may join a cluster
-    may run code on all of its machines, so let only partners whom you trust reach it.
+    While the scheduler is away or the link is cut, it tries again, at least once a minute.
+
+    Who may join a cluster may run code on all of its machines: let only partners whom you trust reach it.
     """
     from roundweave.tasks.executors.clusters.joining import Joining  # Dask is slow to import
 
@@ -41,8 +42,7 @@ def certificates_command(
 ) -> None:
     """Write an authority, and a folder with key and certificates for each partner, for tls:// addresses.
 
-    Give each partner its own folder and nothing else. Keep the authority's key, by which partners are added later
-    in the same way.
+    Give each partner its own folder and nothing else. The authority's key stays with you, and adds partners later.
     """
     from roundweave.tasks.executors.clusters.certificates import (  # Dask is slow to import
         AUTHORITY,
