@@ -60,7 +60,8 @@ def security_for(address: str, folder: Path | None, role: str) -> Security:
     """Dask's settings by which a ``client`` or ``worker`` talks with the scheduler at an address.
 
     TLS takes the files of a partner's folder, or without one those of Dask's own configuration. Raises
-    `UsageError` if they cannot be read, or if the address is of TLS and there are none, or the other way round.
+    `UsageError` if they cannot be read or have expired, or if the address is of TLS and there are none, or the
+    other way round.
     """
     files = {setting: str(folder / name) for setting, name in FILES.items()} if folder else {}
     try:
@@ -71,6 +72,8 @@ def security_for(address: str, folder: Path | None, role: str) -> Security:
             f"the certificates of {folder or 'the configuration of Dask'} cannot be read ({reason(error)}); "
             f"give a folder with {AUTHORITY}, {CERTIFICATE} and {KEY}, as `roundweave certificates` writes them"
         ) from error
+    if folder and (end := _loaded(folder / CERTIFICATE).not_valid_after_utc) < datetime.now(UTC):
+        raise UsageError(f"the certificate of {folder} was valid until {end:%Y-%m-%d}; have another one made")
     if address.startswith("tls://") and context is None:
         raise UsageError(f"{address} talks by TLS; give --certificates FOLDER")
     if folder and not address.startswith("tls://"):
@@ -88,8 +91,8 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
         files[1].write_bytes(_pem(_certificate("Roundweave", key, subject, key, authority=True)))
     try:
         loaded = serialization.load_pem_private_key(files[0].read_bytes(), password=None)
-        authority = x509.load_pem_x509_certificate(files[1].read_bytes())
-    except (OSError, ValueError) as error:
+        authority = _loaded(files[1])
+    except (OSError, ValueError, TypeError) as error:  # a `TypeError` of a key with a password
         raise UsageError(f"{folder} has no readable authority ({error}); give a new folder") from error
     if not isinstance(loaded, ec.EllipticCurvePrivateKey) or loaded.public_key() != authority.public_key():
         raise UsageError(f"{files[0]} is not the key of {files[1]}; give a new folder")
@@ -116,6 +119,10 @@ def _certificate(
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
     )
     return builder.sign(issuer_key, hashes.SHA256())
+
+
+def _loaded(file: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(file.read_bytes())
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -20,7 +20,7 @@ from distributed import Nanny, WorkerPlugin, rpc
 from distributed.versions import get_versions
 from distributed.worker_memory import parse_memory_limit
 
-from roundweave.storage.errors import ClusterError, RoundweaveError, UsageError, printable, reason
+from roundweave.storage.errors import ClusterError, RoundweaveError, UsageError, listed, printable, reason
 from roundweave.tasks.executors.clusters.certificates import security_for
 from roundweave.tasks.executors.clusters.connecting import NO_PAGES, root_of
 from roundweave.tasks.executors.clusters.fork_server import MIB, WORKER_ENVIRONMENT
@@ -106,7 +106,7 @@ class Joining:
                 _say(f"the link to {self.scheduler} is gone; joining again")
             except RoundweaveError:
                 raise
-            except (OSError, TimeoutError, RuntimeError, ValueError) as error:
+            except (OSError, RuntimeError, ValueError) as error:
                 if (why := reason(root_of(error))) not in said:
                     _say(f"{self.scheduler} cannot be joined ({why}); trying again until it can")
                 pause, said = min(2 * pause, LONGEST_PAUSE), said | {why}
@@ -173,9 +173,9 @@ class Telling(WorkerPlugin):
             self.began[key] = time.monotonic()
         elif finish in ("memory", "error") and (began := self.began.pop(key, None)) is not None:
             kind, _, number, block = key
-            what = f"round {number}, block {block}" if kind == "map" else f"push {number} of partition {block}"
+            at = f"round {number}, block {block}" if kind == "map" else f"push {number}, partition {listed(block)}"
             how = "failed" if finish == "error" else "done"
-            _say(f"{what}: {how} in {time.monotonic() - began:.1f} s")
+            _say(f"{at}: {how} in {time.monotonic() - began:.1f} s")
 
 
 async def dask_setup(worker: Any) -> None:

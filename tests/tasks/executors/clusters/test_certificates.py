@@ -9,6 +9,7 @@ import dask
 import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
 
 from roundweave.flows.stored import open_run
 from roundweave.storage.errors import ClusterError, UsageError
@@ -101,9 +102,13 @@ def test_an_authority_that_cannot_be_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "a" / AUTHORITY).write_bytes((tmp_path / "b" / AUTHORITY).read_bytes())
     with pytest.raises(UsageError, match=rf"{AUTHORITY_KEY} is not the key of .*a/{AUTHORITY}; give a new folder"):
         write_certificates(tmp_path / "a", ["y"])
-    (tmp_path / "b" / AUTHORITY_KEY).write_text("nonsense")
-    with pytest.raises(UsageError, match="has no readable authority"):
-        write_certificates(tmp_path / "b", ["y"])
+    key = serialization.load_pem_private_key((tmp_path / "b" / AUTHORITY_KEY).read_bytes(), None)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    encrypted = key.private_bytes(*form, serialization.BestAvailableEncryption(b"secret"))
+    for content in (b"nonsense", encrypted):
+        (tmp_path / "b" / AUTHORITY_KEY).write_bytes(content)
+        with pytest.raises(UsageError, match="has no readable authority"):
+            write_certificates(tmp_path / "b", ["y"])
 
 
 def test_what_cannot_be_talked_with_is_refused_before_it_is_tried(own: Path, tmp_path: Path) -> None:
@@ -116,6 +121,7 @@ def test_what_cannot_be_talked_with_is_refused_before_it_is_tried(own: Path, tmp
         (TLS, None, f"^{TLS} talks by TLS; give --certificates FOLDER$"),
         ("tcp://head:1", own / "head", "^tcp://head:1 does not talk by TLS; give an address tls://"),
         (TLS, tmp_path / "nowhere", r"nowhere cannot be read \(FileNotFoundError: No such file or directory\)"),
+        (TLS, own / "late", r"the certificate of .*late was valid until 20\d\d-\d\d-\d\d; have another one made"),
         (TLS, broken, r"broken cannot be read \(SSLError: .*KEY_VALUES_MISMATCH.*; give a folder with authority"),
     ):
         with pytest.raises(UsageError, match=says):
@@ -143,8 +149,7 @@ def test_strangers_are_not_let_in_and_each_is_told_why_in_a_line(
     plain = head.replace("tls://", "tcp://")
     for address, folder, why in (
         (head, foreign, "SSLCertVerificationError: .*certificate verify failed"),
-        (head, own / "late", "SSLError: .*certificate expired"),
-        (plain, None, "ConnectionResetError: Connection reset by peer"),
+        (plain, None, r"\w+Error: "),
     ):
         refused = pytest.raises(ClusterError, match=rf"no Dask scheduler answers at {address} .*\({why}")
         with refused, connect(address, 1, certificates=folder):
