@@ -40,8 +40,8 @@ ANSWER_SECONDS = 10.0
 LEAST_MEMORY = 256 * MIB
 """The smallest limit of memory in bytes; a worker that has imported torch uses 180 MB."""
 
-SILENT = {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical"}
-"""The variable by which Dask logs nothing in a new process, as what happens is said in lines of our own."""
+SILENT = dict.fromkeys((f"DASK_DISTRIBUTED__LOGGING__{name}" for name in ("DISTRIBUTED", "ASYNCIO")), "critical")
+"""The variables by which Dask logs nothing in a new process, as what happens is said in lines of our own."""
 
 SETTINGS = NO_PAGES | {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT | SILENT,
