@@ -34,9 +34,9 @@ from roundweave.tasks.rounds.persistence.mapping import (
     map_block,
     persist_and_fold,
     read_carry,
-    reading,
     recomputed,
     record_of,
+    remembering,
 )
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome
 
@@ -97,7 +97,7 @@ class NetworkShare:
     def map_and_persist(self, before: Outcome, data: BlockExamples, block: int) -> BlockResult:
         """Map a block with the ranks that share the network, store its updates, and fold this rank's share."""
         job, round = self.job, before.state.round + 1
-        carry = partial(exchanged, job.work, before, read=reading(job.work, self._read_carry))
+        carry = partial(exchanged, job.work, before, read=remembering(job.work, self._read_carry))
         mapped = map_block(job, before.state, data, carry, partial(self._settled, before))
         return persist_and_fold(job, round, block, mapped, self._persist)
 

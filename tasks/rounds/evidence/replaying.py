@@ -43,8 +43,8 @@ from roundweave.tasks.rounds.persistence.mapping import (
     map_block,
     persist_and_fold,
     read_outcome,
-    reading,
     record_of,
+    remembering,
 )
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
 
@@ -127,7 +127,7 @@ def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
     before, stored = _recorded(job, round)
     if stored.server is None:
         members = [p for p in job.plan_of(round).members(block) if p not in {*_raised(stored), *stored.absent}]
-        carry = partial(exchanged, job.work, before, read=reading(job.work, partial(_carry, job)))
+        carry = partial(exchanged, job.work, before, read=remembering(job.work, partial(_carry, job)))
         yield Inputs(before.state, members, carry)
         return
     for partition in _of_block(job, stored, block):

@@ -23,7 +23,7 @@ from roundweave.tasks.rounds.persistence.mapping import (
     persist_and_fold,
     persisting,
     read_carry,
-    reading,
+    remembering,
 )
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, score_block
@@ -43,7 +43,7 @@ def read_frozen(job: Job) -> Vectors:
 
 def read_carries(job: Job, before: Outcome, block: int) -> Mapping[int, Slots]:
     """What the partitions of a block carry into the next round, vectors (element,) by slot."""
-    read = reading(job.work, partial(read_carry, job))
+    read = remembering(job.work, partial(read_carry, job))
     members = job.plan_of(before.state.round + 1).members(block)
     return {partition: exchanged(job.work, before, partition, read) for partition in members}
 

@@ -213,7 +213,7 @@ def map_and_persist(
     `again` maps a partition once more if its map raised.
     """
 
-    carry = partial(exchanged, job.work, before, read=reading(job.work, partial(read_carry, job)))
+    carry = partial(exchanged, job.work, before, read=remembering(job.work, partial(read_carry, job)))
     mapped = map_block(job, before.state, data, carry, mapped_twice(job, before.state, data, carry, again))
     with persisting(job, data) as persist:
         return persist_and_fold(job, before.state.round + 1, block, mapped, persist)
@@ -260,7 +260,7 @@ NEIGHBOURS = 4
 """How many networks of neighbours a process holds while it averages those of a block's partitions."""
 
 
-def reading(work: Work, read: Read) -> Read:
+def remembering(work: Work, read: Read) -> Read:
     """The same way to read what a partition carried, which remembers the last ones if neighbours need them too."""
     return functools.lru_cache(NEIGHBOURS)(read) if work.topology else read
 
