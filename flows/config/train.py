@@ -243,9 +243,9 @@ class TrainConfig(Experiment, Execution):
             raise ValueError(f"on_complete = {self.on_complete} is about the run of a name; give a name, too")
         if self.on_complete == "extend" and self.algorithm.name == "auto":
             raise ValueError("on_complete = extend adds rounds, and auto counts epochs; name an algorithm")
-        if self.cohort is not None and self.algorithm.name == "auto":
+        if (self.cohort is not None or self.sites) and self.algorithm.name == "auto":
             raise ValueError(
-                "auto decides how many partitions there are, so that none sits out; name an algorithm"
+                "auto decides how many partitions there are, and has no cohort or sites; name an algorithm"
             )
         if self.deadline and not EXECUTORS[self.executor].distributed:
             raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
