@@ -1,4 +1,4 @@
-"""Workers that do not see the runs' folder: they are not used, and are named; where none sees it, the run ends."""
+"""Workers that do not see the runs map, too, and hand what is to be stored to others; the bits are equal."""
 
 from __future__ import annotations
 
@@ -11,18 +11,27 @@ from pathlib import Path
 import pytest
 from distributed import Client, LocalCluster
 
-from roundweave.storage.errors import NotARun
+from roundweave.flows.stored import Run
+from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.machines import hidden_from
-from tests.tasks.executors.deeds import until
+from tests.tasks.executors.deeds import lines, until
 
-NOT_USED = r"worker tcp://\S+ is not used: \S+there.*\.zarr is not this run on a worker"
+HANDS_ON = (
+    r"worker tcp://\S+ does not reach the store \(\S+/runs is another folder there, or none\): others store for it"
+)
+STORES_HERE = "no worker reaches the store: a process of this machine stores for them"
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Client]]:
+def setting(tmp_path: Path) -> Setting:
+    return Setting(store=str(tmp_path / "runs"))
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[tuple[Callable[..., None], Client, list[subprocess.Popen[bytes]]]]:
     """Start worker processes, of which the blind ones have nothing in the folder of the runs."""
     (tmp_path / "runs").mkdir()
     started: list[subprocess.Popen[bytes]] = []
@@ -39,7 +48,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Client]]:
         ]
         command += ["--local-directory", str(tmp_path)]
         hidden = hidden_from(tmp_path / "runs", command)
-        connection = connect(local.scheduler_address, 1)
 
         def begin(seeing: int, blind: int) -> None:
             for line in [command] * seeing + [hidden] * blind:
@@ -47,38 +55,58 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Client]]:
             until(lambda: len(local.scheduler.workers) == len(started))
 
         try:
-            yield begin, connection
+            yield begin, connect(local.scheduler_address, 1), started
         finally:
             for process in started:
                 process.kill()
                 process.wait()
 
 
-def test_a_worker_that_does_not_see_the_runs_is_not_used_and_named(train, fields, start, caplog) -> None:
-    """At first it joins in mid-run, then it is there from the beginning."""
+def mapped_by(run: Run) -> set[int]:
+    """The process ids of the workers that mapped the rounds of a run."""
+    rounds = [run.round(round).commit for round in run.committed]
+    return {int(update.worker.rpartition(":")[2]) for commit in rounds for update in commit.updates.values()}
+
+
+def test_a_worker_that_does_not_see_the_runs_maps_and_others_store_for_it(
+    train, fields, setting, start, do, caplog
+) -> None:
+    """At first it joins in mid-run, then it is there from the beginning. It is named once in each run."""
     reference, served = train(**fields, name="reference"), fields | {"algorithm": "fed_buff"}
-    begin, connection = start
-    begin(2, 0)
+    for partition in range(fields["partitions"]):
+        do("time.sleep(0.1)", partition, always=True)  # else one worker is done before the other has what it needs
+    begin, connection, started = start
+    begin(1, 0)
     with connection as client:
 
         def join(commit) -> None:
             if commit.round == 1:
                 begin(0, 1)
 
-        run = train(GraphExecutor(client), 1, join, **fields, name="there")
+        executor = GraphExecutor(client, setting)
+        run = train(executor, 1, join, **fields, name="there")
+        executor.pool.end()
         assert run.digest == reference.digest
         for number, kind in enumerate([GraphExecutor, RanksExecutor]):
-            run = train(kind(client), 4, **fields, name=f"there-{number}")
+            run = train(kind(client, setting), 4, **fields, name=f"there-{number}")
             assert run.digest == reference.digest
-        assert train(GraphExecutor(client), 4, **served, name="there-served").done == 4
-    told = [record.getMessage() for record in caplog.records if record.name == "roundweave"]
-    assert 3 <= len(told) <= 4  # the run may have ended before the one that joined was asked for anything
-    assert all(re.fullmatch(NOT_USED, line) for line in told)
+            assert mapped_by(run) == {process.pid for process in started}
+        assert train(GraphExecutor(client, setting), 4, **served, name="there-served").done == 4
+    told = lines(caplog)
+    assert len(told) == 4
+    assert all(re.fullmatch(HANDS_ON, line) for line in told), told
 
 
-def test_where_no_worker_sees_the_runs_a_run_ends_with_what_to_do(train, fields, start) -> None:
-    begin, connection = start
+def test_where_no_worker_sees_the_runs_a_process_of_the_command_stores(
+    train, fields, setting, start, caplog
+) -> None:
+    begin, connection, started = start
+    reference = train(**fields, name="reference")
     begin(0, 2)
-    wanted = r"is not this run on a worker; give a --root \(a folder, a bucket\) that they share"
-    with connection as client, pytest.raises(NotARun, match=wanted):
-        train(GraphExecutor(client), 1, **fields, name="there")
+    with connection as client:
+        executor = GraphExecutor(client, setting)
+        run = train(executor, 1, **fields, name="there")
+        executor.pool.end()
+        assert run.digest == reference.digest
+        assert mapped_by(run) == {process.pid for process in started}
+    assert lines(caplog) == [STORES_HERE]
