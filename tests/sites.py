@@ -55,6 +55,12 @@ class Sites:
         """Where each site has its examples."""
         return self.data / f"examples{suffix}"
 
+    @property
+    def pixels(self) -> int:
+        """How many pixels an image has."""
+        with np.load(self.own / self.names[0] / "examples.npz") as stored:
+            return int(stored["inputs"][0].size)
+
     def machine(self, network: Network, name: str, hides: Sequence[Path] = ()) -> Machine:
         """A machine that has the site's part and no other's; one that is no site has none."""
         if name in self.names:

@@ -1,0 +1,289 @@
+"""Whatever dies or is cut off among machines that train together: no round is lost, and the bits are the same.
+
+Berlin and Paris have half of the images each. The scheduler, the command, the runs and the process that stores are
+on a third machine. The seconds until a run goes on are printed: they are no law.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from roundweave.flows.stored import Run
+from tests.commands import plain_command
+from tests.machines import Machine, Network, Started
+from tests.sites import SCHEDULER, Sites, images_at_sites, start_scheduler, start_worker
+from tests.workers import worker_processes
+
+NAMES = ("berlin", "paris")
+ROUNDS = 14
+
+MODEL = """
+import os, time
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.LazyLinear(10)
+
+    def forward(self, inputs):
+        if self.training:
+            time.sleep(float(os.environ.get("PAUSE", 0)))
+        return self.layer(inputs.flatten(1))
+
+def model():
+    network = Model()
+    network(torch.zeros(1, {pixels}))
+    return network
+"""
+"""A network whose steps take their time on the workers, without any work."""
+
+
+@dataclass
+class Training:
+    """A run over two sites, and the machines."""
+
+    network: Network
+    sites: Sites
+    runs: Path
+    options: list[object]
+    digest: str
+    machines: dict[str, Machine] = field(default_factory=dict)
+    workers: dict[str, Started] = field(default_factory=dict)
+
+    @property
+    def head(self) -> Machine:
+        return self.machines["head"]
+
+    def begin(self) -> None:
+        """Start the scheduler and the workers."""
+        hides = {name: [self.runs] for name in NAMES}
+        self.machines = {n: self.sites.machine(self.network, n, hides.get(n, [])) for n in ("head", *NAMES)}
+        self.scheduler = start_scheduler(self.head)
+        for name in NAMES:
+            self.workers[name] = start_worker(self.machines[name])
+
+    def train(self, *more: object) -> None:
+        """Start the command."""
+        placed = ["--scheduler", SCHEDULER, "--root", self.runs, "--name", "there", "--window", 1]
+        self.command = self.head.start(plain_command("train", *self.options, *placed, *more), "command.log")
+
+    def resume(self, *more: object) -> None:
+        words = ["resume", "there", "--root", self.runs, "--scheduler", SCHEDULER]
+        self.command = self.head.start(plain_command(*words, *more), "resumed.log")
+
+    def done(self) -> int:
+        """The last committed round; -1 without any."""
+        rounds = [int(file.stem) for file in (self.runs / "there.zarr" / "commits").glob("[0-9]*.json")]
+        return max(rounds, default=-1)
+
+    def until(self, round: int, seconds: float = 150) -> None:
+        """Wait until a round is committed."""
+        deadline = time.monotonic() + seconds
+        while self.done() < round:
+            if self.command.process.poll() is not None and self.done() < round:
+                pytest.fail(f"it ended in round {self.done()}:\n{self.told()}")
+            if time.monotonic() > deadline:
+                pytest.fail(f"it stands in round {self.done()}:\n{self.told()}")
+            time.sleep(0.02)
+
+    def goes_on(self, what: str, since: float | None = None) -> None:
+        """Wait for the next two rounds, and print how long that took: the one under way may be all but done."""
+        began, at = since or time.monotonic(), self.done()
+        self.until(min(at + 2, ROUNDS))
+        print(f"\n{what}: goes on {time.monotonic() - began:.1f} s later")
+
+    def ends_whole(self) -> str:
+        """What the command said, which has ended with all rounds and the bits of one process."""
+        assert self.command.wait(150) == 0, self.told()
+        run = Run(self.runs / "there.zarr")
+        assert (run.done, run.digest) == (ROUNDS, self.digest)
+        assert run.committed == list(range(ROUNDS + 1))
+        assert not run.verify().findings
+        assert "Traceback" not in self.command.log(), self.told()
+        print(self.command.log())
+        return self.command.log()
+
+    def ends_with_a_line(self) -> str:
+        """The line of the command, which has ended with exit code 1 and no other."""
+        assert self.command.wait(150) == 1, self.told()
+        lines = self.command.log().splitlines()
+        assert "Traceback" not in self.command.log(), self.told()
+        assert [line.startswith("error: ") for line in lines].count(True) == 1, self.told()
+        assert lines[-1].startswith("error: "), self.told()
+        print(self.command.log())
+        return lines[-1]
+
+    def told(self) -> str:
+        """All logs."""
+        files = sorted(self.network.folder.glob("*.log"))
+        return "\n".join(f"--- {file.name}\n{file.read_text()[-3000:]}" for file in files)
+
+
+@pytest.fixture
+def training(network, train, tmp_path, monkeypatch) -> Iterator[Training]:
+    sites = images_at_sites(tmp_path, NAMES, 60)
+    (tmp_path / "mine.py").write_text(MODEL.format(pixels=sites.pixels))
+    fields = {"data": sites.function, "model": f"{tmp_path / 'mine.py'}:model", "local_steps": 2, "lr": 0.1}
+    reference = train(**fields, rounds=ROUNDS, partitions=2, name="reference")
+    monkeypatch.setenv("PAUSE", "0.15")
+    runs = tmp_path / "there"
+    runs.mkdir()
+    options: list[object] = ["--data", sites.function, "--model", fields["model"], "--rounds", ROUNDS]
+    options += ["--local-steps", 2, "--lr", 0.1, "--sites", "berlin,paris"]
+    made = Training(network, sites, runs, options, reference.digest)
+    made.begin()
+    return made
+
+
+def plain_worker(machine: Machine) -> Started:
+    """A worker of Dask's own command, which has the machine's name."""
+    offers = ["--resources", f"site-{machine.name}=1", "--nthreads", "1", "--no-dashboard", "--name", machine.name]
+    line = [sys.executable, "-m", "dask", "worker", SCHEDULER, *offers]
+    return machine.start(line, f"{machine.name}-plain.log")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(start_worker, id="another name"),
+        pytest.param(plain_worker, id="the same name", marks=pytest.mark.slow),
+    ],
+)
+def test_a_worker_that_is_killed_is_waited_for_and_maps_again(training, start) -> None:
+    berlin = training.machines["berlin"]
+    if start is plain_worker:
+        training.workers["berlin"].end()
+        training.workers["berlin"] = plain_worker(berlin)
+    training.train()
+    training.until(3)
+    training.workers["berlin"].kill()
+    time.sleep(3)
+    assert training.done() < ROUNDS - 3
+    began = time.monotonic()
+    start(berlin)
+    training.goes_on("a worker is killed and started again after 3 s", began)
+    said = training.ends_whole()
+    assert "no worker offers site-berlin: waiting for one, 600 s at most (--wait-for-workers)" in said
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_before_round_1_is_waited_for(training) -> None:
+    """While it reads its examples."""
+    reads = training.sites.own / "berlin" / "reads"
+    parts = Path(training.sites.function.rpartition(":")[0])
+    slow = "    import pathlib, time\n    file = pathlib.Path(f'{folder}/reads')\n"
+    slow += "    if file.parent.is_dir() and partition == 0 and not file.exists():\n"
+    slow += "        file.touch()\n        time.sleep(60)\n"
+    source = parts.read_text()
+    folder = str(training.sites.data)
+    parts.write_text(
+        source.replace("def part(partition, partitions):\n", f"def part(partition, partitions):\n{slow}").replace(
+            "{folder}", folder
+        )
+    )
+    training.train()
+    while not reads.exists():
+        assert training.command.process.poll() is None, training.told()
+        time.sleep(0.02)
+    training.workers["berlin"].kill()
+    began = time.monotonic()
+    start_worker(training.machines["berlin"])
+    training.goes_on("a worker is killed before round 1 and started again at once", began)
+    training.ends_whole()
+
+
+@pytest.mark.parametrize(
+    ("way", "seconds"),
+    [
+        (Machine.cut, 5),
+        pytest.param(Machine.cut_one_way, 5, marks=pytest.mark.slow),
+        pytest.param(Machine.cut, 60, marks=pytest.mark.slow),
+        pytest.param(Machine.cut_one_way, 60, marks=pytest.mark.slow),
+    ],
+)
+def test_a_link_that_is_cut_for_a_while_costs_no_round(training, way, seconds) -> None:
+    training.train()
+    training.until(3)
+    way(training.machines["berlin"])
+    time.sleep(seconds)
+    assert training.done() < ROUNDS - 3
+    training.machines["berlin"].mend()
+    training.goes_on(f"a link is cut for {seconds} s ({way.__name__})")
+    training.ends_whole()
+
+
+@pytest.mark.slow
+def test_a_site_that_is_gone_for_good_ends_the_run_with_a_line_and_it_goes_on_later(training) -> None:
+    training.train("--wait-for-workers", 5, "--worker-timeout", 10)
+    training.until(3)
+    training.workers["berlin"].kill()
+    began = time.monotonic()
+    line = training.ends_with_a_line()
+    print(f"\na worker is killed for good, waited for 5 s: ended {time.monotonic() - began:.1f} s later")
+    assert "no worker offers site-berlin after 5 s" in line
+    assert "--wait-for-workers" in line
+    start_worker(training.machines["berlin"])
+    training.resume()
+    training.goes_on("resumed")
+    training.ends_whole()
+
+
+@pytest.mark.slow
+def test_a_link_that_is_cut_for_good_ends_the_run_with_a_line_and_it_goes_on_later(training) -> None:
+    training.train("--wait-for-workers", 5, "--worker-timeout", 10)
+    training.until(3)
+    training.machines["berlin"].cut()
+    began = time.monotonic()
+    assert "no worker offers site-berlin after 5 s" in training.ends_with_a_line()
+    print(f"\na link is cut for good, waited for 5 s: ended {time.monotonic() - began:.1f} s later")
+    training.machines["berlin"].mend()
+    training.resume()
+    training.goes_on("the link is back, and resumed")
+    training.ends_whole()
+
+
+def test_the_process_that_stores_is_started_again(training) -> None:
+    training.train()
+    training.until(3)
+    (command,) = psutil.Process(training.command.process.pid).children()
+    (storing,) = worker_processes(command)
+    storing.kill()
+    training.goes_on("the process that stores is killed")
+    training.ends_whole()
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_is_resumed(training) -> None:
+    """With the process that stores, which is its own."""
+    training.train()
+    training.until(3)
+    training.command.kill()
+    began = time.monotonic()
+    training.resume()
+    training.goes_on("the command is killed and resumed at once", began)
+    training.ends_whole()
+
+
+@pytest.mark.slow
+def test_where_the_scheduler_dies_a_line_says_so_and_workers_join_the_next_by_themselves(training) -> None:
+    training.train()
+    training.until(3)
+    training.scheduler.kill()
+    began = time.monotonic()
+    line = training.ends_with_a_line()
+    print(f"\nthe scheduler is killed: ended {time.monotonic() - began:.1f} s later")
+    assert "scheduler is gone" in line
+    assert "roundweave resume" in line
+    start_scheduler(training.head)
+    began = time.monotonic()
+    training.resume()
+    training.goes_on("the scheduler is started again, and resumed", began)
+    training.ends_whole()

@@ -1,0 +1,284 @@
+"""Machines that share no folder train one network to the bits of one process, whoever of them has the runs.
+
+The scheduler and the command are on one machine, and a worker on each of the sites. What each of them sees of the
+others' folders is nothing: a site that reads another's examples, or a worker that reads the runs, fails.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roundweave.flows.stored import Run
+from tests.commands import Commands
+from tests.machines import Machine, Network
+from tests.sites import SCHEDULER, Sites, images_at_sites, roles_at_sites, start_scheduler, start_worker
+from tests.storage.places.s3_server import SERVER, S3Server
+
+NAMES = ("berlin", "paris", "rome")
+
+
+@dataclass(frozen=True)
+class Partners:
+    """The machines, and what lies where: `runs` on the machine of the command alone, `there` in Rome, too."""
+
+    machines: dict[str, Machine]
+    commands: Commands
+    images: Sites
+    roles: Sites | None
+    runs: Path
+    there: Path
+
+    def train(self, name: str, *options: object, sites: str = "berlin,paris") -> Run:
+        """Train over the sites; gives the run, which lies on the machine of the command alone."""
+        self.said("train", *self.placed(name), "--sites", sites, *options)
+        return Run(self.runs / f"{name}.zarr")
+
+    def images_here(self, kind: str, file: str) -> tuple[str, ...]:
+        """The files of a name at both sites as data of one process, which sees them all."""
+        return tuple(f"{kind}:{self.images.own / name / file}" for name in self.images.names)
+
+    def replay(self, name: str, rounds: int) -> None:
+        """Replay all rounds of a run at the sites; fails unless they are identical."""
+        said = self.said("replay", name, "--all", "--scheduler", SCHEDULER)
+        assert f"{name}, round 1 to {rounds}: bit-identical" in said, said
+
+    def placed(self, name: str) -> list[object]:
+        return ["--scheduler", SCHEDULER, "--name", name]
+
+    def said(self, *words: object, root: object = None) -> str:
+        """What a command said that has this root, or `runs`; fails with it if the command does."""
+        return self.commands.said(*words, environment={"ROUNDWEAVE_ROOT": str(root or self.runs)})
+
+    def refused(self, *words: object) -> str:
+        """The one line with which a command ends that has the root `runs`."""
+        return self.commands.refused(*words, environment={"ROUNDWEAVE_ROOT": str(self.runs)})
+
+
+@pytest.fixture(scope="module")
+def partners(tmp_path_factory) -> Iterator[Partners]:
+    folder = tmp_path_factory.mktemp("two-computers")
+    for name in ("images", "roles", "network", "runs", "there"):
+        (folder / name).mkdir()
+    runs, there = folder / "runs", folder / "there"
+    images, roles = images_at_sites(folder / "images", NAMES[:2], 200), None
+    with suppress(pytest.skip.Exception):
+        roles = roles_at_sites(folder / "roles", NAMES, 30)
+    kinds = [images, roles] if roles else [images]
+    with Network(folder / "network") as network:
+        machines = {}
+        for name in ("head", *NAMES):
+            own = {kind.data: kind.own / name for kind in kinds if name in kind.names}
+            hidden = [kind.own for kind in kinds] + [kind.data for kind in kinds if name not in kind.names]
+            blind = [runs, there] if name in NAMES[:2] else [runs]
+            machines[name] = network.machine(name, [*hidden, *(blind if name != "head" else [])], own)
+        start_scheduler(machines["head"])
+        workers = [start_worker(machines[name]) for name in NAMES]
+        with Commands(machines["head"]) as commands:
+            for worker in workers:
+                worker.until("joined")
+            yield Partners(machines, commands, images, roles, runs, there)
+
+
+ROUNDS = {"rounds": 3, "local_steps": 3, "lr": 0.1}
+
+
+def flags(fields: dict[str, object]) -> list[object]:
+    return [word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", value)]
+
+
+def test_halves_of_images_train_to_the_bits_of_one_process(partners, train) -> None:
+    """The runs lie where no worker sees them; what is stored is verified, replayed and reduced again."""
+    data = partners.images.function
+    run = partners.train("halves", "--data", data, *flags(ROUNDS))
+    assert run.digest == train(data=data, partitions=2, **ROUNDS, name="reference").digest
+    assert "3 rounds" in partners.said("verify", "halves")
+    partners.replay("halves", 3)
+    assert "name the --scheduler of these sites" in partners.refused("replay", "halves")
+    again = ["--round", 2, "--without", 1, "--save", "alone"]
+    partners.said("recombine", "halves", *again, "--scheduler", SCHEDULER)
+    alone = Run(partners.runs / "alone.zarr")
+    update = run.round(2).update(0).direction["float32"]
+    before, after = (each.state.params["float32"] for each in (run.round(1), alone.round(-1)))
+    assert (after == before - update).all()
+
+
+def test_a_file_of_one_name_at_each_site_is_its_partition(partners, train) -> None:
+    run = partners.train("file", "--data", f"npz:{partners.images.file()}", *flags(ROUNDS))
+    seen = partners.images_here("npz", "examples.npz")
+    assert run.digest == train(data=seen, partitions=2, **ROUNDS, name="reference").digest
+    partners.replay("file", 3)
+
+
+def test_a_site_that_is_asked_for_another_s_part_fails(partners) -> None:
+    """So a function reads at each site what lies there, and nothing else."""
+    words = ["--sites", "paris,berlin", "--data", partners.images.function, "--rounds", 1]
+    refused = partners.refused("train", *partners.placed("exchanged"), *words)
+    assert "FileNotFoundError" in refused
+    assert "paris" in refused or "berlin" in refused
+
+
+def test_roles_at_three_sites_are_stored_by_the_one_that_has_the_runs(partners, train) -> None:
+    """The others do not see them, and are named; what the sites' `text` files give is what the function does."""
+    if partners.roles is None:
+        pytest.skip("needs ROUNDWEAVE_DATA")
+    fields = ROUNDS | {"model": "gpt", "model_options": {"width": 16, "depth": 1}}
+    words = ["--model", "gpt", "--model-options", json.dumps(fields["model_options"]), *flags(ROUNDS)]
+    words += ["--data", partners.roles.function, "--sites", "berlin,paris,rome"]
+    said = partners.said("train", *partners.placed("roles"), *words, root=partners.there)
+    reference = train(data=partners.roles.function, partitions=3, **fields, name="reference")
+    assert Run(partners.there / "roles.zarr").digest == reference.digest
+    blind = [partners.machines[name].address in said for name in NAMES]
+    assert blind == [True, True, False], said
+    assert "a process of this machine stores" not in said
+
+
+def test_runs_in_a_bucket_are_written_by_the_one_that_has_its_credentials(partners, train, tmp_path) -> None:
+    """Workers know where the bucket is, and have no key to it."""
+    head = partners.machines["head"]
+    server = [sys.executable, "-u", "-c", SERVER.replace("127.0.0.1", "0.0.0.0"), "9900"]
+    head.start(server, "bucket.log")
+    made = "import time, urllib.request as r\nfor _ in range(600):\n"
+    made += " try: r.urlopen(r.Request('http://head:9900/ours', method='PUT')); break\n"
+    made += " except OSError: time.sleep(0.05)"
+    assert head.run([sys.executable, "-c", made]).returncode == 0
+    own = S3Server(9900).environment | {
+        "AWS_ENDPOINT_URL": "http://head:9900",
+        "ROUNDWEAVE_ROOT": "s3://ours/runs",
+    }
+    words = ["--data", partners.images.function, "--sites", "berlin,paris", *flags(ROUNDS)]
+    said = partners.commands.said("train", *partners.placed("bucket"), *words, environment=own)
+    assert "a process of this machine stores" in said
+    partners.commands.said("cp", "bucket", partners.runs / "copied", environment=own)
+    reference = train(data=partners.images.function, partitions=2, **ROUNDS, name="reference")
+    assert Run(partners.runs / "copied" / "bucket.zarr").digest == reference.digest
+
+
+FROZEN = """
+import torch
+
+def model():
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear({pixels}, 8), torch.nn.Linear(8, 10))
+    network[1].requires_grad_(False)
+    return network
+"""
+
+KINDS: dict[str, dict[str, object]] = {
+    "carries": {"algorithm": "scaffold", "model": "frozen.py:model"},
+    "own-networks": {"algorithm": "d_psgd", "topology": "ring", "score_partitions": 0.2},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_else_passes_between_store_and_sites_is_what_one_process_has(partners, train, kind) -> None:
+    """Carries, networks of the partitions' own, and parameters that are sent once."""
+    fields = ROUNDS | {"data": partners.images.function} | KINDS[kind]
+    if "model" in fields:
+        file = partners.runs.parent / "frozen.py"
+        file.write_text(FROZEN.format(pixels=partners.images.pixels))
+        fields["model"] = f"{file}:model"
+    run = partners.train(kind, *flags(fields))
+    assert run.digest == train(partitions=2, **fields, name="reference").digest
+    partners.replay(kind, 3)
+
+
+@pytest.mark.parametrize("options", [["fed_buff", "--local-steps", 3], ["downpour"]])
+def test_what_a_parameter_server_of_sites_has_stored_is_replayed_at_them(partners, options) -> None:
+    """In which order updates came is recorded."""
+    name = options[0]
+    partners.train(name, "--data", partners.images.function, "--rounds", 6, "--algorithm", *options)
+    partners.replay(name, 6)
+
+
+def write_tables(partners: Partners, name: str, *texts: str) -> str:
+    """Write a table of one name at each site; gives it as data."""
+    for site, text in zip(partners.images.names, texts, strict=True):
+        (partners.images.own / site / name).write_text(text)
+    return f"csv:{partners.images.data / name}"
+
+
+def table(columns: str, labels: str) -> str:
+    """Forty rows of two numbers, with the labels in turn."""
+    words = labels.split(",")
+    rows = [f"{number / 7},{number % 3},{words[number % len(words)]}" for number in range(40)]
+    return "\n".join([columns, *rows])
+
+
+def test_sites_agree_on_the_names_of_their_labels(partners, train) -> None:
+    """Of three kinds of animals each site knows two, and both know cats by one number."""
+    data = write_tables(partners, "animals.csv", table("a,b,animal", "cat,dog"), table("a,b,animal", "cat,mouse"))
+    run = partners.train("animals", "--data", data, *flags(ROUNDS))
+    assert run.attributes["data"]["class_names"] == ["cat", "dog", "mouse"]
+    seen = partners.images_here("csv", "animals.csv")
+    assert run.digest == train(data=seen, partitions=2, **ROUNDS, name="reference").digest
+
+
+def test_tables_with_other_columns_are_refused_by_the_names_of_their_sites(partners) -> None:
+    data = write_tables(partners, "others.csv", table("a,b,animal", "cat,dog"), table("a,c,animal", "cat,dog"))
+    refused = partners.refused("train", *partners.placed("others"), "--sites", "berlin,paris", "--data", data)
+    assert "'c'" in refused
+    assert "paris" in refused
+    assert "berlin" in refused
+
+
+def test_pixels_at_one_site_and_numbers_at_another_are_refused_by_the_sites_names(partners) -> None:
+    for site, kind in zip(partners.images.names, ("uint8", "float32"), strict=True):
+        inputs = np.arange(40 * 4).reshape(40, 2, 2).astype(kind)
+        np.savez(partners.images.own / site / "kinds.npz", inputs=inputs, targets=np.arange(40) % 2)
+    words = ["--sites", "berlin,paris", "--data", f"npz:{partners.images.data / 'kinds.npz'}"]
+    refused = partners.refused("train", *partners.placed("kinds"), *words)
+    assert "paris has inputs that are numbers, " in refused
+    assert "berlin has pixels" in refused
+
+
+def traffic(partners: Partners, name: str, data: str, sites: str) -> tuple[float, float]:
+    """What a round of a network of 2 M parameters costs Berlin, down and up, in the bytes of its parameters.
+
+    With headers and all that Dask says. The start of a run is left out: of two runs one has five rounds more.
+    """
+    berlin, pixels, counts = partners.machines["berlin"], partners.images.pixels, []
+    hidden = 2_000_000 // (pixels + 11)
+    size = 4 * ((pixels + 1) * hidden + (hidden + 1) * 10)
+    words = ["--model", "mlp", "--model-options", json.dumps({"hidden": hidden}), "--local-steps", 1]
+    for rounds in (2, 7):
+        before = np.array([berlin.received(), berlin.sent()])
+        more = ["--evaluate-every", 100, "--rounds", rounds]
+        partners.train(f"{name}-{rounds}", "--data", data, *words, *more, sites=sites)
+        counts.append(np.array([berlin.received(), berlin.sent()]) - before)
+    down, up = (counts[1] - counts[0]) / 5 / size
+    print(f"\n{sites}: of the parameters' bytes {down:.3f} down and {up:.3f} up")
+    return down, up
+
+
+@pytest.mark.slow
+def test_a_round_costs_a_site_the_parameters_down_and_its_update_up(partners) -> None:
+    """And at most a tenth more."""
+    down, up = traffic(partners, "large", partners.images.function, "berlin,paris")
+    assert 1 <= down <= 1.1
+    assert 1 <= up <= 1.1
+
+
+@pytest.mark.slow
+def test_a_state_is_sent_to_a_site_once_however_many_workers_it_has(partners) -> None:
+    for number, name in enumerate(NAMES[:2]):
+        (partners.images.own / "berlin" / f"pair-{number}.npz").hardlink_to(
+            partners.images.own / name / "examples.npz"
+        )
+    source = Path(partners.images.function.rpartition(":")[0])
+    pair = source.with_name("pair.py")
+    pair.write_text(source.read_text().replace("/part-", "/pair-"))
+    second = start_worker(partners.machines["berlin"])
+    second.until("joined", times=2)
+    try:
+        down, up = traffic(partners, "pair", f"{pair}:part", "berlin:2")
+    finally:
+        second.end()
+    assert 1 <= down <= 1.1
+    assert 2 <= up <= 2.2
