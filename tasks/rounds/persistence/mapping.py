@@ -330,9 +330,13 @@ def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vec
 
 
 def _persist(job: Job, store: RoundStore, round: int, shard: Sequence[Mapped]) -> dict[int, UpdateRecord]:
-    """Write those updates of a shard that are to be stored, and return the records of all, by partition."""
+    """Write those updates of a shard that are to be stored, and return the records of all, by partition.
+
+    Nothing is written of a round that was committed before, without those that came too late.
+    """
     stored = {each.partition: each.update for each in shard if job.stores_update(round, each.refused)}
-    store.tensors.write_updates(round, stored)
+    if not (job.attempt.deadline and store.log.has(round)):
+        store.tensors.write_updates(round, stored)
     return {mapped.partition: record_of(mapped) for mapped in shard}
 
 
