@@ -21,10 +21,10 @@ from roundweave.flows.serving.server import stop_server
 from roundweave.flows.stored import Run
 from roundweave.storage.places import local
 from roundweave.tasks.executors.clusters import fork_server
-from tests.machines import Network
 from tests.training import trained
 
 if TYPE_CHECKING:
+    from tests.machines import Network
     from tests.storage.places.s3_server import S3Server
 
 Train = Callable[..., Run]
@@ -180,5 +180,7 @@ def dask_processes(tmp_path: Path) -> Iterator[Callable[..., str]]:
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Network]:
     """Machines with networks and folders of their own; see `tests.machines`."""
+    from tests.machines import Network
+
     with Network(tmp_path) as network:
         yield network

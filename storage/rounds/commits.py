@@ -172,7 +172,6 @@ class Commit:
     state: str
     tensors: Mapping[str, str]
     updates: Mapping[Partition, UpdateRecord] = field(default_factory=dict)
-    absent: tuple[Partition, ...] = ()
     carry_from: Mapping[Partition, Round] = field(default_factory=dict)
     split: SplitRecord | None = None
     server: ServerRecord | None = None
@@ -188,6 +187,7 @@ class Commit:
     executor: str = ""
     worker: str = ""
     process_group: ProcessGroupRecord | None = None
+    absent: tuple[Partition, ...] = ()
 
     @property
     def accepted(self) -> list[int]:

@@ -145,8 +145,8 @@ def test_the_divergence_of_many_partitions_is_a_map(run, monkeypatch) -> None:
 def test_who_was_refused_has_its_colour(run) -> None:
     mesh = Plots(run).refusals().collections[0]
     shown = [[to_hex(mesh.to_rgba(cell)) for cell in row] for row in mesh.get_array()]
-    absent, accepted, refused = OUTCOMES.values()
-    assert shown == [[accepted, refused, absent], [accepted, accepted, accepted]]
+    no_part, accepted, refused, _ = OUTCOMES.values()
+    assert shown == [[accepted, refused, no_part], [accepted, accepted, accepted]]
 
 
 @pytest.mark.parametrize("change", [0.0, np.nan])

@@ -24,7 +24,7 @@ from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.tensors import views
 from tests.storage.conftest import lengthened
 
-COUNTS = ("examples", "accepted", "refused", "left_out")
+COUNTS = ("examples", "accepted", "refused", "absent", "left_out")
 
 SPEC = {"data": "digits", "model": "logistic", "partitions": 2, "local_steps": 1}
 
