@@ -7,6 +7,7 @@ others' folders is nothing: a site that reads another's examples, or a worker th
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +24,11 @@ from tests.sites import SCHEDULER, Sites, images_at_sites, roles_at_sites, start
 from tests.storage.places.s3_server import SERVER, S3Server
 
 NAMES = ("berlin", "paris", "rome")
+
+PAGE = Path(__file__).parents[2] / "docs" / "two-computers.md"
+
+WAITS = {"scheduler": "Scheduler at:", "worker": "joined"}
+"""What is said by commands of the page that stay, once they are ready."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +242,28 @@ def test_pixels_at_one_site_and_numbers_at_another_are_refused_by_the_sites_name
     refused = partners.refused("train", *partners.placed("kinds"), *words)
     assert "paris has inputs that are numbers, " in refused
     assert "berlin has pixels" in refused
+
+
+def test_the_page_runs_on_machines_that_share_nothing(tmp_path, train) -> None:
+    """Each line of its first block, on the machine that it names."""
+    images, runs = images_at_sites(tmp_path, NAMES[:2], 200), tmp_path / "runs"
+    runs.mkdir()
+    [block] = re.findall(r"```sh\n(head\$.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    with Network(tmp_path) as network:
+        machines = {name: images.machine(network, name, [runs]) for name in images.names}
+        machines["head"] = network.machine("head", [images.own, images.data])
+        for line in block.replace("/data/examples.npz", str(images.file())).splitlines():
+            name, words = line.partition("#")[0].split("$", 1)
+            command = ["sh", "-c", f"cd {tmp_path} && PATH={Path(sys.executable).parent}:$PATH exec {words}"]
+            if " scheduler " in words or " worker " in words:
+                machines[name].start(command, f"{name}-{len(words)}.log").until(WAITS[words.split()[1]])
+            else:
+                done = machines[name].run(command)
+                assert done.returncode == 0, done.stdout + done.stderr
+        assert "both, round 1 to 20: bit-identical" in done.stdout
+    seen = tuple(f"npz:{images.own / name / 'examples.npz'}" for name in images.names)
+    fields = {"data": seen, "partitions": 2, "algorithm": "fed_avg", "local_epochs": 1, "rounds": 20}
+    assert Run(runs / "both.zarr").digest == train(**fields, name="reference").digest
 
 
 def traffic(partners: Partners, name: str, data: str, sites: str) -> tuple[float, float]:
