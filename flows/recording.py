@@ -25,8 +25,7 @@ from roundweave.storage.upkeep.keep import Keep, Last
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import specs_bytes
 from roundweave.tasks.algorithms.applies.optimizers import kept_memory
-from roundweave.tasks.data.description import Description
-from roundweave.tasks.data.partitions import Gather, gather_here
+from roundweave.tasks.data.description import CallEach, Description, gather_here
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import versions
 from roundweave.tasks.rounds.job import Work
@@ -51,7 +50,7 @@ def create_run(
     initial: State,
     carried: Mapping[int, Update] = MappingProxyType({}),
     processes: int = 1,
-    gather: Gather = gather_here,
+    gather: CallEach = gather_here,
     **attributes: Any,
 ) -> None:
     """Create a run at an address and commit its initial state, and the score of that, as round 0.

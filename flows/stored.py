@@ -175,8 +175,7 @@ class Run(StoredRun):
         from roundweave.flows.config.experiment import Dealing
         from roundweave.flows.config.recorded import check_examples, check_trust
         from roundweave.flows.config.resolving import deal
-        from roundweave.tasks.data.description import combine
-        from roundweave.tasks.data.partitions import gather_here
+        from roundweave.tasks.data.description import combine, gather_here
 
         if self.algorithm == "merge" or self.config.get("data") is None:
             raise UsageError(f"{self.name} was made of networks, not of examples")

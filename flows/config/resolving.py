@@ -26,8 +26,8 @@ from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.algorithms.when import Asynchronous, Order
 from roundweave.tasks.compute.compute import Fitting
-from roundweave.tasks.data.description import Description, check_numbered, combine
-from roundweave.tasks.data.partitions import Gather, Partitions, gather_here
+from roundweave.tasks.data.description import CallEach, Description, check_numbered, combine, gather_here
+from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.table import at_sites, find_source, keep_source
 from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.executors.base import EXECUTORS, Executor
@@ -133,7 +133,7 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     return Work(objective, *decided, code=config.code, before=before, topology=resolved.topology), description
 
 
-def _described(resolved: Resolved, gather: Gather, start: Start | None = None) -> Resolved:
+def _described(resolved: Resolved, gather: CallEach, start: Start | None = None) -> Resolved:
     """Resolve what needs the examples; `gather` calls a function with numbers of partitions, where they lie."""
     config, algorithm, partitions = resolved.config, resolved.algorithm, resolved.partitions
     each = partitions.source.partitioned

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,14 @@ from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.data.datasets import Dataset, Reader, pixel_scaling, targets_of
 from roundweave.tasks.data.examples import Examples, Tensors, are_labels, tensors_by_name, tensors_of
 from roundweave.tasks.data.stored_files import FileReader
+
+CallEach = Callable[..., list[Any]]
+"""Calls a function with numbers of partitions, where their examples lie; the results in order of the numbers."""
+
+
+def gather_here(function: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
+    """Call a function with numbers of partitions in this process."""
+    return list(map(function, numbers))
 
 
 @dataclass(frozen=True)

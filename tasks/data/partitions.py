@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from roundweave.storage.errors import DataError, FileMissing, UsageError, nearest
 from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
-from roundweave.tasks.data.description import Description, agreed_classes, check_distinct
+from roundweave.tasks.data.description import CallEach, Description, agreed_classes, check_distinct
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
 from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
 from roundweave.tasks.data.reading import (
@@ -30,14 +30,6 @@ from roundweave.tasks.data.sources.table import Each, Source
 from roundweave.tasks.data.splits.deals import Pool, Rows
 from roundweave.tasks.data.splits.split import Cohort, Split, held_out_rows, hold_out
 from roundweave.tasks.numerics.pinning import derive_seed
-
-Gather = Callable[..., list[Any]]
-"""Calls a function with numbers of partitions, where their examples lie; the results in order of the numbers."""
-
-
-def gather_here(function: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
-    """Call a function with numbers of partitions in this process."""
-    return list(map(function, numbers))
 
 
 @dataclass(frozen=True)
@@ -282,7 +274,7 @@ class Partitions:
                 raise
             return Description(unreadable=str(error))
 
-    def described_by(self, gather: Gather) -> tuple[Partitions, list[Description]]:
+    def described_by(self, gather: CallEach) -> tuple[Partitions, list[Description]]:
         """These partitions with labels numbered alike, and the description of each, or the one of all."""
         numbers = range(self.split.partitions if self.source.partitioned else 1)
         descriptions = gather(self.described, numbers)
@@ -291,13 +283,13 @@ class Partitions:
         alike = replace(self, source=replace(self.source, classes=classes))
         return alike, gather(alike.described, numbers)
 
-    def called(self, partition: int) -> str:
-        """What messages call a partition."""
-        return f"partition {partition}" + (f" at {self.site(partition)}" if self.sites else "")
-
     def site(self, partition: int) -> str:
         """What messages and records call the site of a partition; empty if there is none."""
         return f"site {self.sites[partition]}" if self.sites else ""
+
+    def called(self, partition: int) -> str:
+        """What messages call a partition."""
+        return " at ".join(filter(None, [f"partition {partition}", self.site(partition)]))
 
     def describe(self, partition: int) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once.

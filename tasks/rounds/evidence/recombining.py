@@ -13,8 +13,9 @@ from roundweave.storage.values.digests import state_digest, tensor_digests
 from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.applies.optimizers import kept_memory
+from roundweave.tasks.data.description import CallEach, gather_here
 from roundweave.tasks.data.loading import Partition
-from roundweave.tasks.data.partitions import Gather, Partitions, gather_here
+from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.persistence.committing import own_params
 from roundweave.tasks.rounds.persistence.mapping import recomputed, reduce_again
@@ -86,7 +87,7 @@ class Recombination:
         return pd.DataFrame([round.row() for round in self.rounds]).set_index("round")
 
 
-def recombine_stored(subject: Recombining, number: int, gather: Gather = gather_here) -> RecombinedRound:
+def recombine_stored(subject: Recombining, number: int, gather: CallEach = gather_here) -> RecombinedRound:
     """Reduce the round at index `number` of the subject's rounds again, and score it. Nothing is written.
 
     `gather` calls a function with numbers of partitions, where their examples lie.
@@ -112,7 +113,7 @@ def _numbers(score: Score | None) -> dict[str, float]:
     return {} if score is None else {"loss": score.loss, **score.values}
 
 
-def _score(work: Work, store: RoundStore, after: Outcome, gather: Gather) -> Score | None:
+def _score(work: Work, store: RoundStore, after: Outcome, gather: CallEach) -> Score | None:
     members, own = work.cohort(after.state.round) or range(work.partitions.split.partitions), None
     if (params := own_params(work, lambda: store, after)) is not None:
         own = {partition: params(partition) for partition in members}

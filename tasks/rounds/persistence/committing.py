@@ -16,8 +16,9 @@ from roundweave.storage.rounds.tensors import split_record
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors, views
 from roundweave.tasks.algorithms.topology import OWN, own_slots
+from roundweave.tasks.data.description import CallEach
 from roundweave.tasks.data.loading import BlockExamples, Partition
-from roundweave.tasks.data.partitions import Gather, Partitions
+from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.persistence.mapping import HELD, this_worker
 from roundweave.tasks.rounds.scoring import Tally
@@ -48,7 +49,7 @@ def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
     return score_block(job.work, after.state, data, own_params(job.work, job.attempt.open, after))
 
 
-def score_initial(work: Work, initial: State, gather: Gather) -> Score | None:
+def score_initial(work: Work, initial: State, gather: CallEach) -> Score | None:
     """The score of the state that a run begins with, on the held-out examples that its first round scores.
 
     One process scores examples that all partitions have. Partitions have no scores of their own yet. `gather`
