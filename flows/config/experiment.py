@@ -195,7 +195,7 @@ class Experiment(Dealing):
     compiled: bool = Field(default=False, description="let torch's compiler make the networks' code")
     compress: str | None = Field(
         default=None,
-        description=f"{', '.join(spelled(COMPRESSORS))}: how directions are sent; what is lost is sent later",
+        description=f"{', '.join(spelled(COMPRESSORS))}: how directions are sent, in fewer bytes",
     )
     threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")
     stacked: int = Field(

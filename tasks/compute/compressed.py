@@ -1,7 +1,7 @@
-"""Directions in few bytes, with error feedback: what was not sent is added to the partition's next direction.
+"""Directions in few bytes: values are rounded to fewer bits, left out, or replaced by factors of low rank.
 
-Values are rounded to fewer bits, left out, or replaced by factors of low rank. Whoever receives a packed direction
-unpacks the same bits as its sender, on any hardware: unpacking rounds each element by itself.
+With error feedback, what was not sent is added to the partition's next direction. Whoever receives a packed
+direction unpacks the same bits as its sender, on any hardware: unpacking rounds each element by itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ Sent = Mapping[str, torch.Tensor]
 class Compressor:
     """How a direction is packed, piece by piece; a piece is a named tensor of the network, flattened."""
 
+    error_feedback: ClassVar[bool] = True
+    """Whether partitions carry what was lost, and add it to their next direction; else it is rounding alone."""
+
     def pieces(self, specs: Specs) -> Specs:
         """What is packed by itself of a network with these tensors."""
         return specs
@@ -57,7 +60,9 @@ class OfVectors(Compressor):
 
 @dataclass(frozen=True)
 class BFloat16(OfVectors):
-    """Values rounded to bfloat16, 2 bytes each; those of a dtype of 2 bytes are sent as they are."""
+    """Values rounded to the nearest of bfloat16, 2 bytes each; those of 2 bytes already are sent as they are."""
+
+    error_feedback = False
 
     def pack(self, spec: TensorSpec, values: torch.Tensor, seed: int) -> Sent:
         dtype = _dtype(spec)
@@ -69,20 +74,27 @@ class BFloat16(OfVectors):
 
 @dataclass(frozen=True)
 class Int8(Compressor):
-    """Multiples, from -127 to 127, of a power of two for each tensor, 1 byte each (Seide 2014 has 1 bit).
+    """Multiples, from -127 to 127, of a power of two for each tensor, 1 byte each (Alistarh 2017, section 3).
 
-    The power is the least of which the largest value is less than 128 multiples. Products with it are exact.
+    The power is the least of which the largest value is at most 127 multiples. Each value becomes one of the two
+    multiples around it, drawn from the map's seed so that the mean is the value. Products with a power are exact.
     """
 
+    error_feedback = False
+
     def pack(self, spec: TensorSpec, values: torch.Tensor, seed: int) -> Sent:
-        largest = values.abs().max().item() if values.numel() else 0.0
-        exponent = math.frexp(largest)[1] - 7
-        multiples = np.rint(np.ldexp(values.numpy(), -exponent)).clip(-127, 127).astype(np.int8)
-        return {"exponent": torch.tensor([exponent], dtype=torch.int16), "multiples": torch.from_numpy(multiples)}
+        fraction, exponent = math.frexp(values.abs().max().item() if values.numel() else 0.0)
+        exponent -= 7 - (fraction > 127 / 128)
+        multiples = np.ldexp(values.numpy(), -exponent)
+        below = np.floor(multiples)
+        draws = torch.rand(spec.size, dtype=values.dtype, generator=_generator(seed)).numpy()
+        drawn = (below + (draws < multiples - below)).astype(np.int8)
+        return {"exponent": torch.tensor([exponent], dtype=torch.int16), "multiples": torch.from_numpy(drawn)}
 
     def unpack(self, spec: TensorSpec, sent: Sent, seed: int) -> torch.Tensor:
         multiples = sent["multiples"].to(accumulator(spec.dtype)).numpy()
-        return torch.from_numpy(np.ldexp(multiples, sent["exponent"].numpy())).to(_dtype(spec))
+        with np.errstate(over="ignore"):  # the largest values of a dtype become infinite, and are refused
+            return torch.from_numpy(np.ldexp(multiples, sent["exponent"].numpy())).to(_dtype(spec))
 
 
 @dataclass(frozen=True)
@@ -186,7 +198,7 @@ def _matrix(spec: TensorSpec) -> tuple[int, int]:
 
 COMPRESSORS: Table = {
     "bf16": Entry("values of 2 bytes", ".compute.compressed:BFloat16"),
-    "int8": Entry("values of 1 byte, a scale for each tensor", ".compute.compressed:Int8"),
+    "int8": Entry("values of 1 byte, a scale for each tensor (Alistarh 2017)", ".compute.compressed:Int8"),
     "sign": Entry("values of 1 bit, a scale for each tensor (Karimireddy 2019)", ".compute.compressed:Sign"),
     "top_k": Entry("a share of the values, the largest (Lin 2018)", ".compute.compressed:TopK", "SHARE"),
     "random_k": Entry("a share of the values, drawn (Stich 2018)", ".compute.compressed:RandomK", "SHARE"),
@@ -234,15 +246,16 @@ def packed(compressor: Compressor, specs: Specs, vectors: Vectors, seed: int) ->
 
 @dataclass(frozen=True)
 class Compressed(Map):
-    """A map whose direction is sent packed, with error feedback (Seide 2014; Karimireddy 2019, Algorithm 2).
+    """A map whose direction is sent packed.
 
-    A partition carries what it has not sent yet and adds it to its next direction. The update has the direction
-    that was sent, as whoever receives it unpacks it, and beside it the packed one. Extras and buffers are sent as
-    they are; the metric ``sent_bytes`` counts them, too.
+    With error feedback (Seide 2014; Karimireddy 2019, Algorithm 2) a partition carries what it has not sent yet
+    and adds it to its next direction. The update has the direction that was sent, as whoever receives it unpacks
+    it, and beside it the packed one. Extras and buffers are sent as they are; the metric ``sent_bytes`` counts
+    them, too.
 
     >>> from roundweave import LocalSteps
-    >>> Compressed(LocalSteps(local_steps=5), Sign()).carry
-    ('compression_error',)
+    >>> Compressed(LocalSteps(local_steps=5), Sign()).carry, Compressed(LocalSteps(local_steps=5), Int8()).carry
+    (('compression_error',), ())
     """
 
     map: Map
@@ -255,7 +268,7 @@ class Compressed(Map):
                 f"compress is for steps from a network that all share, and with map {name} each partition has its "
                 "own; leave compress out"
             )
-        if self.map.fetch_ends_carry and self.map.carry:
+        if self._errors and self.map.fetch_ends_carry and self.map.carry:
             raise UsageError(
                 f"map {name} forgets what it carries when it fetches, and compress must not; give fetch_every = "
                 "push_every, or leave compress out"
@@ -264,7 +277,11 @@ class Compressed(Map):
     @property
     def carry(self) -> tuple[str, ...]:
         """What the map carries, and what was not sent yet, each one vector (elements,) per dtype."""
-        return (*self.map.carry, SLOT)
+        return (*self.map.carry, *self._errors)
+
+    @property
+    def _errors(self) -> tuple[str, ...]:
+        return (SLOT,) if self.compressor.error_feedback else ()
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -273,7 +290,12 @@ class Compressed(Map):
     @property
     def unit_slots(self) -> tuple[str, ...]:
         """The map's slots in the order of units, and what was not sent yet."""
-        return (*self.map.unit_slots, SLOT)
+        return (*self.map.unit_slots, *self._errors)
+
+    @property
+    def fetch_ends_carry(self) -> bool:
+        """What was not sent yet is to be sent after a fetch, too."""
+        return self.map.fetch_ends_carry and not self._errors
 
     def __call__(self, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
         """The map's update with the direction that is sent, one vector (elements,) per dtype.
@@ -285,7 +307,7 @@ class Compressed(Map):
         if not isinstance(update, Update):
             return update
         if not _fit(specs, update.direction):
-            return replace(update, carry={**update.carry, SLOT: {}})
+            return replace(update, carry={**update.carry, **{slot: {} for slot in self._errors}})
         # On the processor, which gives the same bits whatever the map was computed on.
         total = {dtype: vector.detach().cpu().to(accumulator(dtype)) for dtype, vector in update.direction.items()}
         if SLOT in carry:
@@ -299,7 +321,7 @@ class Compressed(Map):
         return replace(
             update,
             direction=direction,
-            carry={**update.carry, SLOT: error},
+            carry={**update.carry, **dict.fromkeys(self._errors, error)},
             metrics={**update.metrics, "sent_bytes": dense + (form.nbytes if form else 0)},
             packed=form,
         )
