@@ -123,7 +123,7 @@ def test_int8_draws_one_of_the_two_multiples_around_a_value() -> None:
 
 
 def test_the_mean_of_what_int8_draws_is_the_value() -> None:
-    """By Hoeffding, a mean of 2000 draws is off by 0.06 with a probability of 2 exp(-2 * 2000 * 0.06^2) = 10^-6."""
+    """A mean of 2000 draws is off by 0.06 once in 10^6 times (Hoeffding: 2 exp(-2 * 2000 * 0.06^2))."""
     values = [number * 1.01 for number in range(-100, 101)]  # the power is 1
     means = np.mean([one("int8", values, "float64", seed) for seed in range(2000)], axis=0)
     np.testing.assert_allclose(means, values, rtol=0, atol=0.06)
