@@ -1,0 +1,60 @@
+"""Updates of few bytes are few bytes on the wire of whoever stores them, and the bits are those of one process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from roundweave.flows.stored import open_run
+from roundweave.tasks.data.sources.table import find_source
+from tests.sites import SCHEDULER, images_at_sites, start_scheduler, start_worker
+
+PARAMETERS = 1_000_000
+ROUNDS = 3
+
+COMMAND = """
+import json, sys
+from pathlib import Path
+
+from roundweave.tasks.executors.base import Setting
+from roundweave.tasks.executors.graph import GraphExecutor
+from tests.training import trained
+
+root, scheduler, runs = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+
+
+def received(commit):
+    [line] = [line for line in Path("/proc/net/dev").read_text().splitlines() if "eth0:" in line]
+    print("received", line.split()[1])
+
+
+with GraphExecutor.opened(Setting(scheduler, store=str(root), sites=("berlin", "paris"))) as executor:
+    for fields in runs:
+        trained(root, executor, 1, received, **fields)
+"""
+"""Trains runs one after the other, and tells after each round what this machine's interface has received."""
+
+
+def test_int8_is_a_quarter_of_the_bytes_where_no_worker_reaches_the_store(network, train, tmp_path) -> None:
+    """Two updates of 4 MB a round, or of 1 MB. The rounds after the first are counted: the start cancels."""
+    sites, runs = images_at_sites(tmp_path, ("berlin", "paris"), 100), tmp_path / "runs"
+    runs.mkdir()
+    pixels = find_source(sites.function).load(0, 2).train.inputs[0].numel()
+    fields: dict[str, Any] = {"data": sites.function, "partitions": 2, "rounds": ROUNDS, "local_steps": 1}
+    fields["model_options"] = {"hidden": round(PARAMETERS / (pixels + 11))}
+    named = {"plain": None, "packed": "int8"}
+    digests = [train(**fields, compress=named[name], name=f"{name}-here").digest for name in named]
+
+    head = sites.machine(network, "head")
+    start_scheduler(head)
+    for machine in [sites.machine(network, name, [runs]) for name in sites.names]:
+        start_worker(machine)
+    there = [fields | {"compress": named[name], "name": name, "sites": "berlin,paris"} for name in named]
+    done = head.run([sys.executable, "-P", "-c", COMMAND, str(runs), SCHEDULER, json.dumps(there)])
+    assert [open_run(name).digest for name in named] == digests, done.stderr
+    counts = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("received")]
+    plain, packed = counts[ROUNDS - 1] - counts[0], counts[-1] - counts[ROUNDS]
+    updates = (ROUNDS - 1) * 2 * 4 * PARAMETERS
+    assert 0.99 * updates < plain < 1.1 * updates
+    assert packed < 0.3 * plain
