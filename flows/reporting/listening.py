@@ -122,7 +122,7 @@ SHARES = ("accuracy", "top5", "token_accuracy")
 """Scores that are shown as percentages."""
 
 
-FORMATS = {"seconds": ".3f", "share": ".1%", "staleness": ".2f"}
+FORMATS = {"seconds": ".3f", "share": ".1%", "staleness": ".2f", "received_bytes": ",.0f", "sent_bytes": ",.0f"}
 """Number formats of table columns that are not scores."""
 
 

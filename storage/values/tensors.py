@@ -136,6 +136,22 @@ class Record:
         self.__dict__.update({key: _unpack(value) for key, value in state.items()})
 
 
+def tensor_bytes(value: Any) -> int:
+    """The bytes of a tensor, or of all tensors in a record or in nested mappings.
+
+    >>> tensor_bytes({"loss_scale": {"float32": torch.zeros(2)}})
+    8
+    """
+    match value:
+        case torch.Tensor():
+            return value.nbytes
+        case Record():
+            return tensor_bytes(vars(value))
+        case Mapping():
+            return sum(map(tensor_bytes, value.values()))
+    return 0
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """The name, logical dtype (such as ``float32``) and shape of one tensor of a network."""

@@ -17,7 +17,17 @@ from pydantic import Field
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Record, Slots, Specs, TensorSpec, Vectors, pack, vector_sizes, views
+from roundweave.storage.values.tensors import (
+    Record,
+    Slots,
+    Specs,
+    TensorSpec,
+    Vectors,
+    pack,
+    tensor_bytes,
+    vector_sizes,
+    views,
+)
 from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.numerics.pieces import accumulator
@@ -225,11 +235,6 @@ class Packed(Record):
     sent: Mapping[str, Sent]
     seed: int
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the tensors that are sent."""
-        return sum(tensor.nbytes for sent in self.sent.values() for tensor in sent.values())
-
     def unpack(self) -> Vectors:
         """The direction, one vector (element,) per dtype."""
         values = {spec.name: self.compressor.unpack(spec, self.sent[spec.name], self.seed) for spec in self.pieces}
@@ -250,8 +255,8 @@ class Compressed(Map):
 
     With error feedback (Seide 2014; Karimireddy 2019, Algorithm 2) a partition carries what it has not sent yet
     and adds it to its next direction. The update has the direction that was sent, as whoever receives it unpacks
-    it, and beside it the packed one. Extras and buffers are sent as they are; the metric ``sent_bytes`` counts
-    them, too.
+    it, and beside it the packed one, of which the metric ``packed_bytes`` tells the size. Extras and buffers are
+    sent as they are.
 
     >>> from roundweave import LocalSteps
     >>> Compressed(LocalSteps(local_steps=5), Sign()).carry, Compressed(LocalSteps(local_steps=5), Int8()).carry
@@ -316,13 +321,11 @@ class Compressed(Map):
         form = packed(self.compressor, specs, total, seed) if finite else None
         direction = form.unpack() if form else _narrow(total)
         error = _narrow({dtype: vector - direction[dtype] for dtype, vector in total.items()})
-        beside = (*update.extras.values(), update.buffers, {} if form else direction)
-        dense = sum(vector.nbytes for vectors in beside for vector in vectors.values())
         return replace(
             update,
             direction=direction,
             carry={**update.carry, **dict.fromkeys(self._errors, error)},
-            metrics={**update.metrics, "sent_bytes": dense + (form.nbytes if form else 0)},
+            metrics={**update.metrics, "packed_bytes": tensor_bytes(form)},
             packed=form,
         )
 

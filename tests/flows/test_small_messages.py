@@ -8,9 +8,9 @@ from typing import Any
 
 from roundweave.flows.stored import open_run
 from roundweave.tasks.data.sources.table import find_source
+from tests.flows.command.in_process import run
 from tests.sites import SCHEDULER, images_at_sites, start_scheduler, start_worker
 
-PARAMETERS = 1_000_000
 ROUNDS = 3
 
 COMMAND = """
@@ -31,18 +31,25 @@ def received(commit):
 
 with GraphExecutor.opened(Setting(scheduler, store=str(root), sites=("berlin", "paris"))) as executor:
     for fields in runs:
-        trained(root, executor, 1, received, **fields)
+        run = trained(root, executor, 1, received, **fields)
+print("identical", run.replay("all", executor="graph", scheduler=scheduler).identical)
 """
-"""Trains runs one after the other, and tells after each round what this machine's interface has received."""
+"""Trains runs, and tells after each round what this machine's interface has received; replays the last one."""
 
 
-def test_int8_is_a_quarter_of_the_bytes_where_no_worker_reaches_the_store(network, train, tmp_path) -> None:
-    """Two updates of 4 MB a round, or of 1 MB. The rounds after the first are counted: the start cancels."""
+def test_int8_is_a_quarter_of_the_bytes_where_no_worker_reaches_the_store(
+    network, train, tmp_path, capsys
+) -> None:
+    """Two updates of 4 MB a round, or of 1 MB. The rounds after the first are counted: the start cancels.
+
+    Metrics tell what a partition is given of a round, and what it gives: each tensor's exponent has 2 bytes.
+    """
     sites, runs = images_at_sites(tmp_path, ("berlin", "paris"), 100), tmp_path / "runs"
     runs.mkdir()
     pixels = find_source(sites.function).load(0, 2).train.inputs[0].numel()
     fields: dict[str, Any] = {"data": sites.function, "partitions": 2, "rounds": ROUNDS, "local_steps": 1}
-    fields["model_options"] = {"hidden": round(PARAMETERS / (pixels + 11))}
+    fields["model_options"] = {"hidden": (hidden := round(1e6 / (pixels + 11)))}
+    parameters = hidden * (pixels + 11) + 10
     named = {"plain": None, "packed": "int8"}
     digests = [train(**fields, compress=named[name], name=f"{name}-here").digest for name in named]
 
@@ -55,6 +62,11 @@ def test_int8_is_a_quarter_of_the_bytes_where_no_worker_reaches_the_store(networ
     assert [open_run(name).digest for name in named] == digests, done.stderr
     counts = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("received")]
     plain, packed = counts[ROUNDS - 1] - counts[0], counts[-1] - counts[ROUNDS]
-    updates = (ROUNDS - 1) * 2 * 4 * PARAMETERS
+    for name, sent in {"plain": 4 * parameters, "packed": parameters + 2 * 4}.items():
+        history = open_run(name).history()[["received_bytes", "sent_bytes"]]
+        assert history.loc[1:].to_numpy().tolist() == [[4 * parameters, sent]] * ROUNDS
+    assert f" {parameters + 8:,} " in run(capsys, "show", "packed")[1]
+    assert done.stdout.endswith("identical True\n"), done.stdout + done.stderr
+    updates = (ROUNDS - 1) * 2 * 4 * parameters
     assert 0.99 * updates < plain < 1.1 * updates
     assert packed < 0.3 * plain

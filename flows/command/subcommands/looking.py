@@ -302,7 +302,8 @@ def _shown_rounds(run: StoredRun, history: pd.DataFrame) -> list[dict[str, Any]]
     if cut := len(history) > SHOWN_ROUNDS:
         history = history.iloc[[*range(3), *range(3 - SHOWN_ROUNDS, 0)]]
     own = [name for name in map(str, history) if name.startswith("own_") and name != "own_examples"]
-    names = ("loss", *run.scores, "train_loss", *own)
+    traffic = [name for name in ("received_bytes", "sent_bytes") if name in history]
+    names = ("loss", *run.scores, "train_loss", *own, *traffic)
     rows: list[dict[str, Any]] = []
     for number, row in history.to_dict("index").items():
         numbers = {name: row.get(name, math.nan) for name in names}

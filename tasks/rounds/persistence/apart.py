@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from roundweave.storage.values.state import State
-from roundweave.storage.values.tensors import Slots, Vectors
+from roundweave.storage.values.tensors import Slots, Vectors, tensor_bytes
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.job import STORE, Job
 from roundweave.tasks.rounds.persistence.committing import own_params
@@ -54,14 +54,22 @@ def map_apart(
     """Map a block's partitions; one whose map raises is mapped once more, here.
 
     `carries` has what partitions carry, vectors (element,) by slot; it is empty if the map carries nothing.
+    Metrics tell the bytes of what was received for each partition, but for what is frozen, and of what is sent.
     """
-    state = replace(state, frozen=frozen)
+    received, state = tensor_bytes(state), replace(state, frozen=frozen)
 
     def carry(partition: int) -> Slots:
         return carries.get(partition, {})
 
     mapped = map_block(job, state, data, carry, mapped_twice(job, state, data, carry))
-    return [replace(each, update=each.update.to_send()) for each in mapped]
+    return [_measured(each, received + tensor_bytes(carry(each.partition))) for each in mapped]
+
+
+def _measured(mapped: Mapped, received: int) -> Mapped:
+    """A result as it is sent, with metrics of the bytes that were received for it and that it has."""
+    update = mapped.update.to_send()
+    metrics = {**update.metrics, "received_bytes": received, "sent_bytes": tensor_bytes(update)}
+    return replace(mapped, update=replace(update, metrics=metrics))
 
 
 def persist_apart(job: Job, round: int, mapped: Sequence[Mapped], block: int) -> BlockResult:

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import Layout, State, Update
-from roundweave.storage.values.tensors import TensorSpec, Vectors, dtype_name, same_bits, vector_sizes, views
+from roundweave.storage.values.tensors import (
+    TensorSpec,
+    Vectors,
+    dtype_name,
+    same_bits,
+    tensor_bytes,
+    vector_sizes,
+    views,
+)
 from roundweave.storage.values.tensors import pack as vectors_of
 from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.maps.federated import Scaffold
@@ -182,8 +190,8 @@ def test_powersgd_sends_a_matrix_of_low_rank_as_it_is() -> None:
         ("powersgd:1", (4 + 8) * 4 + 4 * 4),
     ],
 )
-def test_sent_bytes_count_what_is_sent(named: str, sent: int) -> None:
-    """The packed weight (4, 8) and bias (4,), and 20 bytes of extras and buffers as they are."""
+def test_bytes_are_counted_of_what_is_sent(named: str, sent: int) -> None:
+    """The packed weight (4, 8) and bias (4,), 20 bytes of extras and buffers as they are, 144 of the error."""
 
     @dataclass(frozen=True)
     class Beside(Given):
@@ -195,7 +203,8 @@ def test_sent_bytes_count_what_is_sent(named: str, sent: int) -> None:
 
     compressed = Compressed(Beside(), find_compressor(named))
     update = compressed(With(Layout(SMALL)), State({}), drawn(SMALL, 0), {}, 0)
-    assert update.metrics == {"train_loss": 0.5, "sent_bytes": sent + 20}
+    assert update.metrics == {"train_loss": 0.5, "packed_bytes": sent}
+    assert tensor_bytes(update.to_send()) == sent + 20 + 144 * len(slots(named))
     assert (update.weight, compressed.extras, compressed.carry) == (2, ("more",), slots(named))
 
 
