@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,16 +127,16 @@ class Training:
 
 
 @pytest.fixture
-def training(network, train, tmp_path, monkeypatch) -> Iterator[Training]:
+def training(network, train, tmp_path, monkeypatch) -> Training:
     sites = images_at_sites(tmp_path, NAMES, 60)
     (tmp_path / "mine.py").write_text(MODEL.format(pixels=sites.pixels))
-    fields = {"data": sites.function, "model": f"{tmp_path / 'mine.py'}:model", "local_steps": 2, "lr": 0.1}
-    reference = train(**fields, rounds=ROUNDS, partitions=2, name="reference")
+    fields = {"data": sites.function, "model": f"{tmp_path / 'mine.py'}:model", "algorithm": "scaffold", "lr": 0.1}
+    reference = train(**fields, local_steps=2, rounds=ROUNDS, partitions=2, name="reference")
     monkeypatch.setenv("PAUSE", "0.15")
     runs = tmp_path / "there"
     runs.mkdir()
     options: list[object] = ["--data", sites.function, "--model", fields["model"], "--rounds", ROUNDS]
-    options += ["--local-steps", 2, "--lr", 0.1, "--sites", "berlin,paris"]
+    options += ["--local-steps", 2, "--lr", 0.1, "--sites", "berlin,paris", "--algorithm", "scaffold"]
     made = Training(network, sites, runs, options, reference.digest)
     made.begin()
     return made
@@ -287,3 +286,19 @@ def test_where_the_scheduler_dies_a_line_says_so_and_workers_join_the_next_by_th
     training.resume()
     training.goes_on("the scheduler is started again, and resumed", began)
     training.ends_whole()
+
+
+@pytest.mark.slow
+def test_what_a_parameter_server_did_after_a_worker_was_killed_is_replayed(training) -> None:
+    """Which pushes came in which order is recorded; those in flight at Berlin are mapped again."""
+    training.train("--algorithm", "fed_buff")
+    training.until(5)
+    training.workers["berlin"].kill()
+    began = time.monotonic()
+    start_worker(training.machines["berlin"])
+    training.goes_on("a worker of a parameter server is killed and started again at once", began)
+    assert training.command.wait(150) == 0, training.told()
+    assert Run(training.runs / "there.zarr").committed == list(range(ROUNDS + 1))
+    words = ["replay", "there", "--all", "--root", training.runs, "--scheduler", SCHEDULER]
+    replayed = training.head.run(plain_command(*words))
+    assert f"round 1 to {ROUNDS}: bit-identical" in replayed.stdout, replayed.stdout + replayed.stderr
