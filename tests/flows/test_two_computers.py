@@ -132,7 +132,7 @@ def test_a_site_that_is_asked_for_another_s_part_fails(partners) -> None:
 
 
 def test_roles_at_three_sites_are_stored_by_the_one_that_has_the_runs(partners, train) -> None:
-    """The others do not see them, and are named; what the sites' `text` files give is what the function does."""
+    """The others do not see them, and are named."""
     if partners.roles is None:
         pytest.skip("needs ROUNDWEAVE_DATA")
     fields = ROUNDS | {"model": "gpt", "model_options": {"width": 16, "depth": 1}}
