@@ -241,6 +241,8 @@ class Experiment(Dealing):
             raise ValueError("with a topology each partition trains its network in each round; leave cohort out")
         if self.cohort_by_size and self.cohort is None:
             raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
+        if self.sites and self.ranks > 1:
+            raise ValueError("ranks that share a network read all examples, and those of sites stay there")
         if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):
             raise ValueError(f"quorum {self.quorum} is more than the {taking_part} partitions of a round")
         if self.precision != "float32" and self.dtype != "float32":
