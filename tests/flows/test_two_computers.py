@@ -106,6 +106,7 @@ def test_halves_of_images_train_to_the_bits_of_one_process(partners, train) -> N
     run = partners.train("halves", "--data", data, *flags(ROUNDS))
     assert run.digest == train(data=data, partitions=2, **ROUNDS, name="reference").digest
     assert "3 rounds" in partners.said("verify", "halves")
+    assert "berlin mapped partition 0; paris mapped partition 1; head stored\n" in partners.said("show", "halves")
     partners.replay("halves", 3)
     assert "name the --scheduler of these sites" in partners.refused("replay", "halves")
     again = ["--round", 2, "--without", 1, "--save", "alone"]
@@ -144,6 +145,8 @@ def test_roles_at_three_sites_are_stored_by_the_one_that_has_the_runs(partners, 
     blind = [partners.machines[name].address in said for name in NAMES]
     assert blind == [True, True, False], said
     assert "a process of this machine stores" not in said
+    mapped = "berlin mapped partition 0; paris mapped partition 1; rome mapped partition 2; rome stored\n"
+    assert mapped in partners.said("show", "roles", root=partners.there)
 
 
 def test_runs_in_a_bucket_are_written_by_the_one_that_has_its_credentials(partners, train, tmp_path) -> None:
@@ -195,7 +198,9 @@ def test_what_else_passes_between_store_and_sites_is_what_one_process_has(partne
     partners.replay(kind, 3)
 
 
-@pytest.mark.parametrize("options", [["fed_buff", "--local-steps", 3], ["downpour"]])
+@pytest.mark.parametrize(
+    "options", [["fed_buff", "--local-steps", 3], pytest.param(["downpour"], marks=pytest.mark.slow)]
+)
 def test_what_a_parameter_server_of_sites_has_stored_is_replayed_at_them(partners, options) -> None:
     """In which order updates came is recorded."""
     name = options[0]
