@@ -260,15 +260,22 @@ def test_the_process_that_stores_is_started_again(training) -> None:
 
 
 @pytest.mark.slow
-def test_a_command_that_is_killed_is_resumed(training) -> None:
-    """With the process that stores, which is its own."""
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_command_that_is_killed_is_resumed(training, alone) -> None:
+    """With the process that stores, which is its own, or alone: that ends by itself."""
     training.train()
     training.until(3)
-    training.command.kill()
+    (command,) = psutil.Process(training.command.process.pid).children()
+    (storing,) = worker_processes(command)
+    if alone:
+        command.kill()
+    else:
+        training.command.kill()
     began = time.monotonic()
     training.resume()
-    training.goes_on("the command is killed and resumed at once", began)
+    training.goes_on(f"the command is killed{' alone' if alone else ''} and resumed at once", began)
     training.ends_whole()
+    storing.wait(60)
 
 
 @pytest.mark.slow
