@@ -309,3 +309,25 @@ def test_what_a_parameter_server_did_after_a_worker_was_killed_is_replayed(train
     words = ["replay", "there", "--all", "--root", training.runs, "--scheduler", SCHEDULER]
     replayed = training.head.run(plain_command(*words))
     assert f"round 1 to {ROUNDS}: bit-identical" in replayed.stdout, replayed.stdout + replayed.stderr
+
+
+@pytest.mark.slow
+def test_where_workers_do_not_reach_the_command_s_machine_a_line_says_so_before_round_1(network, tmp_path) -> None:
+    """The scheduler is on a machine that both reach."""
+    sites, runs = images_at_sites(tmp_path, NAMES, 60), tmp_path / "there"
+    runs.mkdir()
+    head, desk = (sites.machine(network, name, hidden) for name, hidden in (("head", [runs]), ("desk", [])))
+    machines = [sites.machine(network, name, [runs]) for name in NAMES]
+    start_scheduler(head)
+    for machine in machines:
+        start_worker(machine)
+    route = f"ip route add unreachable {desk.address}/32"
+    assert machines[1].run(route.split()).returncode == 0
+    words = ["--scheduler", SCHEDULER, "--root", runs, "--sites", "berlin,paris", "--data", sites.function]
+    done = desk.run(plain_command("train", *words, "--name", "there"), 120)
+    lines = done.stderr.splitlines()
+    assert (done.returncode, lines[-1][:7]) == (1, "error: "), done.stderr
+    assert "so this machine stores them, and worker tcp://10.47.0.4:" in lines[-1]
+    assert "open that to the cluster, or start a worker that reaches the runs" in lines[-1]
+    assert "Traceback" not in done.stderr
+    assert not (runs / "there.zarr").exists()
