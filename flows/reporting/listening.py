@@ -137,7 +137,8 @@ def shown_cell(name: str, value: Any) -> Any:
     """A table's cell for people: floats and None as text, all other values unchanged."""
     if value is None or isinstance(value, float):
         form = FORMATS.get(name)
-        return format(value, form) if form and value is not None else shown(name.removesuffix("_before"), value)
+        known = value is not None and not math.isnan(value)
+        return format(value, form) if form and known else shown(name.removesuffix("_before"), value)
     return value
 
 

@@ -101,6 +101,7 @@ class StoringProcess:
             "distributed.worker.multiprocessing-method": start_method(),
             "distributed.logging.distributed": "critical",
         }
+        logging.getLogger("distributed.nanny").setLevel(logging.CRITICAL)  # it tells of its end
         with dask.config.set(settings):
             nanny: Nanny = await Nanny(address, nthreads=1, resources=resources, **how)
         return nanny

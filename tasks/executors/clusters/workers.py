@@ -92,9 +92,10 @@ def usable_workers(client: Client) -> list[str]:
             asking = asking or (None if workers else client.submit(int, pure=False))
             waited = time.monotonic() - began
             if waited > waiting.seconds:
+                at = " --site NAME" if waiting.resources else ""
                 raise ClusterError(
-                    f"{missing} after {waiting.seconds:g} s; start one with `roundweave worker ADDRESS`, or wait "
-                    "longer with --wait-for-workers"
+                    f"{missing} after {waiting.seconds:g} s; start one with `roundweave worker ADDRESS{at}`, or "
+                    "wait longer with --wait-for-workers"
                 )
             if waited > LOOK_SECONDS and not said:
                 said = True
