@@ -320,11 +320,11 @@ class Compressed(Map):
         finite = all(vector.isfinite().all() for vector in total.values())
         form = packed(self.compressor, specs, total, seed) if finite else None
         direction = form.unpack() if form else _narrow(total)
-        error = _narrow({dtype: vector - direction[dtype] for dtype, vector in total.items()})
+        errors = {slot: _narrow({k: vector - direction[k] for k, vector in total.items()}) for slot in self._errors}
         return replace(
             update,
             direction=direction,
-            carry={**update.carry, **dict.fromkeys(self._errors, error)},
+            carry={**update.carry, **errors},
             metrics={**update.metrics, "packed_bytes": tensor_bytes(form)},
             packed=form,
         )
