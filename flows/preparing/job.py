@@ -41,6 +41,10 @@ COMPARED = 100
 """Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
 
 
+AT_SITES = 20
+"""The fewest rounds of a window with sites: a state that is scored stays there for the next maps of the window."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A run that is ready for its next round.
@@ -59,7 +63,8 @@ class Prepared:
         """The number of rounds to run at once if the last one took so many seconds; see `window_size`."""
         if self.job.work.algorithm.when.asynchronous:
             return window_size(self.wanted, seconds, long=True, largest=LARGEST_OF_SERVER)
-        return window_size(self.wanted, seconds, long=self.store.tensors.slow)
+        rounds = window_size(self.wanted, seconds, long=self.store.tensors.slow)
+        return max(rounds, AT_SITES) if seconds and not self.wanted and self.job.work.partitions.sites else rounds
 
     def let_go(self, newest: Commit) -> None:
         """Copy the rounds' numbers and prune tensors that are not to be kept.

@@ -320,7 +320,9 @@ class Compressed(Map):
         finite = all(vector.isfinite().all() for vector in total.values())
         form = packed(self.compressor, specs, total, seed) if finite else None
         direction = form.unpack() if form else _narrow(total)
-        errors = {slot: _narrow({k: vector - direction[k] for k, vector in total.items()}) for slot in self._errors}
+        errors = {
+            slot: _narrow({k: vector - direction[k] for k, vector in total.items()}) for slot in self._errors
+        }
         return replace(
             update,
             direction=direction,

@@ -107,12 +107,13 @@ class GraphExecutor:
         return self._prepared(partial(self._ask_of_each, function, tuple(numbers), "gather" if stored else "data"))
 
     def _ask_of_each(self, function: Callable[[int], T], numbers: Sequence[int], kind: str) -> list[T]:
-        # It is sent once, as it may hold a network; Dask warns of that, and would send it with each number.
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
-            shared = self.client.submit(itself, function, pure=False)
         usable_workers(self.client)  # waits for those of sites
         if kind not in AT_SITES:
             self.pool.await_storing()
+        # It is sent once, as it may hold a network; Dask warns of that, and would send it with each number.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
+            at = self.pool.needs("gather", 0) if self.pool.stores else {}
+            shared = self.client.submit(itself, function, pure=False, resources=at or None)
         needs = [self.pool.needs(kind, number) for number in numbers]
         futures = [
             self.client.submit(run_step, shared, number, pure=False, resources=need or None)

@@ -144,6 +144,11 @@ class WorkerPool:
             if why:
                 notify(f"worker {worker} does not reach the store ({why.partition(';')[0]}): others store for it")
 
+    @property
+    def stores(self) -> bool:
+        """Whether something stores for workers already; a process that is to do so may not have begun."""
+        return self._storing is None or self._storing.ready
+
     def await_storing(self) -> None:
         """Wait for the process that stores for workers, if there is to be one, and check that they reach it."""
         if self._storing is not None:

@@ -106,6 +106,11 @@ class StoringProcess:
             nanny: Nanny = await Nanny(address, nthreads=1, resources=resources, **how)
         return nanny
 
+    @property
+    def ready(self) -> bool:
+        """Whether the process has joined."""
+        return self._nanny.done()
+
     def check_reached(self, workers: list[str]) -> None:
         """Wait for the process; raises `ClusterError` if one of these workers cannot connect to it."""
         place = str(self._nanny.result().worker_address)
