@@ -121,7 +121,8 @@ def test_a_killed_group_is_gone_and_all_else_is_with_the_network(tmp_path) -> No
         assert killed.process.returncode == -signal.SIGKILL
         with pytest.raises(subprocess.TimeoutExpired):
             machine.run(follow.split(), seconds=0.1)
-        ended = machine.start(follow.split(), "ended.log")
+        ended = machine.start(["sh", "-c", f"echo ready; exec {follow}"], "ended.log")
+        ended.until("ready")
         ended.signal(signal.SIGSTOP)
         ended.signal(signal.SIGCONT)
         assert ended.end() == -signal.SIGINT
@@ -171,6 +172,7 @@ def test_sites_have_parts_of_the_examples_and_no_other_site_reads_them(network, 
         assert [len(part) for part in parts] == windows
 
 
+@pytest.mark.slow
 def test_a_run_over_three_machines_has_the_bits_of_one_process(train, network, tmp_path) -> None:
     """The scheduler and the command are on one machine, and a worker on each of the others."""
     sites = images_at_sites(tmp_path, ("berlin", "paris"), 100)

@@ -249,6 +249,7 @@ def test_a_link_that_is_cut_for_good_ends_the_run_with_a_line_and_it_goes_on_lat
     training.ends_whole()
 
 
+@pytest.mark.slow
 def test_the_process_that_stores_is_started_again(training) -> None:
     training.train()
     training.until(3)

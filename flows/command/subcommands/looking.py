@@ -205,7 +205,7 @@ def _refusals(run: StoredRun) -> list[str]:
         for partition in round.absent:
             absent[partition].append(round.number)
     lines += [f"round {listed(rounds)} went on without partition {p}" for p, rounds in sorted(absent.items())]
-    return cut(lines, SHOWN_REFUSALS, f"; `roundweave report {run.name} --out PAGE.html` has all refused ones")
+    return cut(lines, SHOWN_REFUSALS, f"; `roundweave report {run.name} --out PAGE.html` has them all")
 
 
 def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:

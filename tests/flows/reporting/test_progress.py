@@ -35,7 +35,7 @@ def test_tables_show_figures_as_the_command_does() -> None:
     row = json.loads(artifacts_of("figures")["history"])[-1]
     figures = {"loss": f"{last.loss:.4f}", "accuracy": f"{last.accuracy:.2%}", "seconds": f"{last.seconds:.3f}"}
     assert row == {"round": 2, **figures, "train_loss": f"{last.train_loss:.4f}"} | {
-        name: int(last[name]) for name in ("examples", "accepted", "refused", "left_out")
+        name: int(last[name]) for name in ("examples", "accepted", "refused", "absent", "left_out")
     }
 
 
