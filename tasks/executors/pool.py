@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from dask import annotate  # type: ignore[attr-defined]
@@ -128,7 +129,7 @@ class WorkerPool:
         new = [worker for worker in workers if worker not in self._unreached]
         if self._mark is None:
             return
-        answers = self.client.run(self._mark.unreached, workers=new, on_error="ignore") if new else {}
+        answers = self._asked(self._mark.unreached, new)
         self._unreached |= answers
         if not self.apart and any(answers.values()):
             self.apart, new = True, list(workers)
@@ -136,7 +137,7 @@ class WorkerPool:
             return
         for worker in new:
             reached = {} if self._unreached.get(worker, "gone") else {self._mark.resource: MANY}
-            self.client.run(offer, {MAPS: MANY} | reached, workers=[worker], on_error="ignore")
+            self._asked(partial(offer, {MAPS: MANY} | reached), [worker])
         if self._storing is None and self._unreached and all(self._unreached.values()):
             notify("no worker reaches the store: a process of this machine stores for them")
             self._storing = StoringProcess(self.client, self._mark.resource)
@@ -153,6 +154,17 @@ class WorkerPool:
         """Wait for the process that stores for workers, if there is to be one, and check that they reach it."""
         if self._storing is not None:
             self._storing.check_reached(list(self._unreached))
+
+    def _asked(self, function: Callable[..., Any], workers: Sequence[str]) -> dict[str, Any]:
+        """Call a function on workers; the answers of those that answer, none if one takes too long."""
+        if not workers:
+            return {}
+        with suppress(TimeoutError):  # a worker that does not answer will be given up
+            answers: dict[str, Any] = self.client.run(
+                function, workers=list(workers), on_error="ignore", callback_timeout=ANSWER_SECONDS
+            )
+            return answers
+        return {}
 
     def ask_again(self, error: StoreError) -> None:
         """Ask all workers again whether they reach the store, as a step failed there; raises its error if so."""
