@@ -10,8 +10,7 @@ from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined
 from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Names, read_values
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
 from roundweave.tasks.algorithms.topology import TOPOLOGIES
-from roundweave.tasks.compute.compressed import COMPRESSORS, find_compressor
-from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.compute.compute import COMPRESSORS, Compute, find_compressor
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS

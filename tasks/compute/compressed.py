@@ -31,7 +31,6 @@ from roundweave.storage.values.tensors import (
 from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.numerics.pieces import accumulator
-from roundweave.tasks.own_code.tables import Entry, Table, make
 
 SLOT = "compression_error"
 """The carry of what a partition has not sent yet, one vector (element,) per dtype."""
@@ -204,26 +203,6 @@ def _matrix(spec: TensorSpec) -> tuple[int, int]:
     """The rows and columns of a tensor as a matrix; a vector is one row."""
     rows = spec.shape[0] if len(spec.shape) > 1 else 1
     return rows, spec.size // max(rows, 1)
-
-
-COMPRESSORS: Table = {
-    "bf16": Entry("values of 2 bytes", ".compute.compressed:BFloat16"),
-    "int8": Entry("values of 1 byte, a scale for each tensor (Alistarh 2017)", ".compute.compressed:Int8"),
-    "sign": Entry("values of 1 bit, a scale for each tensor (Karimireddy 2019)", ".compute.compressed:Sign"),
-    "top_k": Entry("a share of the values, the largest (Lin 2018)", ".compute.compressed:TopK", "SHARE"),
-    "random_k": Entry("a share of the values, drawn (Stich 2018)", ".compute.compressed:RandomK", "SHARE"),
-    "powersgd": Entry("factors of matrices (Vogels 2019)", ".compute.compressed:PowerSgd", "RANK"),
-}
-
-
-def find_compressor(named: str) -> Compressor:
-    """The compressor of a text such as ``sign`` or ``top_k:0.01``; raises `UsageError`.
-
-    >>> find_compressor("powersgd:4")
-    PowerSgd(rank=4)
-    """
-    compressor: Compressor = make("compress", named, COMPRESSORS)
-    return compressor
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.numerics.devices import AUTO, CPU
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code, WithCode
+from roundweave.tasks.own_code.tables import Entry, Table, make
 
 if TYPE_CHECKING:  # what wraps maps is imported by the runs that wrap them
     from roundweave.tasks.compute.compressed import Compressor
@@ -31,6 +32,26 @@ TRIED = 32
 
 WHOLE_PRECISION = "float32"
 """The precision in which everything is computed in the dtype of the parameters."""
+
+
+COMPRESSORS: Table = {
+    "bf16": Entry("values of 2 bytes", ".compute.compressed:BFloat16"),
+    "int8": Entry("values of 1 byte, a scale for each tensor (Alistarh 2017)", ".compute.compressed:Int8"),
+    "sign": Entry("values of 1 bit, a scale for each tensor (Karimireddy 2019)", ".compute.compressed:Sign"),
+    "top_k": Entry("a share of the values, the largest (Lin 2018)", ".compute.compressed:TopK", "SHARE"),
+    "random_k": Entry("a share of the values, drawn (Stich 2018)", ".compute.compressed:RandomK", "SHARE"),
+    "powersgd": Entry("factors of matrices (Vogels 2019)", ".compute.compressed:PowerSgd", "RANK"),
+}
+
+
+def find_compressor(named: str) -> Compressor:
+    """The compressor of a text such as ``sign`` or ``top_k:0.01``; raises `UsageError`.
+
+    >>> find_compressor("powersgd:4")
+    PowerSgd(rank=4)
+    """
+    compressor: Compressor = make("compress", named, COMPRESSORS)
+    return compressor
 
 
 @dataclass(frozen=True)

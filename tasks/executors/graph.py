@@ -21,8 +21,8 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.log import CommitLog
 from roundweave.tasks.executors.base import DEFAULTS, Setting
 from roundweave.tasks.executors.clusters.connecting import connect
-from roundweave.tasks.executors.clusters.joining import SITE
 from roundweave.tasks.executors.clusters.workers import (
+    SITE,
     DeadlyWork,
     LostWork,
     finished,

@@ -15,10 +15,10 @@ from distributed import Client, Future, get_worker, secede, worker_client
 
 from roundweave.storage.errors import ClusterError, RoundweaveError, StoreError, listed, show_whole
 from roundweave.tasks.executors.base import Setting
-from roundweave.tasks.executors.clusters.joining import SITE
 from roundweave.tasks.executors.clusters.reaching import MANY, Mark, StoringProcess, offer
 from roundweave.tasks.executors.clusters.workers import (
     ANSWER_SECONDS,
+    SITE,
     Lost,
     Watch,
     offers,

@@ -22,7 +22,7 @@ from roundweave.tasks.algorithms.applies.schedules import SCHEDULES
 from roundweave.tasks.algorithms.reduces.table import REDUCES
 from roundweave.tasks.algorithms.table import ABOUT, APPLIES, MAPS
 from roundweave.tasks.algorithms.topology import TOPOLOGIES
-from roundweave.tasks.compute.compressed import COMPRESSORS
+from roundweave.tasks.compute.compute import COMPRESSORS
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
 from roundweave.tasks.networks.reference import MODELS

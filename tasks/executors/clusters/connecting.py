@@ -22,7 +22,6 @@ from distributed.utils import json_load_robust
 from roundweave.storage.errors import ClusterError, UsageError, reason
 from roundweave.storage.parsing import from_toml
 from roundweave.tasks.executors.base import shared
-from roundweave.tasks.executors.clusters.certificates import security_for
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from roundweave.tasks.executors.clusters.plugins import Loosen, begin_workers, import_nothing_ahead, prompt
 from roundweave.tasks.executors.clusters.workers import WORKER_SECONDS, begin_run, on_workers, wait_at_most
@@ -185,6 +184,9 @@ def _silent() -> Iterator[None]:
 
 
 def _client(scheduler: str, certificates: Path | None) -> Client:
+    # It imports cryptography, which a local cluster does not need.
+    from roundweave.tasks.executors.clusters.certificates import security_for
+
     from_file = Path(scheduler).suffix == ".json"
     if from_file and not Path(scheduler).is_file():
         raise ClusterError(

@@ -24,9 +24,7 @@ from roundweave.storage.errors import ClusterError, RoundweaveError, UsageError,
 from roundweave.tasks.executors.clusters.certificates import security_for
 from roundweave.tasks.executors.clusters.connecting import NO_PAGES, root_of
 from roundweave.tasks.executors.clusters.fork_server import MIB, WORKER_ENVIRONMENT
-
-SITE = "site-"
-"""The prefix of the Dask resource by which a worker says its site, such as ``site-berlin``."""
+from roundweave.tasks.executors.clusters.workers import SITE
 
 ADDRESS = re.compile(r"(tcp|tls)://[^/\s]+:[0-9]+")
 """Matches the address of a scheduler."""

@@ -186,6 +186,9 @@ def on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
         ) from error
 
 
+SITE = "site-"
+"""The prefix of the Dask resource by which a worker says its site, such as ``site-berlin``."""
+
 STORES_ONLY = "roundweave-stores-only"
 """The resource of a worker that stores what others compute, and maps nothing itself."""
 

@@ -28,8 +28,8 @@ from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.maps.federated import Scaffold
 from roundweave.tasks.algorithms.maps.gradient import Downpour
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.compute.compressed import SLOT, Compressed, RandomK, find_compressor, packed
-from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.compute.compressed import SLOT, Compressed, RandomK, packed
+from roundweave.tasks.compute.compute import Compute, find_compressor
 from roundweave.tasks.compute.scaled import Scaled
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.executors.clusters.connecting import connect
