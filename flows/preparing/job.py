@@ -166,11 +166,12 @@ def _create_or_check(
             run = StoredRun(resolved.address)
     if run is not resolved.run or resolved.description is None:
         check_same_experiment(run, resolved.config, description)
-    recorded = run.attributes["fingerprint"]
-    if work.fingerprint and recorded:
-        check_fingerprint(recorded, work.fingerprint, "this machine")
-    for place, known in run.attributes.get("fingerprints", {}).items():
-        check_fingerprint(known, work.fingerprints.get(place, work.fingerprint or known), place)
+    then = {"": run.attributes["fingerprint"], **run.attributes.get("fingerprints", {})}
+    now = {"": work.fingerprint, **work.fingerprints}
+    for place in {**then, **now}:
+        recorded, present = (each.get(place) or each[""] for each in (then, now))
+        if recorded and present:
+            check_fingerprint(recorded, present, place or "this machine")
 
 
 def _create(resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int) -> None:

@@ -1,4 +1,4 @@
-"""Who writes a run: processes that begin at once, and one that is superseded."""
+"""Who writes a run: processes that begin at once, one that is superseded, machines that compute alike."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import psutil
 import pytest
 
+from roundweave.flows.machines import Machine, machines
 from roundweave.flows.stored import Run
+from roundweave.storage.errors import NumericsMismatch
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.lease import read_lease
 
@@ -191,3 +194,17 @@ def stop(process: subprocess.Popen[str], number: int) -> None:
     """Send a signal to a process and all that it started."""
     for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
         each.send_signal(number)
+
+
+def test_a_run_does_not_go_on_where_a_machine_stores_that_computes_other_bits(train, monkeypatch) -> None:
+    """Though all machines that map are as they were."""
+    fields = {"model": "logistic", "name": "run"}
+    train(**fields, rounds=1)
+
+    def with_another_store(*given: object) -> list[Machine]:
+        *maps, stores = machines(*given)
+        return [*maps, replace(stores, fingerprint=stores.fingerprint | {"processor": "another"})]
+
+    monkeypatch.setattr("roundweave.flows.preparing.job.machines", with_another_store)
+    with pytest.raises(NumericsMismatch, match=r"store would compute other bits .* processor 'another'"):
+        train(**fields, rounds=2)
