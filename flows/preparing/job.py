@@ -64,7 +64,7 @@ class Prepared:
         if self.job.work.algorithm.when.asynchronous:
             return window_size(self.wanted, seconds, long=True, largest=LARGEST_OF_SERVER)
         rounds = window_size(self.wanted, seconds, long=self.store.tensors.slow)
-        return max(rounds, AT_SITES) if seconds and not self.wanted and self.job.work.partitions.sites else rounds
+        return max(rounds, AT_SITES) if not self.wanted and self.job.work.partitions.sites else rounds
 
     def let_go(self, newest: Commit) -> None:
         """Copy the rounds' numbers and prune tensors that are not to be kept.

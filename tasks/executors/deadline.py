@@ -34,6 +34,7 @@ class DeadlineRounds:
         self.fan_in = fan_in
         self._took: list[float] = []
         self._absent: set[int] = set()
+        self._held: list[Future[Any]] = []  # states that were scored stay at their sites for the next maps
 
     def seconds(self, wanted: float | str) -> float:
         """The deadline in seconds; if it is `AUTO_DEADLINE`, the median of the last answers and three MADs.
@@ -68,7 +69,8 @@ class DeadlineRounds:
                 results[late] = BlockResult(dict.fromkeys(job.plan_of(round).nodes(late)), {}, job.work.code)
             rest = RoundTasks(self.pool, job, self.fan_in)
             commit = rest.finish(round, before, results, present, (), closing=round == rounds[-1])
-            committed, before = self._submit(rest, [commit, rest.key("reduce", round)])
+            states = [key for key in rest.graph if key[0] == "state"]
+            committed, before, *self._held = self._submit(rest, [commit, rest.key("reduce", round), *states])
             yield result(self.pool.client, committed, look=lambda: self.pool.look(job))
 
     def _submit(self, tasks: RoundTasks, keys: Sequence[Any]) -> list[Any]:

@@ -233,7 +233,9 @@ class GraphExecutor:
         self.pool.deaths.clear()
         tasks = RoundTasks(self.pool, job, self.fan_in)
         last = make(tasks, rounds)
-        futures = self.pool.submit(job, tasks.graph, last, lambda key: 0 if key[0] in PLACED else 1)
+        # Where the run may stop at a score, that comes before the next map, which over a line is a long one.
+        later = {*PLACED} - ({"score"} if self.pool.apart and job.attempt.may_stop else set())
+        futures = self.pool.submit(job, tasks.graph, last, lambda key: 0 if key[0] in later else 1)
         for round, future in zip(rounds, futures, strict=True):
             done = partial(log.has, round) if log else bool
             finished(self.client, future, unless=done, look=partial(self.pool.look, job))

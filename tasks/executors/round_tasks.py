@@ -7,6 +7,7 @@ from typing import Any
 
 from distributed import Future
 
+from roundweave.tasks.algorithms.topology import own_slots
 from roundweave.tasks.executors.pool import (
     Key,
     WorkerPool,
@@ -134,7 +135,9 @@ class RoundTasks:
         examples, key = self._examples(round)[block], self.key("score", round, block)
         if not self.pool.apart:
             return self.add(key, score_outcome, after, examples)
-        own = self.add(self.key("own", round, block), read_own, after, block)
+        own: Any = None
+        if own_slots(self.job.work.algorithm.map.carry):
+            own = self.add(self.key("own", round, block), read_own, after, block)
         return self.add(key, score_apart, *self._sent(after, round, round, block), own, examples)
 
     def _sent(self, outcome: Result, number: int, round: int, block: int) -> tuple[Any, Any]:

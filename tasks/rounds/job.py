@@ -243,6 +243,11 @@ class Attempt:
         """Whether the state of a round is stored wherever windows end. Scored rounds are: a run may stop there."""
         return self.keep.writes_state(round) or self.scored(round)
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether the attempt may end before its last round."""
+        return self.target_accuracy is not None or self.patience is not None
+
     def stop_reason(self, commit: Commit) -> str | None:
         """Why the run stops after this commit; None if it goes on."""
         accuracy = commit.score.accuracy if commit.score else None
