@@ -178,6 +178,9 @@ class Experiment(Dealing):
     cohort_by_size: bool = Field(
         default=False, description="draw partitions with chances in proportion to their examples"
     )
+    cohort_from: Literal["all", "present"] = Field(
+        default="all", description="draw it among all partitions, or those whose site has a worker"
+    )
     quorum: int = Field(default=1, ge=1, description="a round with fewer accepted updates fails")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
@@ -228,7 +231,8 @@ class Experiment(Dealing):
         """The cohort of a round, or of a parameter server; None if all partitions take part."""
         share = self.cohort if self.cohort is not None else 1.0
         size = share if isinstance(share, int) else max(1, round(share * self.partitions))
-        return None if size == self.partitions else Cohort(size, self.cohort_by_size)
+        present = self.cohort_from == "present"
+        return Cohort(size, self.cohort_by_size, present) if present or size < self.partitions else None
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
@@ -240,6 +244,12 @@ class Experiment(Dealing):
             raise ValueError("with a topology each partition trains its network in each round; leave cohort out")
         if self.cohort_by_size and self.cohort is None:
             raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
+        if self.cohort_from == "present" and not self.sites:
+            raise ValueError("cohort_from present is for partitions of sites; give sites, too")
+        if self.cohort_from == "present" and self.topology is not None:
+            raise ValueError(
+                "with a topology each partition trains its network in each round; leave cohort_from out"
+            )
         if self.sites and self.ranks > 1:
             raise ValueError("ranks that share a network read all examples, and those of sites stay there")
         if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):

@@ -81,12 +81,18 @@ class Partitions:
 
     @property
     def taking_part(self) -> int:
-        """How many partitions take part in a round, or compute at one time for a parameter server."""
-        return self.split.partitions if self.cohort is None else self.cohort.size
+        """How many partitions may take part in a round, or compute at one time for a parameter server."""
+        return self.split.partitions if self.cohort is None or self.cohort.present else self.cohort.size
 
     def cohort_of(self, round: int) -> tuple[int, ...] | None:
-        """The partitions that take part in a round, ascending; None: all."""
-        return None if self.cohort is None else _known_cohort(self, round)
+        """The partitions that take part in a round, ascending; None: all may."""
+        return None if self.cohort is None or self.cohort.present else _known_cohort(self, round)
+
+    def cohort_from(self, round: int, present: Sequence[int]) -> tuple[int, ...] | None:
+        """The partitions that a round asks, of those that are `present`; None: all that take part."""
+        if self.cohort is None or not self.cohort.present:
+            return None
+        return self.cohort.draw(self.seed, round, _known_sizes(self, self.split.number(round)), present)
 
     def next_of(self, pushes: int, busy: Collection[int]) -> int:
         """The partition of a parameter server's cohort that computes next; see `Cohort.draw_next`."""

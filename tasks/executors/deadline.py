@@ -1,18 +1,21 @@
-"""Rounds with a deadline: once it has its quorum, a round goes on without those that have not answered by then."""
+"""Rounds that do not wait for all: with a deadline, or with a cohort of those that are there.
+
+Once it has its quorum, a round goes on without those that have not answered by its deadline, or that went away.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from distributed import Future, wait
 
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, finished, result
+from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, LostWork, finished, result, usable_workers
 from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.executors.round_tasks import FAN_IN, RoundTasks
 from roundweave.tasks.rounds.job import AUTO_DEADLINE, Job
@@ -27,7 +30,7 @@ MOST = 1000
 
 
 class DeadlineRounds:
-    """Runs rounds on the workers of a pool, each with a deadline; every partition is a block of its own."""
+    """Runs rounds on the workers of a pool, one by one; every partition is a block of its own."""
 
     def __init__(self, pool: WorkerPool, fan_in: int = FAN_IN) -> None:
         self.pool = pool
@@ -53,22 +56,27 @@ class DeadlineRounds:
         """Compute rounds one after the other, and yield their commits. Raises as `finished` does."""
         before: Future[Any] | None = None
         for round in rounds:
-            maps = RoundTasks(self.pool, job, self.fan_in)
+            asked = self._asked(job, round)
+            blocks, maps = asked or range(job.blocks), RoundTasks(self.pool, job, self.fan_in)
             first = before or maps.read(round - 1)
-            keys = maps.maps(round, first)
-            accepted = [
-                maps.add(maps.key("accepted", round, at), count_accepted, key) for at, key in enumerate(keys)
+            keys = maps.maps(round, first, blocks)
+            counts = [
+                maps.add(maps.key("accepted", round, block), count_accepted, key)
+                for block, key in zip(blocks, keys, strict=True)
             ]
-            wanted = [*keys, *accepted] if before else [*keys, *accepted, first]
-            futures = self._submit(maps, wanted)
+            futures = self._submit(maps, [*keys, *counts, *([] if before else [first])])
             before = before or futures.pop()
-            results, answers = futures[: len(keys)], futures[len(keys) :]
+            mapped = dict(zip(blocks, futures[: len(blocks)], strict=True))
+            answers = dict(zip(blocks, futures[len(blocks) :], strict=True))
             finished(self.pool.client, before, look=lambda: self.pool.look(job))
             present = self._answered(job, round, answers)
-            for late in set(range(len(keys))) - {*present}:
-                results[late] = BlockResult(dict.fromkeys(job.plan_of(round).nodes(late)), {}, job.work.code)
-            rest = RoundTasks(self.pool, job, self.fan_in)
-            commit = rest.finish(round, before, results, present, (), closing=round == rounds[-1])
+            nodes = job.plan_of(round).nodes
+            results = [
+                mapped[block] if block in present else BlockResult(dict.fromkeys(nodes(block)), {}, job.work.code)
+                for block in range(job.blocks)
+            ]
+            rest, closing = RoundTasks(self.pool, job, self.fan_in), round == rounds[-1]
+            commit = rest.finish(round, before, results, present, (), closing, asked)
             states = [key for key in rest.graph if key[0] == "state"]
             committed, before, *self._held = self._submit(rest, [commit, rest.key("reduce", round), *states])
             yield result(self.pool.client, committed, look=lambda: self.pool.look(job))
@@ -76,37 +84,50 @@ class DeadlineRounds:
     def _submit(self, tasks: RoundTasks, keys: Sequence[Any]) -> list[Any]:
         return self.pool.submit(tasks.job, tasks.graph, list(keys), lambda key: 0)
 
-    def _answered(self, job: Job, round: int, answers: Sequence[Future[Any]]) -> list[int]:
-        """The blocks that answer in time. Raises `LostWork` if one cannot be computed."""
-        assert job.attempt.deadline is not None
-        seconds, began = self.seconds(job.attempt.deadline), time.monotonic()
+    def _asked(self, job: Job, round: int) -> tuple[int, ...] | None:
+        """The partitions of a cohort of those that are there, each a block; None for another cohort, or none.
+
+        It waits until a quorum is there.
+        """
+        there: list[int] = []
+        while len(there) < job.work.quorum and job.work.drawn_from_present:
+            usable_workers(self.pool.client)
+            there = self.pool.there()
+        return job.work.cohort_from(round, there)
+
+    def _answered(self, job: Job, round: int, answers: Mapping[int, Future[Any]]) -> list[int]:
+        """The blocks that answer in time. Raises `LostWork` if one cannot be computed, or too few are there."""
+        seconds, began = self.seconds(job.attempt.deadline or math.inf), time.monotonic()
         took: dict[int, float] = {}
         while True:
             waited = time.monotonic() - began
-            for block, future in enumerate(answers):
+            for block, future in answers.items():
                 if future.status != "pending" and block not in took:
                     finished(self.pool.client, future)
                     took[block] = waited
-            accepted = sum(answers[block].result() for block in took) if waited >= seconds else 0
-            if len(took) == len(answers) or (waited >= seconds and accepted >= job.work.quorum):
+            left = answers.keys() - took.keys()
+            gone = left - {*self.pool.there()} if job.work.drawn_from_present else set[int]()
+            over = waited >= seconds or left == gone
+            if not left or (over and sum(answers[block].result() for block in took) >= job.work.quorum):
                 break
-            left = [future for block, future in enumerate(answers) if block not in took]
+            if left == gone:
+                raise LostWork(f"{', '.join(map(job.work.partitions.called, sorted(gone)))} went away")
+            usable_workers(self.pool.client)
             pause = min(LOOK_SECONDS, max(0.0, seconds - waited) or LOOK_SECONDS)
             with suppress(TimeoutError), self.pool.client.as_current():
-                wait(left, timeout=pause, return_when="FIRST_COMPLETED")
+                wait([answers[block] for block in left], timeout=pause, return_when="FIRST_COMPLETED")
             self.pool.look(job)
         self._took = [*self._took, *took.values()][-MOST:]
-        self._notify(
-            job, round, {job.plan_of(round).members(b)[0] for b in range(len(answers)) if b not in took}, seconds
-        )
+        self._notify(job, round, answers.keys(), left, waited)
         return sorted(took)
 
-    def _notify(self, job: Job, round: int, absent: set[int], seconds: float) -> None:
-        """Notify of partitions that are absent, or answer again."""
-        called = job.work.partitions.called
+    def _notify(self, job: Job, round: int, asked: Collection[int], left: Collection[int], seconds: float) -> None:
+        """Notify of partitions that are absent, or answer again; `asked` are blocks, of which some are `left`."""
+        called, members = job.work.partitions.called, job.plan_of(round).members
+        absent = {members(block)[0] for block in left}
         for partition in absent - self._absent:
             notify(f"{called(partition)} has not answered in {seconds:.3g} s: round {round} goes on without it")
-        answering = {*job.plan_of(round).taking_part} - absent
+        answering = {members(block)[0] for block in asked} - absent
         for partition in self._absent & answering:
             notify(f"{called(partition)} answers again in round {round}")
         self._absent = (self._absent | absent) - answering

@@ -148,8 +148,9 @@ class GraphExecutor:
         job = job.run_by("graph")
         if job.work.algorithm.when.asynchronous:
             return self._serve(job, rounds)
-        if job.attempt.deadline:
-            wait_at_most(self.client, self.setting.wait_for_workers)  # not for sites: they may be absent
+        if not job.waits_for_all:
+            sites = [f"{SITE}{site}" for site in self.setting.sites]
+            wait_at_most(self.client, self.setting.wait_for_workers, sites, min(len(sites), job.work.quorum))
             return self._deadline.commits(self.pool.spread(job), rounds)
         return self._submit(RoundTasks.window, job, rounds, losses, job.attempt.open().log)
 
@@ -233,7 +234,7 @@ class GraphExecutor:
         self.pool.deaths.clear()
         tasks = RoundTasks(self.pool, job, self.fan_in)
         last = make(tasks, rounds)
-        # Where the run may stop at a score, that comes before the next map, which over a line is a long one.
+        # Where a run may stop at a score, that comes before the next map, of which nobody may want the result.
         later = {*PLACED} - ({"score"} if self.pool.apart and job.attempt.may_stop else set())
         futures = self.pool.submit(job, tasks.graph, last, lambda key: 0 if key[0] in later else 1)
         for round, future in zip(rounds, futures, strict=True):

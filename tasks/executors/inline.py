@@ -80,7 +80,7 @@ class InlineExecutor:
             server = OrderedServer(job, first - 1)
         for served in server.rounds(self._data(job, first), last):
             [outcome], [pushed] = served.outcomes, map(pushes_at, served.pushed)
-            yield Computed(outcome, served.scores, {each.partition: each.update for each in pushed})
+            yield Computed(outcome, served.scores, updates={each.partition: each.update for each in pushed})
         # It is kept for the next window only now: after a failure the server has lost a push.
         self._server = server
 

@@ -119,7 +119,7 @@ class WorkerPool:
             self._ask(workers)
             self.workers = workers
         most = min(job.work.partitions.taking_part, len(job.plan.shards))
-        alone = one_by_one or self.sites or job.attempt.deadline
+        alone = one_by_one or self.sites or not job.waits_for_all
         blocks = most if alone else min(most, max(1, len(workers) // ranks))
         return replace(job, blocks=blocks, one_by_one=one_by_one)
 
@@ -183,6 +183,11 @@ class WorkerPool:
     def again(self) -> Callable[[Callable[[], Any]], Any]:
         """What runs a map once more that raised: another worker, unless the examples stay where they are."""
         return operator.call if self.apart else elsewhere
+
+    def there(self) -> list[int]:
+        """The partitions whose site has a worker now."""
+        offered = {name for names in offers(self.client).values() for name in names}
+        return [partition for partition, site in enumerate(self.sites) if f"{SITE}{site}" in offered]
 
     def site_of(self, job: Job, round: int, block: int) -> str:
         """The site of a block of a round, whose examples are one partition's; empty if there are no sites."""

@@ -89,12 +89,16 @@ class RoundTasks:
             self._data[round] = self.pool.data(self.job, round, load_and_persist)
         return self._data[round]
 
-    def maps(self, round: int, before: Result) -> list[Key]:
-        """The tasks that map the blocks of a round and store their updates; the keys of the blocks' results."""
+    def maps(self, round: int, before: Result, blocks: Iterable[int] | None = None) -> list[Key]:
+        """The tasks that map blocks of a round and store their updates; the keys of the blocks' results.
+
+        Without given `blocks` it is all of them.
+        """
         maps: list[Key] = []
         results: list[Key] = []
-        for block, examples in enumerate(self._examples(round)):
-            key, called = self.key("map", round, block), self._called(maps)
+        for block in range(self.job.blocks) if blocks is None else blocks:
+            examples, key = self._examples(round)[block], self.key("map", round, block)
+            called = self._called(maps)
             maps.append(key)
             if not self.pool.apart:
                 self.graph[key] = (*called, map_and_persist, self.shared, before, examples, block, elsewhere)
@@ -116,17 +120,19 @@ class RoundTasks:
         blocks: Iterable[int],
         previous: Sequence[Key],
         closing: bool,
+        asked: Sequence[int] | None = None,
     ) -> Key:
         """The tasks that fold and reduce the blocks' results, score some `blocks`, and commit; the commit's key.
 
         `before` is the outcome before the round. `previous` has the key of the commit before, if that is made in
-        this graph. The `closing` round is the last of its window.
+        this graph. The `closing` round is the last of its window. `asked` are the partitions of which an update is
+        wanted, if those are not all that may take part.
         """
         after, commit = self.key("reduce", round), self.key("commit", round)
         folded = self._folded((run_pure, fold_results, self.shared), round, results)
         self.graph[after] = (run_pure, reduce_apply, self.shared, before, folded)
         scored = [self._score(round, after, block) for block in blocks] if self.job.attempt.scored(round) else []
-        computed, last = (Computed, after, scored), next(iter(previous), None)
+        computed, last = (Computed, after, scored, asked), next(iter(previous), None)
         self.graph[commit] = (step_aside, commit_round, self.shared, computed, last, closing)
         return commit
 

@@ -194,6 +194,15 @@ class Work(WithCode):
         """The partitions that take part in a round, ascending; None: all. Of a server it is the first cohort."""
         return self.partitions.cohort_of(self.before + (0 if self.rotating else round))
 
+    @property
+    def drawn_from_present(self) -> bool:
+        """Whether a round asks a cohort of the partitions that are there when it begins."""
+        return self.partitions.cohort is not None and self.partitions.cohort.present
+
+    def cohort_from(self, round: int, present: Sequence[int]) -> tuple[int, ...] | None:
+        """The partitions that a round asks; see `Partitions.cohort_from`."""
+        return self.partitions.cohort_from(self.before + round, present)
+
     def counted(self, state: State) -> State:
         """A state whose round counts the rounds of the earlier run, too, as the algorithm sees it."""
         return replace(state, round=self.before + state.round)
@@ -286,6 +295,11 @@ class Job:
     def draw(self, round: int) -> int:
         """The number of what blocks hold: that of the split, or of the round if each has a cohort of its own."""
         return self.work.split(round) if self.work.cohort(round) is None or self.work.rotating else round
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether a round needs an answer of each partition that takes part, and these are known beforehand."""
+        return not self.attempt.deadline and not self.work.drawn_from_present
 
     @property
     def ranks(self) -> int:

@@ -47,13 +47,14 @@ def model():
 
 @dataclass
 class Training:
-    """A run over two sites, and the machines."""
+    """A run over two sites, and the machines; `fields` and `digest` are those of the run in one process."""
 
     network: Network
     sites: Sites
     runs: Path
     options: list[object]
     digest: str
+    fields: dict[str, object]
     machines: dict[str, Machine] = field(default_factory=dict)
     workers: dict[str, Started] = field(default_factory=dict)
 
@@ -131,13 +132,14 @@ def training(network, train, tmp_path, monkeypatch) -> Training:
     sites = images_at_sites(tmp_path, NAMES, 60)
     (tmp_path / "mine.py").write_text(MODEL.format(pixels=sites.pixels))
     fields = {"data": sites.function, "model": f"{tmp_path / 'mine.py'}:model", "algorithm": "scaffold", "lr": 0.1}
-    reference = train(**fields, local_steps=2, rounds=ROUNDS, partitions=2, name="reference")
+    fields |= {"local_steps": 2, "partitions": 2}
+    reference = train(**fields, rounds=ROUNDS, name="reference")
     monkeypatch.setenv("PAUSE", "0.15")
     runs = tmp_path / "there"
     runs.mkdir()
     options: list[object] = ["--data", sites.function, "--model", fields["model"], "--rounds", ROUNDS]
     options += ["--local-steps", 2, "--lr", 0.1, "--sites", "berlin,paris", "--algorithm", "scaffold"]
-    made = Training(network, sites, runs, options, reference.digest)
+    made = Training(network, sites, runs, options, reference.digest, fields)
     made.begin()
     return made
 
@@ -247,6 +249,38 @@ def test_a_link_that_is_cut_for_good_ends_the_run_with_a_line_and_it_goes_on_lat
     training.resume()
     training.goes_on("the link is back, and resumed")
     training.ends_whole()
+
+
+def test_a_cohort_of_those_that_are_there_does_without_a_site_until_it_is_back(training, train) -> None:
+    """While all are there it is the cohort that the seed draws; who was asked is in the record, for replays."""
+    reference = train(**training.fields, cohort=1, rounds=5, name="drawn")
+    training.train("--cohort", 1, "--cohort-from", "present", "--rounds", 60, "--wait-for-workers", 30)
+    training.until(6)
+    training.workers["berlin"].kill()
+    gone = training.done()
+    training.until(gone + 10)
+    start_worker(training.machines["berlin"])
+    assert training.command.wait(150) == 0, training.told()
+    run = Run(training.runs / "there.zarr")
+    took_part = [list(run.round(number).commit.updates) for number in run.committed[1:]]
+    assert {len(partitions) for partitions in took_part} <= {0, 1}
+    assert [run.round(k).commit.state for k in range(6)] == [reference.round(k).commit.state for k in range(6)]
+    assert took_part[gone + 2 : gone + 9] == [[1]] * 7, took_part
+    assert [0] in took_part[gone + 9 :], took_part
+    assert not run.verify().findings
+    words = ["replay", "there", "--all", "--root", training.runs, "--scheduler", SCHEDULER]
+    replayed = training.head.run(plain_command(*words))
+    assert "round 1 to 60: bit-identical" in replayed.stdout, replayed.stdout + replayed.stderr
+
+
+def test_a_round_whose_quorum_is_gone_waits_for_it_beyond_its_deadline(training) -> None:
+    training.train("--deadline", 1, "--quorum", 2)
+    training.until(3)
+    training.workers["berlin"].kill()
+    time.sleep(4)
+    start_worker(training.machines["berlin"])
+    said = training.ends_whole()
+    assert "no worker offers site-berlin: waiting for one, 600 s at most (--wait-for-workers)" in said
 
 
 @pytest.mark.slow

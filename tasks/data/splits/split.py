@@ -110,7 +110,8 @@ def hold_out(rows: Rows, labels: np.ndarray | None, fraction: float, seed: int) 
 class Cohort:
     """How many partitions take part in a round, drawn anew for each round, without replacement.
 
-    With `by_size` a partition is drawn with a chance in proportion to the number of its examples.
+    With `by_size` a partition is drawn with a chance in proportion to the number of its examples. If it is drawn
+    among those that are `present`, who takes part is known when a round begins, and then from its record.
 
     >>> Cohort(3).draw(seed=0, round=1, sizes=[1] * 1000) == Cohort(3).draw(seed=0, round=1, sizes=[5] * 1000)
     True
@@ -118,16 +119,25 @@ class Cohort:
 
     size: int
     by_size: bool = False
+    present: bool = False
 
-    def draw(self, seed: int, round: int, sizes: Sequence[int]) -> tuple[int, ...]:
-        """The numbers of the partitions of a round, ascending; `sizes` has the examples of each, if they count."""
+    def draw(
+        self, seed: int, round: int, sizes: Sequence[int], present: Sequence[int] | None = None
+    ) -> tuple[int, ...]:
+        """The numbers of the partitions of a round, ascending; `sizes` has the examples of each, if they count.
+
+        They are drawn among those that are `present`, one at least, and are these if there are no more; None: all.
+        """
         generator = np.random.default_rng(derive_seed(seed, "cohort", round))
+        among = np.arange(len(sizes)) if present is None else np.array(sorted(present), dtype=int)
+        size = self.size if present is None else min(self.size, len(among))
         chances = None
         if self.by_size:
-            chances = np.array(sizes) / sum(sizes)
-            if (full := np.count_nonzero(chances)) < self.size:
-                raise DataError(f"a cohort of {self.size} by size: only {full} partitions have examples")
-        drawn = generator.choice(len(sizes), self.size, replace=False, p=chances)
+            counts = np.array(sizes)[among]
+            chances = counts / counts.sum()
+            if (full := np.count_nonzero(chances)) < size:
+                raise DataError(f"a cohort of {size} by size: only {full} partitions have examples")
+        drawn = generator.choice(among, size, replace=False, p=chances)
         return tuple(sorted(drawn.tolist()))
 
     def draw_next(self, seed: int, pushes: int, sizes: Sequence[int], busy: Collection[int]) -> int:

@@ -98,7 +98,7 @@ def connect(
             cluster = stack.enter_context(local_cluster(workers, private))
             client = stack.enter_context(Client(cluster, set_as_default=False))
             prompt(client)
-        wait_at_most(client, wait_for_workers, resources)
+        wait_at_most(client, wait_for_workers, sorted(resources))
         _make_ready(client)
         yield client
 

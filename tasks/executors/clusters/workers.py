@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import takewhile
 from typing import Any
@@ -57,31 +57,36 @@ class Idleness:
 
 @dataclass(frozen=True)
 class Waiting:
-    """How long to wait for workers that are missing, and the resources of which some worker must have each."""
+    """How long to wait for workers that are missing, and the resources that they must offer: `fewest` of these."""
 
     seconds: float = WORKER_SECONDS
-    resources: frozenset[str] = frozenset()
+    resources: Sequence[str] = ()
+    fewest: int = 0
 
     def missing(self, workers: Mapping[str, Collection[str]]) -> str:
         """What is missing among workers, whose resources are given by address; empty if nothing is."""
         offered = {resource for resources in workers.values() for resource in resources}
-        if absent := sorted(self.resources - offered):
-            return f"no worker offers {', '.join(absent)}"
+        absent = [resource for resource in self.resources if resource not in offered]
+        if len(self.resources) - len(absent) < self.fewest:
+            return f"no worker offers {', '.join(sorted({*absent}))}"
         return "" if workers else "no worker is there"
 
 
 _waiting: WeakKeyDictionary[Client, Waiting] = WeakKeyDictionary()
 
 
-def wait_at_most(client: Client, seconds: float, resources: Collection[str] = ()) -> None:
-    """Set how many seconds to wait whenever a client has no workers, or none that has one of these resources."""
-    _waiting[client] = Waiting(seconds, frozenset(resources))
+def wait_at_most(client: Client, seconds: float, resources: Sequence[str] = (), fewest: int | None = None) -> None:
+    """Set how many seconds to wait whenever a client has no workers, or none for some of these resources.
+
+    `fewest` of the resources must be offered; None: all. One that is there twice counts twice.
+    """
+    _waiting[client] = Waiting(seconds, resources, len(resources) if fewest is None else fewest)
 
 
 def usable_workers(client: Client) -> list[str]:
     """The addresses of a client's workers that map, in order.
 
-    If there are none, or none with a resource that is needed, it asks the cluster for one and waits, with a notice
+    If there are none, or none with resources that are needed, it asks the cluster for one and waits, with a notice
     if it takes long. Raises `ClusterError` if no such worker comes in time; see `wait_at_most`.
     """
     waiting, began, said = _waiting.get(client, Waiting()), time.monotonic(), False

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from roundweave.storage.rounds.commits import Score
+from roundweave.storage.rounds.commits import Commit, Score
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import state_digest, tensor_digests
 from roundweave.storage.values.state import State
@@ -95,9 +95,9 @@ def recombine_stored(subject: Recombining, number: int, gather: CallEach = gathe
     store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
     commit = store.log.read(round)
     after = recombined_outcome(subject, number)
-    original = commit.score or _score(work, store, recomputed(subject.recorded, store, round), gather)
+    original = commit.score or _score(work, store, commit, recomputed(subject.recorded, store, round), gather)
     digest = state_digest(tensor_digests(after.state.named(work.objective.layout)), round)
-    return RecombinedRound(round, digest, commit.state, _score(work, store, after, gather), original)
+    return RecombinedRound(round, digest, commit.state, _score(work, store, commit, after, gather), original)
 
 
 def recombined_outcome(subject: Recombining, number: int) -> Outcome:
@@ -113,11 +113,13 @@ def _numbers(score: Score | None) -> dict[str, float]:
     return {} if score is None else {"loss": score.loss, **score.values}
 
 
-def _score(work: Work, store: RoundStore, after: Outcome, gather: CallEach) -> Score | None:
+def _score(work: Work, store: RoundStore, commit: Commit, after: Outcome, gather: CallEach) -> Score | None:
+    """The score on the held-out examples on which the recorded state was scored: of those that answered."""
     members, own = work.cohort(after.state.round) or range(work.partitions.split.partitions), None
     if (params := own_params(work, lambda: store, after)) is not None:
         own = {partition: params(partition) for partition in members}
-    tallies = gather(functools.partial(_tallies, work, after.state, members, own), members)
+    answered = members if commit.server else [partition for partition in members if partition in commit.updates]
+    tallies = gather(functools.partial(_tallies, work, after.state, members, own), answered)
     return judge_round(work, after.state.round, [tally for each in tallies for tally in each])[0]
 
 

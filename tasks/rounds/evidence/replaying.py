@@ -126,7 +126,7 @@ def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
     """
     before, stored = _recorded(job, round)
     if stored.server is None:
-        members = [p for p in job.plan_of(round).members(block) if p not in {*_raised(stored), *stored.absent}]
+        members = [p for p in job.plan_of(round).members(block) if p in stored.updates.keys() - _raised(stored)]
         carry = partial(exchanged, job.work, before, read=remembering(job.work, partial(_carry, job)))
         yield Inputs(before.state, members, carry)
         return

@@ -33,12 +33,14 @@ from roundweave.tasks.rounds.steps import (
 class Computed:
     """A round that is computed and not committed yet: its outcome, and the tallies of each block's scores.
 
-    `updates`, by partition, are those that were not stored when they were mapped. `process_group` says what its
-    ranks sent and held. `digests` are those of the state's tensors, if the state is stored already.
+    `asked` are the partitions of which an update was wanted, if those were not all that may take part. `updates`,
+    by partition, are those that were not stored when they were mapped. `process_group` says what its ranks sent
+    and held. `digests` are those of the state's tensors, if the state is stored already.
     """
 
     outcome: Outcome
     tallies: Sequence[Sequence[Tally]] = ()
+    asked: Sequence[int] | None = None
     updates: Mapping[int, Update] = field(default_factory=dict)
     process_group: ProcessGroupRecord | None = None
     digests: Mapping[str, str] | None = None
@@ -90,12 +92,12 @@ def commit_round(job: Job, computed: Computed, previous: Commit | None, closing:
         described = store.describe(state, attempt.token, attempt.epoch, computed.digests)
     scored, own = judge_round(job.work, state.round, [tally for block in computed.tallies for tally in block])
     records = {p: replace(r, metrics={**r.metrics, **own.get(p, {})}) for p, r in after.records.items()}
-    taking_part = () if after.server else job.plan_of(state.round).taking_part
+    asked = () if after.server else computed.asked or job.plan_of(state.round).taking_part
     now = time.time()
     commit = replace(
         described,
         updates=records,
-        absent=tuple(partition for partition in taking_part if partition not in records),
+        absent=tuple(partition for partition in asked if partition not in records),
         carry_from=after.carry_from,
         server=after.server,
         split=_split(job.work.partitions, job.work.split(state.round)),

@@ -110,7 +110,7 @@ def commit_server_rounds(
             previous, closing = commits[-1] if commits else None, outcome.state.round == last
             updates = {push.partition: push.update for push in pushes_at(refs)}
             scores = tallies if outcome is outcomes[-1] else ()
-            commits.append(commit_round(job, Computed(outcome, scores, updates), previous, closing))
+            commits.append(commit_round(job, Computed(outcome, scores, updates=updates), previous, closing))
             if commits[-1].stop:
                 return commits
     return commits

@@ -66,6 +66,17 @@ def test_a_late_partition_is_absent_by_name_and_answers_a_later_round(train, cli
     ]
 
 
+def test_a_round_that_is_reduced_again_is_scored_on_the_examples_of_those_that_answered(
+    train, client, fields, do
+) -> None:
+    do(SLEEP, 1, 1)
+    run = train(GraphExecutor(client), 1, **fields | LATE | {"rounds": 2, "held_out": 0.2}, name="there")
+    assert run.round(2).absent == (1,)
+    (again,) = run.recombine(2).rounds
+    assert again.score == again.original
+    assert again.score is not None and math.isfinite(again.score.loss)
+
+
 @pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
 def test_a_round_waits_beyond_its_deadline_for_its_quorum(train, client, fields, do, kind) -> None:
     reference = train(**fields, name="reference")

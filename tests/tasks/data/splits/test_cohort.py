@@ -43,6 +43,17 @@ def test_a_cohort_is_drawn_without_replacement_in_order(partitions: int, data) -
     assert 0 <= drawn[0] <= drawn[-1] < partitions
 
 
+@given(st.integers(1, 9), st.sets(st.integers(0, 11), min_size=1), st.booleans(), st.integers(1, 99))
+def test_of_those_that_are_present_as_many_are_drawn_as_there_are(size, present, by_size, round) -> None:
+    """If all are, it is the cohort that is drawn without a look at them."""
+    cohort, sizes = Cohort(size, by_size), range(3, 15)
+    drawn = cohort.draw(1, round, sizes, [*present])
+    assert {*drawn} <= present
+    assert len({*drawn}) == len(drawn) == min(size, len(present))
+    assert [*drawn] == sorted(drawn)
+    assert cohort.draw(1, round, sizes, range(12)) == cohort.draw(1, round, sizes)
+
+
 def test_seed_and_round_decide_and_all_are_drawn_equally_often() -> None:
     def draw(seed: int, round: int) -> tuple[int, ...]:
         return Cohort(3).draw(seed, round, range(10))
@@ -146,6 +157,7 @@ def test_the_quorum_counts_those_that_take_part(train, own) -> None:
         ({"cohort": 0}, "cohort = 0: it takes a number of partitions, such as 10, or a share"),
         ({"cohort": "1.5"}, "it takes a number of partitions, such as 10, or a share"),
         ({"cohort": 3, "quorum": 4}, "quorum 4 is more than the 3 partitions of a round"),
+        ({"cohort_from": "present"}, "cohort_from present is for partitions of sites; give sites, too"),
         ({"cohort_by_size": True}, "cohort_by_size says how a cohort is drawn; give a cohort, too"),
         ({"cohort": 3, "topology": "ring"}, "with a topology each partition trains its network in each round"),
         ({"cohort": 3, "algorithm": "auto"}, "auto decides how many partitions there are"),
