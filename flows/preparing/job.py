@@ -177,7 +177,7 @@ def _create_or_check(
 def _create(resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int) -> None:
     """Create a run that begins with initial weights, a checkpoint, or a round of another run.
 
-    So many `processes` will map its partitions. The state of a large network is made by one of them.
+    So many `processes` will map its partitions. One of them makes the state of a large network, not for sites.
 
     Of another run it takes the state and the outer optimizer's memory, and also the partitions' carry if the
     partitions hold the same examples.
@@ -186,7 +186,8 @@ def _create(resolved: Resolved, work: Work, description: Description, executor: 
     if not isinstance(start, Fork):
         create = partial(_create_anew, config, full_address(where), work, description, processes)
         layout = work.objective.layout
-        large = specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES
+        # A process that stores sees no site's examples, on which the state is scored.
+        large = not work.partitions.sites and specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES
         if large:
             executor.gather(create, range(1), stored=True)
         if not large or not is_run(where):  # a worker without the disk may have made it on one of its own

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from roundweave.flows.stored import Run
+from roundweave.tasks.networks.sizes import MOST_BYTES
 from tests.commands import Commands
 from tests.machines import Machine, Network
 from tests.sites import SCHEDULER, Sites, images_at_sites, roles_at_sites, start_scheduler, start_worker
@@ -196,6 +197,15 @@ def test_what_else_passes_between_store_and_sites_is_what_one_process_has(partne
     run = partners.train(kind, *flags(fields))
     assert run.digest == train(partitions=2, **fields, name="reference").digest
     partners.replay(kind, 3)
+
+
+def test_a_network_that_one_process_would_not_make_for_all_is_scored_at_the_sites(partners, train) -> None:
+    hidden = MOST_BYTES // 4 // partners.images.pixels
+    fields: dict[str, object] = {"data": partners.images.function, "rounds": 1, "local_steps": 1}
+    run = partners.train("large", *flags(fields), "--model-options", json.dumps({"hidden": hidden}))
+    reference = train(partitions=2, **fields, model_options={"hidden": hidden}, name="reference")
+    assert run.digest == reference.digest
+    assert run.round(0).commit.score == reference.round(0).commit.score
 
 
 @pytest.mark.parametrize(

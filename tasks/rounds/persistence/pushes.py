@@ -9,11 +9,12 @@ from typing import Any
 
 from roundweave.storage.rounds.commits import Commit, InFlight
 from roundweave.storage.values.state import Update
-from roundweave.storage.values.tensors import Vectors
+from roundweave.storage.values.tensors import Vectors, tensor_bytes
 from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.asynchronous.steps import Pushed, carried, map_version, serve
-from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.job import STORE, Job
+from roundweave.tasks.rounds.persistence.apart import measured
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
 from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, read_outcome, record_of, this_worker
 from roundweave.tasks.rounds.scoring import Tally
@@ -54,6 +55,8 @@ def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
     if mapped.raised:
         mapped = again(map_it)
     mapped = replace(mapped, seconds=time.perf_counter() - started, worker=this_worker())
+    if job.work.partitions.sites:
+        mapped = measured(mapped, tensor_bytes(fetched[-1].state) + tensor_bytes(carry))
     began, own = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
     return Pushed(partition, mapped.update.to_send(), record_of(mapped), own, began, job.work.code)
 
@@ -73,6 +76,7 @@ def serve_rounds(
     job: Job, before: Version, rounds_taken: Sequence[ServerRound], pushed: Sequence[Sequence[Ref]]
 ) -> Version:
     """The outcomes of the server's next rounds, from the pushes that each of them applies."""
+    check_machine(job, STORE)
     outcomes = [before[-1]]
     for taken_in, refs in zip(rounds_taken, pushed, strict=True):
         outcomes.append(serve(job.work, outcomes[-1], taken_in, pushes_at(refs)))
