@@ -273,6 +273,28 @@ def test_a_cohort_of_those_that_are_there_does_without_a_site_until_it_is_back(t
     assert "round 1 to 60: bit-identical" in replayed.stdout, replayed.stdout + replayed.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way",
+    [Machine.cut, Machine.cut_one_way, lambda machine: machine.started[0].kill()],
+    ids=["cut", "one-way", "killed"],
+)
+def test_a_run_with_a_deadline_goes_on_without_a_site_that_is_gone_for_good(training, way) -> None:
+    training.train("--deadline", 1)
+    training.until(3)
+    way(training.machines["berlin"])
+    training.goes_on(f"{way} with a deadline of 1 s")
+    assert training.command.wait(150) == 0, training.told()
+    run = Run(training.runs / "there.zarr")
+    assert [run.round(number).absent for number in range(8, ROUNDS + 1)] == [(0,)] * (ROUNDS - 7)
+    assert not run.verify().findings
+    training.machines["berlin"].mend()
+    start_worker(training.machines["berlin"])
+    words = ["replay", "there", "--all", "--root", training.runs, "--scheduler", SCHEDULER]
+    replayed = training.head.run(plain_command(*words))
+    assert f"round 1 to {ROUNDS}: bit-identical" in replayed.stdout, replayed.stdout + replayed.stderr
+
+
 def test_a_round_whose_quorum_is_gone_waits_for_it_beyond_its_deadline(training) -> None:
     training.train("--deadline", 1, "--quorum", 2)
     training.until(3)

@@ -199,6 +199,37 @@ def test_what_else_passes_between_store_and_sites_is_what_one_process_has(partne
     partners.replay(kind, 3)
 
 
+TELLING = """
+import torch
+
+class Telling(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.LazyLinear(10)
+
+    def forward(self, inputs):
+        with open("{folder}/passes", "a") as file:
+            file.write("m" if self.training else "s")
+        return self.layer(inputs.flatten(1))
+
+def model():
+    network = Telling()
+    network.eval()(torch.zeros(1, {pixels}))
+    return network
+"""
+
+
+def test_where_a_score_may_end_the_run_it_comes_before_the_next_map(partners) -> None:
+    """Each site tells its passes: three of a map, and then those of the score."""
+    file = partners.runs.parent / "telling.py"
+    file.write_text(TELLING.format(folder=partners.images.data, pixels=partners.images.pixels))
+    words = ["--data", partners.images.function, "--model", f"{file}:model", "--target-accuracy", 1]
+    partners.train("scored-first", *words, *flags(ROUNDS))
+    for site in partners.images.names:
+        passes = (partners.images.own / site / "passes").read_text()
+        assert [len(each) for each in re.findall("m+", passes)[-3:]] == [3, 3, 3], passes
+
+
 def test_a_network_that_one_process_would_not_make_for_all_is_scored_at_the_sites(partners, train) -> None:
     hidden = MOST_BYTES // 4 // partners.images.pixels
     fields: dict[str, object] = {"data": partners.images.function, "rounds": 1, "local_steps": 1}
