@@ -64,7 +64,7 @@ class Part(Protocol):
         return self
 
 
-def says(part: Part, what: Literal["elementwise", "stackable"]) -> bool:
+def says(part: Part, what: Literal["elementwise", "stackable", "reads_extras_alone"]) -> bool:
     """Whether the class of a part itself says this of its formula, whatever the classes say that it inherits.
 
     >>> from roundweave import Sgd
@@ -119,6 +119,11 @@ class Map(Part, Protocol):
     @property
     def stackable(self) -> bool:
         """Whether it is plain SGD that partitions can take as one batched network; not inherited, see `says`."""
+        return False
+
+    @property
+    def reads_extras_alone(self) -> bool:
+        """Whether it reads no slots of the state's memory but those of its extras; not inherited, see `says`."""
         return False
 
     @property

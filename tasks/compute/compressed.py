@@ -28,7 +28,7 @@ from roundweave.storage.values.tensors import (
     vector_sizes,
     views,
 )
-from roundweave.tasks.algorithms.algebra import Map
+from roundweave.tasks.algorithms.algebra import Map, says
 from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.numerics.pieces import accumulator
 
@@ -270,6 +270,10 @@ class Compressed(Map):
     @property
     def extras(self) -> tuple[str, ...]:
         return self.map.extras
+
+    @property
+    def reads_extras_alone(self) -> bool:
+        return says(self.map, "reads_extras_alone")
 
     @property
     def unit_slots(self) -> tuple[str, ...]:

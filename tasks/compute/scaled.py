@@ -12,7 +12,7 @@ from torch import nn
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Slots
-from roundweave.tasks.algorithms.algebra import Map
+from roundweave.tasks.algorithms.algebra import Map, says
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.networks.objective import Objective
@@ -101,6 +101,10 @@ class Scaled(Map):
     @property
     def extras(self) -> tuple[str, ...]:
         return self.map.extras
+
+    @property
+    def reads_extras_alone(self) -> bool:
+        return says(self.map, "reads_extras_alone")
 
     @property
     def unit_slots(self) -> tuple[str, ...]:

@@ -182,13 +182,17 @@ def model():
 
 KINDS: dict[str, dict[str, object]] = {
     "carries": {"algorithm": "scaffold", "model": "frozen.py:model"},
+    "outer-memory": {"algorithm": "diloco", "model": "frozen.py:model"},
     "own-networks": {"algorithm": "d_psgd", "topology": "ring", "score_partitions": 0.2},
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_else_passes_between_store_and_sites_is_what_one_process_has(partners, train, kind) -> None:
-    """Carries, networks of the partitions' own, and parameters that are sent once."""
+    """Carries, networks of the partitions' own, and parameters that are sent once.
+
+    Of the outer optimizer's memory a site is sent what its map reads, which of DiLoCo's is nothing.
+    """
     fields = ROUNDS | {"data": partners.images.function} | KINDS[kind]
     if "model" in fields:
         file = partners.runs.parent / "frozen.py"
@@ -196,6 +200,9 @@ def test_what_else_passes_between_store_and_sites_is_what_one_process_has(partne
         fields["model"] = f"{file}:model"
     run = partners.train(kind, *flags(fields))
     assert run.digest == train(partitions=2, **fields, name="reference").digest
+    parameters = run.round(1).state.params["float32"].numel()
+    slots = {"carries": 3, "outer-memory": 1, "own-networks": 2}[kind]  # parameters, memory and carry
+    assert run.history()["received_bytes"].loc[2:].tolist() == [slots * 4 * parameters] * 2
     partners.replay(kind, 3)
 
 

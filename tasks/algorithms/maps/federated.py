@@ -38,6 +38,7 @@ class FedProx(LocalSteps):
     True
     """
 
+    reads_extras_alone = True
     mu: option.Proximity = 0.1
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
@@ -64,6 +65,7 @@ class Scaffold(LocalSgd):
     ('control',)
     """
 
+    reads_extras_alone = True
     carry = extras = ("control",)
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
@@ -171,6 +173,7 @@ class FedDyn(LocalSteps):
     ('drift',)
     """
 
+    reads_extras_alone = True
     alpha: Regularization = 0.1
 
     @property
@@ -199,6 +202,8 @@ class FedNova(LocalSgd):
     are equal.
     """
 
+    reads_extras_alone = True
+
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
         update = self.walk(objective, state, examples, seed)
@@ -212,6 +217,8 @@ class FairSteps(LocalSteps):
 
     The metrics are ``start_loss``, of all its examples, and ``rate``, the mean learning rate of the steps.
     """
+
+    reads_extras_alone = True
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
@@ -233,6 +240,7 @@ class Agnostic(LocalSteps):
     ('weight',)
     """
 
+    reads_extras_alone = True
     ascent: Ascent = 0.1
 
     def bound(self, objective: Objective, partitions: Any) -> Self:
@@ -273,6 +281,7 @@ class MimeLite(LocalSgd):
     m becomes beta m plus the mean gradient.
     """
 
+    reads_extras_alone = True
     beta: Decay = 0.9
     extras = ("momentum",)
     extras_of_all = False

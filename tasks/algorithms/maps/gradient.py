@@ -37,7 +37,7 @@ class Gradient(Map):
     """
 
     batch_size: option.BatchSize = None
-    elementwise = True
+    elementwise = reads_extras_alone = True
 
     def __post_init__(self) -> None:
         option.check_options(self)

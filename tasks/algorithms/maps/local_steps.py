@@ -239,6 +239,8 @@ class LocalSteps(LocalSgd):
         """Whether a step of each parameter's element needs its own gradient alone."""
         return not (self.clip_norm or isinstance(self.optimizer, Code) or self.optimizer in WHOLE)
 
+    reads_extras_alone = True
+
     @property
     def stackable(self) -> bool:
         """Whether it is plain SGD from the round's state, which partitions can take as one batched network."""

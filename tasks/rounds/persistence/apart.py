@@ -12,6 +12,7 @@ from functools import partial
 
 from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import Slots, Vectors, tensor_bytes
+from roundweave.tasks.algorithms.algebra import says
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.job import STORE, Job
 from roundweave.tasks.rounds.persistence.committing import own_params
@@ -32,7 +33,10 @@ from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, score_bl
 def state_to_map(job: Job, outcome: Outcome) -> State:
     """What a map needs of a state, without the frozen parameters, which are sent only once."""
     check_machine(job, STORE)
-    return replace(outcome.state, frozen={})
+    map, memory = job.work.algorithm.map, outcome.state.memory
+    if says(map, "reads_extras_alone"):
+        memory = {slot: vectors for slot, vectors in memory.items() if slot in map.extras}
+    return replace(outcome.state, memory=memory, frozen={})
 
 
 def read_frozen(job: Job) -> Vectors:
