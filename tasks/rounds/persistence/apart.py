@@ -66,10 +66,10 @@ def map_apart(
         return carries.get(partition, {})
 
     mapped = map_block(job, state, data, carry, mapped_twice(job, state, data, carry))
-    return [measured(each, received + tensor_bytes(carry(each.partition))) for each in mapped]
+    return [with_bytes(each, received + tensor_bytes(carry(each.partition))) for each in mapped]
 
 
-def measured(mapped: Mapped, received: int) -> Mapped:
+def with_bytes(mapped: Mapped, received: int) -> Mapped:
     """A result as it is sent, with metrics of the bytes that were received for it and that it has."""
     update = mapped.update.to_send()
     metrics = {**update.metrics, "received_bytes": received, "sent_bytes": tensor_bytes(update)}

@@ -14,7 +14,7 @@ from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.asynchronous.steps import Pushed, carried, map_version, serve
 from roundweave.tasks.rounds.job import STORE, Job
-from roundweave.tasks.rounds.persistence.apart import measured
+from roundweave.tasks.rounds.persistence.apart import with_bytes
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
 from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, read_outcome, record_of, this_worker
 from roundweave.tasks.rounds.scoring import Tally
@@ -56,7 +56,7 @@ def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
         mapped = again(map_it)
     mapped = replace(mapped, seconds=time.perf_counter() - started, worker=this_worker())
     if job.work.partitions.sites:
-        mapped = measured(mapped, tensor_bytes(fetched[-1].state) + tensor_bytes(carry))
+        mapped = with_bytes(mapped, tensor_bytes(fetched[-1].state) + tensor_bytes(carry))
     began, own = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
     return Pushed(partition, mapped.update.to_send(), record_of(mapped), own, began, job.work.code)
 
