@@ -343,7 +343,7 @@ def _lost_line(lost: Lost, numbers: Sequence[int], partitions: Iterable[int], of
         return f"worker {lost.worker} {why}; it had no work"
     again = listed(partitions)
     if not again:
-        return f"worker {lost.worker} {why}; its work is done again elsewhere"
+        return f"worker {lost.worker} {why}; its work is done again"
     return f"worker {lost.worker} {why}; mapped again in {of} {listed(numbers)}: partition {again}"
 
 

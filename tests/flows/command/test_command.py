@@ -318,6 +318,8 @@ def test_a_split_is_shown_and_drawn(capsys, tmp_path) -> None:
     assert "unknown split" in run(capsys, "split", "--split", "shard:2")[2]
     assert "has no column 'role'" in run(capsys, "split", "--split", "by:role")[2]
     assert "a plot ends in .png" in run(capsys, "split", "--plot", "a.txt")[2]
+    there = ("--sites", "berlin,paris", "--data", "npz:examples.npz")
+    assert "the examples of sites are read there alone" in run(capsys, "split", *there)[2]
 
 
 def test_a_root_of_a_kind_that_is_not_known_is_refused(capsys, tmp_path, monkeypatch) -> None:

@@ -44,7 +44,7 @@ sys.meta_path.insert(0, Deadly())
 """
 """Kills the process that begins to import what `DIES_AT` says."""
 
-LOST = r"worker tcp://\S+ is lost; (it had no work|its work is done again elsewhere)"
+LOST = r"worker tcp://\S+ is lost; (it had no work|its work is done again)"
 
 
 @pytest.fixture
