@@ -44,7 +44,7 @@ def reading(file: str | Path, kind: str) -> AbstractContextManager[None]:
 
     def failed(error: BaseException) -> DataError:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
-            what = f"give the path of one to read as {kind}, which must be there on every worker"
+            what = f"give the path of one to read as {kind}, which each worker must have"
             return FileMissing(f"there is no file {file}; {what}")
         return DataError(f"{file} cannot be read as {kind}: {reason(error)}")
 

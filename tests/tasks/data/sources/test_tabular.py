@@ -130,7 +130,7 @@ def test_a_file_that_is_not_there_is_named_once(tmp_path) -> None:
             Tabular(format, f"{tmp_path}/no").load()
         assert str(missing.value) == (
             f"there is no file {tmp_path}/no; give the path of one to read as {format}, "
-            "which must be there on every worker"
+            "which each worker must have"
         )
 
 

@@ -67,7 +67,7 @@ def test_the_number_of_characters_may_follow_the_file() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "there is no file .*t.json; give the path of one to read as text, which must be there on every worker"),
+        (None, "there is no file .*t.json; give the path of one to read as text, which each worker must have"),
         (b"\xff\xfe", "cannot be read as text: UnicodeDecodeError"),
         (b"{", "cannot be read as text: JSONDecodeError"),
         (b"[1]", "must be a JSON object of texts by name"),
