@@ -103,6 +103,10 @@ class ClusterError(RoundweaveError, ConnectionError):
     """The Dask cluster cannot be reached, has no usable workers, or lost a task."""
 
 
+class LetGo(RoundweaveError):
+    """A map ended, as its round went on without it."""
+
+
 class NumericsMismatch(RoundweaveError, RuntimeError):
     """This process would compute other bits than the run's fingerprint of the numerics promises."""
 

@@ -14,6 +14,7 @@ from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future, get_worker, secede, worker_client
 
 from roundweave.storage.errors import ClusterError, RoundweaveError, StoreError, listed, show_whole
+from roundweave.tasks.algorithms.maps.backprop import IS_LET_GO
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.reaching import MANY, Mark, StoringProcess, offer
 from roundweave.tasks.executors.clusters.workers import (
@@ -367,6 +368,16 @@ def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
         show_whole(error)
         error.__cause__ = error.__context__ = None
         raise
+
+
+def run_until_let_go(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a step that maps. It ends with `LetGo` at the next batch once the scheduler has let its task go."""
+    tasks, key = get_worker().state.tasks, get_worker().get_current_task()
+    token = IS_LET_GO.set(lambda: key not in tasks or tasks[key].state == "cancelled")
+    try:
+        return run_step(function, *arguments)
+    finally:
+        IS_LET_GO.reset(token)
 
 
 def run_pure(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:

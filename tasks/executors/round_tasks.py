@@ -15,6 +15,7 @@ from roundweave.tasks.executors.pool import (
     itself,
     run_pure,
     run_step,
+    run_until_let_go,
     step_after,
     step_aside,
 )
@@ -198,5 +199,11 @@ class RoundTasks:
         return results
 
     def _called(self, before: Sequence[Key]) -> tuple[Any, ...]:
-        """The beginning of a map's task. If the plan maps blocks one by one, it waits for the map before it."""
+        """The beginning of a map's task.
+
+        If the plan maps blocks one by one, it waits for the map before it; if the round may go on without it, it
+        ends once that has.
+        """
+        if not self.job.waits_for_all:
+            return (run_until_let_go,)
         return (step_after, before[-1]) if self.job.one_by_one and before else (run_step,)

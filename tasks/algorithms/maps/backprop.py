@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from roundweave.storage.errors import LetGo
 from roundweave.storage.values.tensors import Specs, Vectors, views
 from roundweave.tasks.data.examples import Examples, Tensors
 from roundweave.tasks.data.loading import AnyExamples
@@ -71,6 +73,10 @@ def minus(start: Vectors, arrived: Vectors) -> Vectors:
     return {name: torch.sub(vector, arrived[name], out=arrived[name]) for name, vector in start.items()}
 
 
+IS_LET_GO: ContextVar[Callable[[], bool]] = ContextVar("is_let_go", default=lambda: False)
+"""Says between two batches whether nobody waits for the map under way any more, which then ends."""
+
+
 def batches(examples: AnyExamples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
     """Draw batches in passes over the examples, each pass in an order of its own.
 
@@ -90,4 +96,7 @@ def batches(examples: AnyExamples, size: int | None, steps: int, seed: int) -> I
         >>> [len(batch) for batch in rw.batches(examples, size=4, steps=3, seed=0)]
         [4, 4, 2]
     """
-    return examples.batches(size, steps, seed)
+    for batch in examples.batches(size, steps, seed):
+        if IS_LET_GO.get()():
+            raise LetGo("nobody waits for this map any more")
+        yield batch

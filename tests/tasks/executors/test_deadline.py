@@ -13,7 +13,7 @@ from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.deadline import DeadlineRounds
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.deeds import lines
+from tests.tasks.executors.deeds import lines, until
 
 SLEEP = "time.sleep(6)"
 """A map that is still at it when the deadline of its round is over."""
@@ -64,6 +64,24 @@ def test_a_late_partition_is_absent_by_name_and_answers_a_later_round(train, cli
         "partition 1 has not answered in 2 s: round 2 goes on without it",
         f"partition 1 answers again in round {max(absent) + 1}",
     ]
+
+
+COUNTING = """
+passes = Path(__file__).with_name("passes")
+passes.write_text(str(1 + int(passes.read_text() if passes.exists() else 0)))
+time.sleep(0.2)
+"""
+"""A pass through the network that is counted and takes its time."""
+
+
+def test_a_late_map_ends_once_its_round_has_gone_on(train, client, fields, do, tmp_path) -> None:
+    """So its worker is free: of the 100 passes of a map in round 2, and in round 3, it does a few."""
+    do(COUNTING, 1, 1, always=True)
+    late = {"deadline": 3, "rounds": 3, "local_steps": 100}
+    run = train(GraphExecutor(client), 1, **fields | late, name="there")
+    assert [run.round(number).absent for number in (1, 2, 3)] == [(), (1,), (1,)]
+    until(lambda: not any(client.processing().values()))
+    assert 2 <= int((tmp_path / "passes").read_text()) < 60
 
 
 def test_a_round_that_is_reduced_again_is_scored_on_the_examples_of_those_that_answered(
