@@ -81,8 +81,8 @@ class Partitions:
 
     @property
     def taking_part(self) -> int:
-        """How many partitions may take part in a round, or compute at one time for a parameter server."""
-        return self.split.partitions if self.cohort is None or self.cohort.present else self.cohort.size
+        """How many partitions take part in a round at most, or compute at one time for a parameter server."""
+        return self.split.partitions if self.cohort is None else self.cohort.size
 
     def cohort_of(self, round: int) -> tuple[int, ...] | None:
         """The partitions that take part in a round, ascending; None: all may."""

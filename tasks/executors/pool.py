@@ -119,7 +119,9 @@ class WorkerPool:
             self.forget()
             self._ask(workers)
             self.workers = workers
-        most = min(job.work.partitions.taking_part, len(job.plan.shards))
+        most = len(job.plan.shards)
+        if not job.work.drawn_from_present:
+            most = min(most, job.work.partitions.taking_part)
         alone = one_by_one or self.sites or not job.waits_for_all
         blocks = most if alone else min(most, max(1, len(workers) // ranks))
         return replace(job, blocks=blocks, one_by_one=one_by_one)
