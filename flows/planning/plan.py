@@ -23,7 +23,7 @@ from roundweave.flows.planning.strategies import (
 )
 from roundweave.flows.planning.trying import Bench, Lane, thinned, trial_root
 from roundweave.flows.reporting.listening import notice
-from roundweave.storage.errors import ClusterError, UsageError
+from roundweave.storage.errors import ClusterError, RoundFailed, UsageError
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.executors.base import EXECUTORS, Executor, Setting
@@ -127,6 +127,7 @@ def plan(config: TrainConfig) -> Plan:
 
     Raises:
         UsageError: The work depends on how it is distributed, for example on the number of partitions.
+        RoundFailed: One process cannot take the steps, for example as the learning rate is too large.
         ClusterError: Every strategy failed.
 
     Example:
@@ -136,9 +137,9 @@ def plan(config: TrainConfig) -> Plan:
     work, plain = workload(config)
     with bench_for(config, work, plain) as bench:
         candidates = {each.name: each for each in strategies(work, bench.workers, os.cpu_count() or 1)}
-        steps = {each.name: bench.step_seconds(each) for each in candidates.values() if not each.distributed}
+        steps, failed = timed(bench, candidates)
         heat = max(HEAT, SHARE * steps["single"] * ceil(work.examples / work.batch) * work.epochs)
-        refused = slower(candidates, steps) | too_long(candidates, steps, heat)
+        refused = slower(candidates, steps) | too_long(candidates, steps, heat) | failed
         racing = [each for each in candidates.values() if each.name not in refused]
         lanes = {each.name: Lane(bench, each, tried_steps(each, steps, heat / len(racing))) for each in racing}
         ended = race(lanes, heat, lambda: run_seconds(lanes))
@@ -225,6 +226,24 @@ def _raced(lane: Lane, times: float | None) -> Raced:
         epoch=lane.seconds * lane.strategy.rounds(lane.bench.work),
         behind=times,
     )
+
+
+def timed(bench: Bench, candidates: Mapping[str, Strategy]) -> tuple[dict[str, float], dict[str, str]]:
+    """The seconds of a step of each strategy of one process, and the reasons of those whose steps fail.
+
+    Raises `RoundFailed` if `single` is one of them, by which all others are measured.
+    """
+    steps: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for each in candidates.values():
+        try:
+            if not each.distributed:
+                steps[each.name] = bench.step_seconds(each)
+        except RoundFailed as error:
+            failed[each.name] = f"{error}; try a smaller lr, or check the data"
+    if "single" in failed:
+        raise RoundFailed(f"single: {failed['single']}")
+    return steps, failed
 
 
 def slower(candidates: Mapping[str, Strategy], steps: Mapping[str, float]) -> dict[str, str]:

@@ -12,10 +12,10 @@ import pytest
 import roundweave as rw
 from roundweave.flows.config.files import read_toml, write_toml
 from roundweave.flows.config.train import Raced
-from roundweave.flows.planning.plan import Plan, compared, plan, slower, too_long, tried_steps
+from roundweave.flows.planning.plan import Plan, compared, plan, slower, timed, too_long, tried_steps
 from roundweave.flows.planning.racing import Point, Race
 from roundweave.flows.planning.strategies import Strategy, Workload
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import RoundFailed, UsageError
 from tests.flows.command.in_process import run
 
 
@@ -169,6 +169,27 @@ def test_workers_whose_rounds_are_longer_than_a_heat_do_not_race() -> None:
     assert too_long(named(single, *local), {"single": 0.01}, heat=2) == {
         "local 1000": "a round would take 10 s, longer than a heat of 2 s"
     }
+
+
+def test_a_batch_whose_learning_rate_is_too_large_does_not_race_and_the_others_do() -> None:
+    """A larger batch has a larger rate: 0.1 at 32 is 0.4 at 128, at which steps may not be finite."""
+
+    class Measured:
+        def __init__(self, most: int) -> None:
+            self.most = most
+
+        def step_seconds(self, single: Strategy) -> float:
+            if single.batch > self.most:
+                raise RoundFailed("direction of 1.weight has 64 non-finite of 64 numbers")
+            return 0.5
+
+    single = Strategy("single", "inline", 1, "fed_avg", 100, 32)
+    candidates = named(single, replace(single, name="single, batch 128", batch=128))
+    steps, failed = timed(Measured(32), candidates)
+    assert steps == {"single": 0.5}
+    assert failed.keys() == {"single, batch 128"}
+    with pytest.raises(RoundFailed, match=r"^single: direction of 1.weight has 64 .*; try a smaller lr"):
+        timed(Measured(1), candidates)
 
 
 def test_what_no_strategy_can_do_is_refused(tmp_path: Path) -> None:
