@@ -174,13 +174,7 @@ def combine(
     known = {called(number): each for number, each in enumerate(descriptions) if not each.unreadable}
     one, first = next(iter(known.items()))
     for name, other in known.items():
-        if (other.inputs, other.targets, other.labels) != (first.inputs, first.targets, first.labels):
-            raise DataError(
-                f"{name} has inputs {other.inputs} and targets {other.targets}, "
-                f"{one} has {first.inputs} and {first.targets}"
-            )
-        if other.kind and first.kind and other.kind != first.kind:
-            raise DataError(f"{name} has inputs that are {other.kind}, {one} has {first.kind}; make them alike")
+        _check_alike(name, other, one, first)
     every = known.values()
     shared = first.shared if len({d.shared for d in every}) == 1 else ""
     return replace(
@@ -196,6 +190,26 @@ def combine(
         digest=json_digest([d.digest for d in descriptions]),
         shared=shared,
     )
+
+
+def _check_alike(name: str, other: Description, one: str, first: Description) -> None:
+    """Raise `DataError` if the examples of two partitions, called `name` and `one`, are not of one kind.
+
+    Labels that are numbers in one and names in another may mean different things by a number.
+    """
+    if (other.inputs, other.targets) != (first.inputs, first.targets):
+        raise DataError(
+            f"{name} has inputs {other.inputs} and targets {other.targets}, "
+            f"{one} has {first.inputs} and {first.targets}"
+        )
+    if other.labels != first.labels:
+        mine, its = ("labels" if each.labels else "quantities" for each in (other, first))
+        raise DataError(f"{name} has targets that are {mine}, {one} has {its}; make them alike")
+    if bool(other.class_names) != bool(first.class_names):
+        mine, its = ("names" if each.class_names else "numbers" for each in (other, first))
+        raise DataError(f"{name} has labels that are {mine}, {one} has {its}; make them alike")
+    if other.kind and first.kind and other.kind != first.kind:
+        raise DataError(f"{name} has inputs that are {other.kind}, {one} has {first.kind}; make them alike")
 
 
 def _names(named: Mapping[str, tuple[str, ...]], what: str) -> tuple[str, ...]:

@@ -278,6 +278,8 @@ class Partitions:
         except DataError as error:
             if not self.source.partitioned:
                 raise
+            if self.sites and isinstance(self.source, Each):  # what stands for it is read at another site
+                raise DataError(f"{self.called(partition)}: {error}") from error
             return Description(unreadable=str(error))
 
     def described_by(self, gather: CallEach) -> tuple[Partitions, list[Description]]:

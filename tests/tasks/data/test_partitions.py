@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.description import Description, combine
+from roundweave.tasks.data.description import Description, combine, gather_here
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.images import Digits
-from roundweave.tasks.data.sources.table import find_source
+from roundweave.tasks.data.sources.table import at_sites, find_source
 from roundweave.tasks.data.splits.deals import Pool
 from roundweave.tasks.data.splits.split import Split, hold_out
 
@@ -290,6 +290,28 @@ def test_descriptions_of_partitions_are_added_up() -> None:
     assert both.digest != combine([two, one]).digest
     with pytest.raises(DataError, match=r"partition 1 has inputs \(5,\) and targets \(\), partition 0 has \(4,\)"):
         combine([one, Description(20, 0, (5,), (), True, 5, "b")])
+    with pytest.raises(DataError, match="partition 1 has targets that are quantities, partition 0 has labels"):
+        combine([one, Description(20, 0, (4,), (), False, 0, "b")])
+
+
+def test_labels_that_are_numbers_in_one_file_and_names_in_another_are_refused(tmp_path: Path) -> None:
+    """In one file yes is 0, and the names of the other are numbered in their order: yes would be 1."""
+    (tmp_path / "names.csv").write_text("x,label\n" + "1,no\n2,yes\n" * 4)
+    (tmp_path / "numbers.csv").write_text("x,label\n" + "1,1\n2,0\n" * 4)
+    files = tuple(f"csv:{tmp_path}/{name}.csv" for name in ("names", "numbers"))
+    partitions = Partitions(find_source(files), Split(2))
+    _, descriptions = partitions.described_by(gather_here)
+    with pytest.raises(DataError, match="partition 1 has labels that are numbers, partition 0 has names"):
+        combine(descriptions)
+
+
+def test_a_file_that_cannot_be_read_is_called_by_its_site(tmp_path: Path) -> None:
+    """One path names another file at each site: it does not say whose file it is."""
+    (tmp_path / "examples.csv").write_text("x,label\n1,2\n,3\n")
+    data = f"csv:{tmp_path}/examples.csv"
+    partitions = Partitions(at_sites(find_source(data), data, ("berlin",)), Split(1), sites=("berlin",))
+    with pytest.raises(DataError, match=r"^partition 0 at site berlin: .*1 values are missing"):
+        partitions.described(0)
 
 
 def test_files_of_partitions_must_mean_the_same_by_a_label_and_by_a_column(tmp_path: Path) -> None:
