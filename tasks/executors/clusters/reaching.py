@@ -112,7 +112,12 @@ class StoringProcess:
         return self._nanny.done()
 
     def check_reached(self, workers: list[str]) -> None:
-        """Wait for the process; raises `ClusterError` if one of these workers cannot connect to it."""
+        """Wait for the process; raises `ClusterError` if it does not begin, or a worker cannot connect to it."""
+        if error := self._nanny.exception():
+            raise ClusterError(
+                f"the process that stores for the workers did not begin ({error.__cause__ or error}); is the "
+                'scheduler still there, and does a script train under `if __name__ == "__main__":`?'
+            ) from error
         place = str(self._nanny.result().worker_address)
         answers = self.client.run(partial(_connect, place), workers=workers, on_error="return")
         for worker, why in answers.items():
@@ -123,8 +128,9 @@ class StoringProcess:
                 )
 
     def end(self) -> None:
-        """End the process."""
-        self.client.sync(self._nanny.result().close)
+        """End the process, if it began."""
+        if self._nanny.exception() is None:
+            self.client.sync(self._nanny.result().close)
 
 
 def _connect(address: str) -> str:
