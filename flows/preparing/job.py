@@ -107,6 +107,10 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
+    parts = work.partitions
+    own_held_out = parts.source.partitioned and not parts.shared and bool(description.held_out)
+    if own_held_out and parts.cohort and not work.rotating:
+        notice("a round is scored on what its cohort holds out, so scores of two rounds are of different examples")
     keep = Keep.of(config.keep or "all")
     if resolved.run is None and must_fit:
         needs = Needs.of(work)

@@ -45,6 +45,6 @@ def started(
     """
     if sites and not EXECUTORS[config.executor].distributed:
         raise UsageError(
-            "a partition of a site is mapped by workers there: name their --scheduler, and no --executor"
+            "a partition of a site is mapped by workers there: name their --scheduler, and not --executor inline"
         )
     return open_executor(config.executor, **config.placed, sites=sites, store=store or full_address(config.root))

@@ -278,7 +278,7 @@ class Partitions:
         except DataError as error:
             if not self.source.partitioned:
                 raise
-            if self.sites and isinstance(self.source, Each):  # what stands for it is read at another site
+            if self.sites:  # what stands for it is read at another site
                 raise DataError(f"{self.called(partition)}: {error}") from error
             return Description(unreadable=str(error))
 

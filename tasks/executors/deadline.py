@@ -70,6 +70,8 @@ class DeadlineRounds:
             answers = dict(zip(blocks, futures[len(blocks) :], strict=True))
             finished(self.pool.client, before, look=lambda: self.pool.look(job))
             present = self._answered(job, round, answers)
+            for late in answers.keys() - {*present}:
+                _release([mapped[late], answers[late]])
             nodes = job.plan_of(round).nodes
             results = [
                 mapped[block] if block in present else BlockResult(dict.fromkeys(nodes(block)), {}, job.work.code)
@@ -79,7 +81,9 @@ class DeadlineRounds:
             commit = rest.finish(round, before, results, present, (), closing, asked)
             states = [key for key in rest.graph if key[0] == "state"]
             committed, before, *self._held = self._submit(rest, [commit, rest.key("reduce", round), *states])
-            yield result(self.pool.client, committed, look=lambda: self.pool.look(job))
+            done = result(self.pool.client, committed, look=lambda: self.pool.look(job))
+            _release(futures)
+            yield done
 
     def _submit(self, tasks: RoundTasks, keys: Sequence[Any]) -> list[Any]:
         return self.pool.submit(tasks.job, tasks.graph, list(keys), lambda key: 0)
@@ -131,6 +135,12 @@ class DeadlineRounds:
         for partition in self._absent & answering:
             notify(f"{called(partition)} answers again in round {round}")
         self._absent = (self._absent | absent) - answering
+
+
+def _release(futures: Sequence[Future[Any]]) -> None:
+    """Let go of tasks and their values now: Dask's graphs refer to them until Python collects its garbage."""
+    for future in futures:
+        future.release()
 
 
 def count_accepted(job: Job, result: BlockResult) -> int:

@@ -162,12 +162,14 @@ class WorkerPool:
         """Call a function on workers; the answers of those that answer, none if one takes too long."""
         if not workers:
             return {}
-        with suppress(TimeoutError):  # a worker that does not answer will be given up
+        try:
             answers: dict[str, Any] = self.client.run(
                 function, workers=list(workers), on_error="ignore", callback_timeout=ANSWER_SECONDS
             )
             return answers
-        return {}
+        except TimeoutError:  # a worker that does not answer will be given up
+            notify(f"not all of {len(workers)} workers have answered within {ANSWER_SECONDS} s")
+            return {}
 
     def ask_again(self, error: StoreError) -> None:
         """Ask all workers again whether they reach the store, as a step failed there; raises its error if so."""

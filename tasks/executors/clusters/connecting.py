@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import ssl
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
@@ -199,9 +200,12 @@ def _client(scheduler: str, certificates: Path | None) -> Client:
     except UsageError:
         raise
     except (OSError, ValueError, LookupError, TypeError) as error:
+        advice = "start one with `dask scheduler`, or leave --scheduler out for a local cluster"
+        if isinstance(root_of(error), ssl.SSLError):
+            advice = "its certificates and these must be of one `roundweave certificates`"
         raise ClusterError(
             f"no Dask scheduler answers at {scheduler} within {CONNECT_SECONDS} s ({reason(root_of(error))}); "
-            "start one with `dask scheduler`, or leave --scheduler out for a local cluster"
+            f"{advice}"
         ) from error
 
 

@@ -106,7 +106,8 @@ class Joining:
                 raise
             except (OSError, RuntimeError, ValueError) as error:
                 if (why := reason(root_of(error))) not in said:
-                    _say(f"{self.scheduler} cannot be joined ({why}); trying again until it can")
+                    other = ": are its certificates of another authority?" if "SSL" in why else ""
+                    _say(f"{self.scheduler} cannot be joined ({why}){other}; trying again until it can")
                 pause, said = min(2 * pause, LONGEST_PAUSE), said | {why}
             await asyncio.sleep(pause)
 
