@@ -272,13 +272,8 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
     from roundweave.tasks.executors.clusters.connecting import connect
     from roundweave.tasks.executors.clusters.workers import usable_workers
 
-    cluster = connect(
-        config.scheduler,
-        config.workers,
-        config.private,
-        config.wait_for_workers,
-        certificates=config.certificates,
-    )
+    placed = config.scheduler, config.workers, config.private, config.wait_for_workers
+    cluster = connect(*placed, certificates=config.certificates)
     with cluster as client, trial_root(config.root) as root:
         setting = Setting(**config.placed, round_seconds=0.0)
         executors: dict[str, Executor] = {

@@ -32,14 +32,7 @@ from roundweave.tasks.executors.clusters.workers import (
 )
 from roundweave.tasks.executors.deadline import DeadlineRounds
 from roundweave.tasks.executors.parameter_server.on_dask import DaskServer
-from roundweave.tasks.executors.pool import (
-    AT_SITES,
-    PLACED,
-    Key,
-    WorkerPool,
-    itself,
-    run_step,
-)
+from roundweave.tasks.executors.pool import AT_SITES, PLACED, Key, WorkerPool, itself, run_step
 from roundweave.tasks.executors.round_tasks import FAN_IN, RoundTasks
 from roundweave.tasks.rounds.evidence.results import RoundResult
 from roundweave.tasks.rounds.job import Job

@@ -22,11 +22,7 @@ from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.persistence.mapping import HELD, this_worker
 from roundweave.tasks.rounds.scoring import Tally
-from roundweave.tasks.rounds.steps import (
-    Outcome,
-    judge_round,
-    score_block,
-)
+from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
 
 
 @dataclass(frozen=True)

@@ -266,11 +266,7 @@ def remembering(work: Work, read: Read) -> Read:
 
 
 def map_block(
-    job: Job,
-    state: State,
-    data: BlockExamples,
-    carry: Carry,
-    settled: Settle = lambda mapped: mapped,
+    job: Job, state: State, data: BlockExamples, carry: Carry, settled: Settle = lambda mapped: mapped
 ) -> Iterator[Mapped]:
     """Map a block's partitions from a state, as many at once as are stacked.
 
