@@ -31,9 +31,9 @@ def worker_command(
 
     Who may join a cluster may run code on all of its machines: let only partners whom you trust reach it.
     """
-    from roundweave.tasks.executors.clusters.joining import Joining  # Dask is slow to import
+    from roundweave.tasks.executors.clusters.joining import join_cluster  # Dask is slow to import
 
-    Joining(scheduler, site, certificates, host, memory_limit).run()
+    join_cluster(scheduler, site, certificates, host, memory_limit)
 
 
 def certificates_command(

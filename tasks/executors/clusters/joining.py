@@ -11,12 +11,15 @@ import logging
 import re
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dask
 from distributed import Nanny, WorkerPlugin, rpc
+from distributed.security import Security
 from distributed.versions import get_versions
 from distributed.worker_memory import parse_memory_limit
 
@@ -53,89 +56,67 @@ SETTINGS = NO_PAGES | {
 """Dask's settings for a worker that joins from another machine."""
 
 
-class Joining:
-    """Where a worker joins, and what it offers.
+def join_cluster(
+    scheduler: str, site: str | None, certificates: Path | None, host: str | None, memory_limit: str
+) -> None:
+    """Work for the cluster of the scheduler at an address, and join it again, until SIGINT or SIGTERM.
 
-    `scheduler` is an address, ``tls://`` with a partner's folder of `certificates`. `site` is the place whose data
-    the worker can read, if it has one. `host` is the address of this machine that others reach, by default that
-    of the interface which leads to the scheduler. A worker that uses more than `memory_limit`, a size such as
-    ``8GB`` or a fraction of this machine's memory, is ended. Raises `UsageError` for what cannot be.
+    An address of ``tls://`` needs a partner's folder of `certificates`. `site` is the place whose data the worker
+    can read, if it has one. `host` is the address of this machine that others reach, by default that of the
+    interface which leads to the scheduler. A worker that uses more than `memory_limit`, a size such as ``8GB`` or
+    a fraction of this machine's memory, is ended. Raises `UsageError` for what cannot be, and `ClusterError` if
+    what answers is a scheduler whose Dask cannot work with this one.
     """
+    if not ADDRESS.fullmatch(scheduler):
+        raise UsageError(f"{scheduler!r} is no address of a scheduler; give one such as tcp://head:8786")
+    if site is not None and not re.fullmatch(r"[\w\-]+", site):
+        raise UsageError(f"{site!r} is no name of a site; give letters, digits, '_' and '-'")
+    memory, security = memory_of(memory_limit), security_for(scheduler, certificates, "worker")
+    how: dict[str, Any] = {"memory_limit": memory, "resources": {f"{SITE}{site}": 1} if site else None}
+    worker = partial(Nanny, scheduler, nthreads=1, host=host, security=security, **how)
+    offer = f"{f'site {site}, ' if site else ''}one thread, {memory / 1e9:,.1f} GB at most"
+    logging.disable()
+    with dask.config.set(SETTINGS), suppress(asyncio.CancelledError):
+        asyncio.run(_joining(scheduler, security, worker, offer))
 
-    def __init__(
-        self,
-        scheduler: str,
-        site: str | None = None,
-        certificates: Path | None = None,
-        host: str | None = None,
-        memory_limit: str = "0.9",
-    ) -> None:
-        if not ADDRESS.fullmatch(scheduler):
-            raise UsageError(f"{scheduler!r} is no address of a scheduler; give one such as tcp://head:8786")
-        if site is not None and not re.fullmatch(r"[\w\-]+", site):
-            raise UsageError(f"{site!r} is no name of a site; give letters, digits, '_' and '-'")
-        self.scheduler = scheduler
-        self.memory = memory_of(memory_limit)
-        self.offer = f"{f'site {site}, ' if site else ''}one thread, {self.memory / 1e9:,.1f} GB at most"
-        self.resources = {f"{SITE}{site}": 1} if site else None
-        self.security = security_for(scheduler, certificates, "worker")
-        self.host = host
 
-    def run(self) -> None:
-        """Join, work, and join again, until SIGINT or SIGTERM.
+async def _joining(scheduler: str, security: Security, worker: Callable[[], Nanny], offer: str) -> None:
+    """Join as one worker process of one thread, again and again; a line says that, and its `offer`."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, lambda: task.cancelling() or task.cancel())
+    pause, said = FIRST_PAUSE, set[str]()
+    while True:
+        try:
+            await _check_versions(scheduler, security)
+            async with worker() as nanny:
+                _say(f"joined {scheduler} as {nanny.worker_address}: {offer}")
+                await nanny.finished()
+            pause, said = FIRST_PAUSE, set()
+            _say(f"the link to {scheduler} is gone; joining again")
+        except RoundweaveError:
+            raise
+        except (OSError, RuntimeError, ValueError) as error:
+            if (why := reason(root_of(error))) not in said:
+                other = ": are its certificates of another authority?" if "SSL" in why else ""
+                _say(f"{scheduler} cannot be joined ({why}){other}; trying again until it can")
+            pause, said = min(2 * pause, LONGEST_PAUSE), said | {why}
+        await asyncio.sleep(pause)
 
-        Raises `ClusterError` if what answers is a scheduler whose Dask cannot work with this one.
-        """
-        logging.disable()
-        with dask.config.set(SETTINGS), suppress(asyncio.CancelledError):
-            asyncio.run(self._run())
 
-    async def _run(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, lambda: task.cancelling() or task.cancel())
-        pause, said = FIRST_PAUSE, set[str]()
-        while True:
-            try:
-                await self._check_versions()
-                await self._work()
-                pause, said = FIRST_PAUSE, set()
-                _say(f"the link to {self.scheduler} is gone; joining again")
-            except RoundweaveError:
-                raise
-            except (OSError, RuntimeError, ValueError) as error:
-                if (why := reason(root_of(error))) not in said:
-                    other = ": are its certificates of another authority?" if "SSL" in why else ""
-                    _say(f"{self.scheduler} cannot be joined ({why}){other}; trying again until it can")
-                pause, said = min(2 * pause, LONGEST_PAUSE), said | {why}
-            await asyncio.sleep(pause)
-
-    async def _check_versions(self) -> None:
-        """Raise `ClusterError` if the scheduler's Dask is another one, and `OSError` if no scheduler answers."""
-        arguments = self.security.get_connection_args("worker")
-        async with rpc(self.scheduler, timeout=ANSWER_SECONDS, connection_args=arguments) as scheduler:
-            theirs = (await asyncio.wait_for(scheduler.versions(), 2 * ANSWER_SECONDS))["packages"]
-        ours = get_versions()["packages"]
-        for name in ("dask", "distributed"):
-            if theirs.get(name) != ours[name]:
-                raise ClusterError(
-                    f"{self.scheduler} has {name} {theirs.get(name)}, and here it is {ours[name]}; "
-                    "install the same version on both machines"
-                )
-
-    async def _work(self) -> None:
-        """Join as one worker process of one thread, and return when the cluster has let go of it."""
-        async with Nanny(
-            self.scheduler,
-            nthreads=1,
-            resources=self.resources,
-            security=self.security,
-            host=self.host,
-            memory_limit=self.memory,
-        ) as nanny:
-            _say(f"joined {self.scheduler} as {nanny.worker_address}: {self.offer}")
-            await nanny.finished()
+async def _check_versions(address: str, security: Security) -> None:
+    """Raise `ClusterError` if the scheduler's Dask is another one, and `OSError` if no scheduler answers."""
+    arguments = security.get_connection_args("worker")
+    async with rpc(address, timeout=ANSWER_SECONDS, connection_args=arguments) as scheduler:
+        theirs = (await asyncio.wait_for(scheduler.versions(), 2 * ANSWER_SECONDS))["packages"]
+    ours = get_versions()["packages"]
+    for name in ("dask", "distributed"):
+        if theirs.get(name) != ours[name]:
+            raise ClusterError(
+                f"{address} has {name} {theirs.get(name)}, and here it is {ours[name]}; "
+                "install the same version on both machines"
+            )
 
 
 def memory_of(limit: str) -> int:
