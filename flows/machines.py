@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,9 +15,6 @@ from roundweave.tasks.numerics.fingerprints import (
     source_digest,
 )
 from roundweave.tasks.rounds.job import STORE
-
-Ask = Callable[[], tuple[str, Fingerprint]]
-"""Gives the source and the fingerprint of the process that calls it."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +32,19 @@ class Machine:
 
 def machines(executor: Executor, partitions: Partitions, device: str) -> list[Machine]:
     """The machines of an executor: all that map, or one of each partition's site, and one that stores."""
-    return list(_machines(executor, partitions, partial(source_and_fingerprint, device)))
-
-
-def _machines(executor: Executor, partitions: Partitions, ask: Ask) -> Iterator[Machine]:
     if partitions.sites:
-        every = range(len(partitions.sites))
-        for partition, answer in zip(every, executor.gather(partial(_asked, ask), every), strict=True):
-            yield Machine(f"a worker of {partitions.called(partition)}", partitions.site(partition), *answer)
+        called, site = partitions.called, partitions.site
+        of_sites = executor.gather(partial(_asked, device), range(len(partitions.sites)))
+        present = [Machine(f"a worker of {called(p)}", site(p), *answer) for p, answer in enumerate(of_sites)]
     else:
-        for where, answer in executor.each(ask).items():
-            yield Machine(where, "", *answer)
-    (stores,) = executor.gather(partial(_asked, ask), range(1), stored=True)
-    yield Machine("the process that stores", STORE, *stores)
+        everywhere = executor.each(partial(source_and_fingerprint, device))
+        present = [Machine(where, "", *answer) for where, answer in everywhere.items()]
+    (stores,) = executor.gather(partial(_asked, device), range(1), stored=True)
+    return [*present, Machine("the process that stores", STORE, *stores)]
 
 
-def _asked(ask: Ask, _: int) -> tuple[str, Fingerprint]:
-    return ask()
+def _asked(device: str, _: int) -> tuple[str, Fingerprint]:
+    return source_and_fingerprint(device)
 
 
 def common_fingerprints(present: list[Machine], mixed: bool) -> tuple[Fingerprint | None, dict[str, Fingerprint]]:

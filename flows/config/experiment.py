@@ -240,16 +240,13 @@ class Experiment(Dealing):
             raise ValueError("init = per-partition draws weights by seed; leave init_seed out")
         if isinstance(self.cohort, int) and self.cohort > self.partitions:
             raise ValueError(f"a cohort of {self.cohort} is more than the {self.partitions} partitions")
-        if self.cohort is not None and self.topology is not None:
-            raise ValueError("with a topology each partition trains its network in each round; leave cohort out")
         if self.cohort_by_size and self.cohort is None:
             raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
         if self.cohort_from == "present" and not self.sites:
             raise ValueError("cohort_from present is for partitions of sites; give sites, too")
-        if self.cohort_from == "present" and self.topology is not None:
-            raise ValueError(
-                "with a topology each partition trains its network in each round; leave cohort_from out"
-            )
+        if self.topology is not None and (self.cohort is not None or self.cohort_from == "present"):
+            given = "cohort" if self.cohort is not None else "cohort_from"
+            raise ValueError(f"with a topology each partition trains its network in each round; leave {given} out")
         if self.sites and self.ranks > 1:
             raise ValueError("ranks that share a network read all examples, and those of sites stay there")
         if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):
