@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from dask import annotate  # type: ignore[attr-defined]
@@ -16,7 +15,7 @@ from distributed import Client, Future, get_worker, secede, worker_client
 from roundweave.storage.errors import ClusterError, RoundweaveError, StoreError, listed, show_whole
 from roundweave.tasks.algorithms.maps.backprop import IS_LET_GO
 from roundweave.tasks.executors.base import Setting
-from roundweave.tasks.executors.clusters.reaching import MANY, Mark, StoringProcess, offer
+from roundweave.tasks.executors.clusters.reaching import MAPS, Mark, StoringProcess
 from roundweave.tasks.executors.clusters.workers import (
     ANSWER_SECONDS,
     SITE,
@@ -69,10 +68,6 @@ PLACED = ("data", "map", "score", *PUSHES)
 
 AT_SITES = (*PLACED, "state", "frozen")
 """Kinds of tasks that run at the site of their partition, or where maps run. All other kinds may use the store."""
-
-MAPS = "roundweave-maps"
-"""The resource of all workers but a process that only stores."""
-
 
 STARVED = 3
 """How many workers may run out of memory one after the other, with nothing done between, before a run gives up."""
@@ -127,20 +122,18 @@ class WorkerPool:
         return replace(job, blocks=blocks, one_by_one=one_by_one)
 
     def _ask(self, workers: Sequence[str]) -> None:
-        """Ask workers whether they reach the store, unless that is known, and have all offer what they can."""
-        self._unreached = {worker: why for worker, why in self._unreached.items() if worker in workers}
-        new = [worker for worker in workers if worker not in self._unreached]
+        """Ask workers whether they reach the store, unless that is known, and have them offer what they can."""
         if self._mark is None:
             return
-        answers = self._asked(self._mark.unreached, new)
+        self._unreached = {worker: why for worker, why in self._unreached.items() if worker in workers}
+        new, answers = [worker for worker in workers if worker not in self._unreached], dict[str, str]()
+        how: dict[str, Any] = {"on_error": "ignore", "callback_timeout": ANSWER_SECONDS}
+        try:
+            answers = self.client.run(self._mark.offer, workers=new, **how)
+        except TimeoutError:  # a worker that does not answer will be given up
+            notify(f"not all of {len(new)} workers have answered within {ANSWER_SECONDS} s")
         self._unreached |= answers
-        if not self.apart and any(answers.values()):
-            self.apart, new = True, list(workers)
-        if not self.apart:
-            return
-        for worker in new:
-            reached = {} if self._unreached.get(worker, "gone") else {self._mark.resource: MANY}
-            self._asked(partial(offer, {MAPS: MANY} | reached), [worker])
+        self.apart = self.apart or any(answers.values())
         if self._storing is None and self._unreached and all(self._unreached.values()):
             notify("no worker reaches the store: a process of this machine stores for them")
             self._storing = StoringProcess(self.client, self._mark.resource)
@@ -157,19 +150,6 @@ class WorkerPool:
         """Wait for the process that stores for workers, if there is to be one, and check that they reach it."""
         if self._storing is not None:
             self._storing.check_reached(list(self._unreached))
-
-    def _asked(self, function: Callable[..., Any], workers: Sequence[str]) -> dict[str, Any]:
-        """Call a function on workers; the answers of those that answer, none if one takes too long."""
-        if not workers:
-            return {}
-        try:
-            answers: dict[str, Any] = self.client.run(
-                function, workers=list(workers), on_error="ignore", callback_timeout=ANSWER_SECONDS
-            )
-            return answers
-        except TimeoutError:  # a worker that does not answer will be given up
-            notify(f"not all of {len(workers)} workers have answered within {ANSWER_SECONDS} s")
-            return {}
 
     def ask_again(self, error: StoreError) -> None:
         """Ask all workers again whether they reach the store, as a step failed there; raises its error if so."""

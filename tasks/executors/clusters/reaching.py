@@ -29,6 +29,9 @@ from roundweave.tasks.executors.clusters.workers import STORES_ONLY
 MARK = "roundweave.mark"
 """The file in a folder of runs by which a worker knows that it sees this folder, and not one of the same path."""
 
+MAPS = "roundweave-maps"
+"""The resource of all workers but a process that only stores."""
+
 MANY = 1000.0
 """How much of a resource a worker has that it never runs out of."""
 
@@ -72,15 +75,17 @@ class Mark:
             return str(error)
         return ""
 
-
-async def offer(resources: dict[str, float], dask_worker: Any) -> None:
-    """Have the worker that calls this offer resources besides its own."""
-    if resources.items() - dask_worker.state.total_resources.items():
-        await dask_worker.set_resources(**resources)
-        # Dask looks for tasks that wait for a resource only where a worker's status changes.
-        if dask_worker.status == Status.running:
-            dask_worker.status = Status.paused
-            dask_worker.status = Status.running
+    async def offer(self, dask_worker: Any) -> str:
+        """Have the worker that calls this offer to map, and to store where it can; returns why it cannot."""
+        why = self.unreached()
+        resources = {MAPS: MANY, self.resource: 0.0 if why else MANY}
+        if resources.items() - dask_worker.state.total_resources.items():
+            await dask_worker.set_resources(**resources)
+            # Dask looks for tasks that wait for a resource only where a worker's status changes.
+            if dask_worker.status == Status.running:
+                dask_worker.status = Status.paused
+                dask_worker.status = Status.running
+        return why
 
 
 class StoringProcess:

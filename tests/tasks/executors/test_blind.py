@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import pytest
 from distributed import Client, LocalCluster
 
 from roundweave.flows.stored import Run
+from roundweave.storage.errors import StoreError
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.clusters.reaching import Mark
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.machines import hidden_from
@@ -110,3 +113,24 @@ def test_where_no_worker_sees_the_runs_a_process_of_the_command_stores(
         assert run.digest == reference.digest
         assert mapped_by(run) == {process.pid for process in started}
     assert lines(caplog) == [STORES_HERE]
+
+
+def lose_sight() -> None:
+    """From now on the worker that calls this does not see the runs."""
+    Mark.unreached = lambda self: "gone"
+
+
+def test_a_worker_that_sees_the_runs_no_more_stores_no_more(setting, start) -> None:
+    """What failed there is done by another one, and it is only where none is left that the error stands."""
+    begin, connection, started = start
+    begin(2, 1)
+    with connection as client:
+        pool = GraphExecutor(client, setting).pool
+        processes = client.run(os.getpid)
+        [lost, left] = [worker for worker, process in processes.items() if process != started[2].pid]
+        client.run(lose_sight, workers=[lost])
+        pool.ask_again(StoreError("it cannot be written"))
+        stored = [client.submit(os.getpid, resources=pool.needs("commit", 0), pure=False) for _ in range(8)]
+        assert {*client.gather(stored)} == {processes[left]}
+        with pytest.raises(StoreError, match="it cannot be written"):
+            pool.ask_again(StoreError("it cannot be written"))
