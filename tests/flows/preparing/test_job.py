@@ -77,10 +77,10 @@ TAKING_TURNS = (
     BEGIN
     + """
 from dataclasses import replace
-from roundweave.tasks.rounds.persistence import committing
+from roundweave.tasks.rounds import engine
 
 lease.SECONDS, hour = 0.3, float(sys.argv[3])
-honest, clock = committing.reduce_apply, time.time
+honest, clock = engine.reduce_apply, time.time
 time.time = lambda: clock() + 3600 * hour
 
 def of_my_own(*given):
@@ -88,7 +88,7 @@ def of_my_own(*given):
     params = {dtype: vector + sum(map(ord, me)) * 1e-3 for dtype, vector in outcome.state.params.items()}
     return replace(outcome, state=replace(outcome.state, params=params))
 
-committing.reduce_apply = of_my_own  # so that no round of one writer has the bits of another's
+engine.reduce_apply = of_my_own  # so that no round of one writer has the bits of another's
 try:
     with prepared(resolve(TrainConfig(**fields | {"rounds": MANY}, name="a", root=root)), executor) as ready:
         print("ready", flush=True)

@@ -62,7 +62,8 @@ def test_what_a_partition_carries_is_what_it_brought_back_when_it_was_last_accep
 def test_there_are_no_more_blocks_than_workers_or_shards_of_partitions(client) -> None:
     def blocks(partitions: int, shard: int = 1, **options: object) -> int:
         split = SimpleNamespace(partitions=partitions)
-        work = SimpleNamespace(partitions=SimpleNamespace(taking_part=partitions, split=split))
+        dealt = SimpleNamespace(taking_part=partitions, split=split)
+        work = SimpleNamespace(partitions=dealt, drawn_from_present=False)
         return (
             WorkerPool(client, Setting()).spread(Job(work, Attempt("", "", 1, 1), shard=shard), **options).blocks
         )
