@@ -88,10 +88,9 @@ class Partitions:
         """The partitions that take part in a round, ascending; None: all may."""
         return None if self.cohort is None or self.cohort.present else _known_cohort(self, round)
 
-    def cohort_from(self, round: int, present: Sequence[int]) -> tuple[int, ...] | None:
-        """The partitions that a round asks, of those that are `present`; None: all that take part."""
-        if self.cohort is None or not self.cohort.present:
-            return None
+    def cohort_from(self, round: int, present: Sequence[int]) -> tuple[int, ...]:
+        """The partitions that a round asks, of those that are `present`."""
+        assert self.cohort is not None
         return self.cohort.draw(self.seed, round, _known_sizes(self, self.split.number(round)), present)
 
     def next_of(self, pushes: int, busy: Collection[int]) -> int:

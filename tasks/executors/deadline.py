@@ -93,10 +93,10 @@ class DeadlineRounds:
 
         It waits until a quorum is there.
         """
-        there: list[int] = []
-        while len(there) < job.work.quorum and job.work.drawn_from_present:
+        if not job.work.drawn_from_present:
+            return None
+        while len(there := self.pool.there()) < job.work.quorum:
             usable_workers(self.pool.client)
-            there = self.pool.there()
         return job.work.cohort_from(round, there)
 
     def _answered(self, job: Job, round: int, answers: Mapping[int, Future[Any]]) -> list[int]:

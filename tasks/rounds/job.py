@@ -199,7 +199,7 @@ class Work(WithCode):
         """Whether a round asks a cohort of the partitions that are there when it begins."""
         return self.partitions.cohort is not None and self.partitions.cohort.present
 
-    def cohort_from(self, round: int, present: Sequence[int]) -> tuple[int, ...] | None:
+    def cohort_from(self, round: int, present: Sequence[int]) -> tuple[int, ...]:
         """The partitions that a round asks; see `Partitions.cohort_from`."""
         return self.partitions.cohort_from(self.before + round, present)
 
