@@ -30,7 +30,7 @@ MOST = 1000
 
 
 class DeadlineRounds:
-    """Runs rounds on the workers of a pool, one by one; every partition is a block of its own."""
+    """Runs rounds on the workers of a pool, one by one; the partitions of a file of updates are a block."""
 
     def __init__(self, pool: WorkerPool, fan_in: int = FAN_IN) -> None:
         self.pool = pool
@@ -128,11 +128,11 @@ class DeadlineRounds:
     def _notify(self, job: Job, round: int, asked: Collection[int], left: Collection[int], seconds: float) -> None:
         """Notify of partitions that are absent, or answer again; `asked` are blocks, of which some are `left`."""
         called, members = job.work.partitions.called, job.plan_of(round).members
-        absent = {members(block)[0] for block in left}
-        for partition in absent - self._absent:
+        absent = {partition for block in left for partition in members(block)}
+        for partition in sorted(absent - self._absent):
             notify(f"{called(partition)} has not answered in {seconds:.3g} s: round {round} goes on without it")
-        answering = {members(block)[0] for block in asked} - absent
-        for partition in self._absent & answering:
+        answering = {partition for block in asked for partition in members(block)} - absent
+        for partition in sorted(self._absent & answering):
             notify(f"{called(partition)} answers again in round {round}")
         self._absent = (self._absent | absent) - answering
 
