@@ -106,11 +106,10 @@ class GraphExecutor:
         # It is sent once, as it may hold a network; Dask warns of that, and would send it with each number.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
             at = self.pool.needs("gather", 0) if self.pool.stores else {}
-            shared = self.client.submit(itself, function, pure=False, resources=at or None)
-        needs = [self.pool.needs(kind, number) for number in numbers]
+            shared = self.client.submit(itself, function, pure=False, resources=at)
         futures = [
-            self.client.submit(run_step, shared, number, pure=False, resources=need or None)
-            for number, need in zip(numbers, needs, strict=True)
+            self.client.submit(run_step, shared, number, pure=False, resources=self.pool.needs(kind, number))
+            for number in numbers
         ]
         return list(map(self._result, futures))
 
