@@ -30,13 +30,12 @@ from roundweave.tasks.rounds.guard import NOTHING, checked_update
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import (
-    exchanged,
+    exchanging,
     map_block,
     persist_and_fold,
     read_carry,
     recomputed,
     record_of,
-    remembering,
 )
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome
 
@@ -97,7 +96,7 @@ class NetworkShare:
     def map_and_persist(self, before: Outcome, data: BlockExamples, block: int) -> BlockResult:
         """Map a block with the ranks that share the network, store its updates, and fold this rank's share."""
         job, round = self.job, before.state.round + 1
-        carry = partial(exchanged, job.work, before, read=remembering(job.work, self._read_carry))
+        carry = exchanging(job.work, before, self._read_carry)
         mapped = map_block(job, before.state, data, carry, partial(self._settled, before))
         return persist_and_fold(job, round, block, mapped, self._persist)
 

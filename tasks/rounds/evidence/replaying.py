@@ -39,12 +39,11 @@ from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import (
     Carry,
     check_machine,
-    exchanged,
+    exchanging,
     map_block,
     persist_and_fold,
     read_outcome,
     record_of,
-    remembering,
 )
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
 
@@ -127,8 +126,7 @@ def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
     before, stored = _recorded(job, round)
     if stored.server is None:
         members = [p for p in job.plan_of(round).members(block) if p in stored.updates.keys() - _raised(stored)]
-        carry = partial(exchanged, job.work, before, read=remembering(job.work, partial(_carry, job)))
-        yield Inputs(before.state, members, carry)
+        yield Inputs(before.state, members, exchanging(job.work, before, partial(_carry, job)))
         return
     for partition in _of_block(job, stored, block):
         arrival = stored.updates[partition].arrival

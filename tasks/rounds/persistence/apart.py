@@ -18,13 +18,11 @@ from roundweave.tasks.rounds.job import STORE, Job
 from roundweave.tasks.rounds.persistence.committing import own_params
 from roundweave.tasks.rounds.persistence.mapping import (
     check_machine,
-    exchanged,
-    map_block,
-    mapped_twice,
+    exchanging,
+    map_twice,
     persist_and_fold,
     persisting,
     read_carry,
-    remembering,
 )
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, score_block
@@ -47,9 +45,9 @@ def read_frozen(job: Job) -> Vectors:
 
 def read_carries(job: Job, before: Outcome, block: int) -> Mapping[int, Slots]:
     """What the partitions of a block carry into the next round, vectors (element,) by slot."""
-    read = remembering(job.work, partial(read_carry, job))
+    carry = exchanging(job.work, before, partial(read_carry, job))
     members = job.plan_of(before.state.round + 1).members(block)
-    return {partition: exchanged(job.work, before, partition, read) for partition in members}
+    return {partition: carry(partition) for partition in members}
 
 
 def map_apart(
@@ -65,7 +63,7 @@ def map_apart(
     def carry(partition: int) -> Slots:
         return carries.get(partition, {})
 
-    mapped = map_block(job, state, data, carry, mapped_twice(job, state, data, carry))
+    mapped = map_twice(job, state, data, carry)
     return [with_bytes(each, received + tensor_bytes(carry(each.partition))) for each in mapped]
 
 

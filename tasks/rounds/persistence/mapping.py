@@ -212,17 +212,16 @@ def map_and_persist(
 
     `again` maps a partition once more if its map raised.
     """
-
-    carry = partial(exchanged, job.work, before, read=remembering(job.work, partial(read_carry, job)))
-    mapped = map_block(job, before.state, data, carry, mapped_twice(job, before.state, data, carry, again))
+    carry = exchanging(job.work, before, partial(read_carry, job))
+    mapped = map_twice(job, before.state, data, carry, again)
     with persisting(job, data) as persist:
         return persist_and_fold(job, before.state.round + 1, block, mapped, persist)
 
 
-def mapped_twice(
+def map_twice(
     job: Job, state: State, data: BlockExamples, carry: Carry, again: Again = operator.call
-) -> Settle:
-    """Gives the result of a map, which `again` runs once more if it raised."""
+) -> Iterator[Mapped]:
+    """Map a block's partitions as `map_block` does; `again` maps one once more whose map raised."""
 
     def settled(mapped: Mapped) -> Mapped:
         if not mapped.raised:
@@ -230,7 +229,7 @@ def mapped_twice(
         partition = mapped.partition
         return again(partial(map_again, job, state, partition, data[partition], carry(partition)))
 
-    return settled
+    return map_block(job, state, data, carry, settled)
 
 
 @contextmanager
@@ -254,15 +253,6 @@ def persisting(job: Job, partitions: Iterable[int]) -> Iterator[Persist]:
             return lambda: written[number].result()[partition]
 
         yield persist
-
-
-NEIGHBOURS = 4
-"""How many networks of neighbours a process holds while it averages those of a block's partitions."""
-
-
-def remembering(work: Work, read: Read) -> Read:
-    """The same way to read what a partition carried, which remembers the last ones if neighbours need them too."""
-    return functools.lru_cache(NEIGHBOURS)(read) if work.topology else read
 
 
 def map_block(
@@ -362,13 +352,22 @@ Read = Callable[[int | None, int], Mapping[str, Vectors]]
 """Gives what a partition carried away from a round, vectors (element,) by slot; empty if the round is None."""
 
 
-def exchanged(work: Work, before: Outcome, partition: int, read: Read) -> Mapping[str, Vectors]:
-    """What a partition carries into the next round, vectors (element,) by slot.
+NEIGHBOURS = 4
+"""How many networks of neighbours a process holds while it averages those of a block's partitions."""
+
+
+def exchanging(work: Work, before: Outcome, read: Read) -> Carry:
+    """Gives what each partition carries into the next round.
 
     Without a topology it is what the partition carried away from a round before. With one its network is the
     weighted sum of its neighbours' and its own, added in the order of partitions. A partition that has carried
     nothing yet counts with the parameters of the state.
     """
+    # Neighbours in a ring or grid are read again for the partitions around them.
+    return partial(_exchanged, work, before, functools.lru_cache(NEIGHBOURS)(read) if work.topology else read)
+
+
+def _exchanged(work: Work, before: Outcome, read: Read, partition: int) -> Mapping[str, Vectors]:
     sources = before.carry_from
     carry = read(sources.get(partition), partition)
     if work.topology is None or not sources:
