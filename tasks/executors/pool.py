@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -106,8 +105,8 @@ class WorkerPool:
         """The job for the workers that are there now: a block for each `ranks` of them, but none is empty.
 
         If workers came or went since the last call, their data is forgotten and will be loaded again. With
-        `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other. With sites
-        or a deadline each partition is one.
+        `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other. With a
+        deadline each shard is one, too, and with sites, where each partition is a shard.
         """
         workers = usable_workers(self.client)
         if workers != self.workers:
@@ -163,11 +162,6 @@ class WorkerPool:
         if self._storing is not None:
             self._storing.end()
             self._storing = None
-
-    @property
-    def again(self) -> Callable[[Callable[[], Any]], Any]:
-        """What runs a map once more that raised: another worker, unless the examples stay where they are."""
-        return operator.call if self.apart else elsewhere
 
     def there(self) -> list[int]:
         """The partitions whose site has a worker now."""

@@ -20,7 +20,6 @@ from distributed import Client, Nanny, Status
 
 from roundweave.storage.errors import ClusterError, RoundweaveError
 from roundweave.storage.hierarchy.zarr_format import NAME
-from roundweave.storage.places.base import Place
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.values.hashing import bytes_digest
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
@@ -65,7 +64,7 @@ class Mark:
     def unreached(self) -> str:
         """Why the process that calls this does not reach the store; empty if it does."""
         try:
-            place: Place = place_of(self.address)
+            place = place_of(self.address)
             content = place.read(self.key)
             if content is None or bytes_digest(content) != self.digest:
                 return f"{self.address} is another folder there, or none"

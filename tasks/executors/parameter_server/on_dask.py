@@ -7,6 +7,7 @@ server never waits for the store.
 
 from __future__ import annotations
 
+import operator
 import statistics
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
 from roundweave.tasks.executors.parameter_server.server import ParameterServer, Served
-from roundweave.tasks.executors.pool import WorkerPool, run_step, step_aside
+from roundweave.tasks.executors.pool import WorkerPool, elsewhere, run_step, step_aside
 from roundweave.tasks.rounds.asynchronous.orders import Ledger, next_push
 from roundweave.tasks.rounds.asynchronous.steps import drawing
 from roundweave.tasks.rounds.job import Job
@@ -58,7 +59,8 @@ class DaskServer:
         self.committed = round
         self._homes = pool.homes(self.job.blocks)
         self._home = self._homes[0]  # the worker that the server's own tasks prefer
-        self._server = ParameterServer(self.job, round, self._submit, pool.again)
+        again = operator.call if pool.apart else elsewhere  # where examples stay, a map that raised is tried there
+        self._server = ParameterServer(self.job, round, self._submit, again)
         self._ledger = Ledger(self._server.when, round, self._server.in_flight, drawing(job.work))
         self._blocks: dict[int, int] = {}  # of each partition that computes
         self._done: SimpleQueue[tuple[Future[Any], Sequence[int]]] = SimpleQueue()
