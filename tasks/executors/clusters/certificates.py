@@ -29,6 +29,8 @@ AUTHORITY_KEY = "authority-key.pem"
 DAYS = 825
 """How long certificates are valid."""
 
+PrivateKey = ec.EllipticCurvePrivateKey
+
 PARTNER = re.compile(r"[A-Za-z0-9][\w.\-]{0,62}", re.ASCII)
 """Matches the name of a partner, which is that of a folder and stands in the certificate."""
 
@@ -81,32 +83,26 @@ def security_for(address: str, folder: Path | None, role: str) -> Security:
     return security
 
 
-def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+def _authority(folder: Path) -> tuple[PrivateKey, x509.Certificate]:
     """The key and the certificate of the folder's authority, made where there is none."""
     files = folder / AUTHORITY_KEY, folder / AUTHORITY
     if not any(file.exists() for file in files):
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Roundweave")])
         _write_key(files[0], key)
-        files[1].write_bytes(_pem(_certificate("Roundweave", key, subject, key, authority=True)))
+        files[1].write_bytes(_pem(_certificate("Roundweave", key, subject, key)))
     try:
         loaded = serialization.load_pem_private_key(files[0].read_bytes(), password=None)
         authority = _loaded(files[1])
     except (OSError, ValueError, TypeError) as error:  # a `TypeError` of a key with a password
         raise UsageError(f"{folder} has no readable authority ({error}); give a new folder") from error
-    if not isinstance(loaded, ec.EllipticCurvePrivateKey) or loaded.public_key() != authority.public_key():
+    if not isinstance(loaded, PrivateKey) or loaded.public_key() != authority.public_key():
         raise UsageError(f"{files[0]} is not the key of {files[1]}; give a new folder")
     return loaded, authority
 
 
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: x509.Name,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    authority: bool = False,
-) -> x509.Certificate:
-    """A certificate for the owner of a key, signed with the issuer's."""
+def _certificate(name: str, key: PrivateKey, issuer: x509.Name, issuer_key: PrivateKey) -> x509.Certificate:
+    """A certificate for the owner of a key, signed with the issuer's; an authority is its own issuer."""
     now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()
@@ -116,7 +112,7 @@ def _certificate(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))  # clocks of partners differ
         .not_valid_after(now + timedelta(days=DAYS))
-        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(x509.BasicConstraints(ca=key is issuer_key, path_length=None), critical=True)
     )
     return builder.sign(issuer_key, hashes.SHA256())
 
@@ -129,7 +125,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _write_key(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
+def _write_key(file: Path, key: PrivateKey) -> None:
     """Write a key to a new file that its owner alone can read."""
     form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     file.touch(mode=0o600, exist_ok=False)
