@@ -69,8 +69,8 @@ def join_cluster(
     """
     if not ADDRESS.fullmatch(scheduler):
         raise UsageError(f"{scheduler!r} is no address of a scheduler; give one such as tcp://head:8786")
-    if site is not None and not re.fullmatch(r"[\w\-]+", site):
-        raise UsageError(f"{site!r} is no name of a site; give letters, digits, '_' and '-'")
+    if site is not None and not re.fullmatch(r"\w[\w-]*", site):
+        raise UsageError(f"{site!r} is no name of a site; give letters, digits, '_' and '-', not first")
     memory, security = memory_of(memory_limit), security_for(scheduler, certificates, "worker")
     how: dict[str, Any] = {"memory_limit": memory, "resources": {f"{SITE}{site}": 1} if site else None}
     worker = partial(Nanny, scheduler, nthreads=1, host=host, security=security, **how)

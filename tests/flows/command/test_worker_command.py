@@ -27,6 +27,7 @@ HEAD = "tcp://127.0.0.1:1"
         ),
         ([HEAD, "--site", "a b"], "'a b' is no name of a site; give letters, digits, '_' and '-'"),
         ([HEAD, "--site", ""], "'' is no name of a site"),
+        ([HEAD, "--site=-x"], "'-x' is no name of a site"),  # nor of one that --sites takes
         (["127.0.0.1:8786"], "'127.0.0.1:8786' is no address of a scheduler; give one such as tcp://head:8786"),
         (["tcp://head"], "'tcp://head' is no address of a scheduler"),
         (["tls://head:1"], "tls://head:1 talks by TLS; give --certificates FOLDER"),
