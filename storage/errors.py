@@ -103,7 +103,7 @@ class ClusterError(RoundweaveError, ConnectionError):
     """The Dask cluster cannot be reached, has no usable workers, or lost a task."""
 
 
-class LetGo(RoundweaveError):
+class MapAbandoned(RoundweaveError):
     """A map ended, as its round went on without it."""
 
 

@@ -122,7 +122,7 @@ class DeadlineRounds:
                 wait([answers[block] for block in left], timeout=pause, return_when="FIRST_COMPLETED")
             self.pool.look(job)
         self._took = [*self._took, *took.values()][-MOST:]
-        self._notify(job, round, answers.keys(), left, waited)
+        self._notify(job, round, answers.keys(), left, min(waited, seconds))
         return sorted(took)
 
     def _notify(self, job: Job, round: int, asked: Collection[int], left: Collection[int], seconds: float) -> None:

@@ -349,7 +349,7 @@ def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def run_until_let_go(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a step that maps. It ends with `LetGo` at the next batch once the scheduler has let its task go."""
+    """Call a step that maps. It raises `MapAbandoned` at a batch once the scheduler has let its task go."""
     tasks, key = get_worker().state.tasks, get_worker().get_current_task()
     token = IS_LET_GO.set(lambda: key not in tasks or tasks[key].state == "cancelled")
     try:

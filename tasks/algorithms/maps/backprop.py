@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from roundweave.storage.errors import LetGo
+from roundweave.storage.errors import MapAbandoned
 from roundweave.storage.values.tensors import Specs, Vectors, views
 from roundweave.tasks.data.examples import Examples, Tensors
 from roundweave.tasks.data.loading import AnyExamples
@@ -98,5 +98,5 @@ def batches(examples: AnyExamples, size: int | None, steps: int, seed: int) -> I
     """
     for batch in examples.batches(size, steps, seed):
         if IS_LET_GO.get()():
-            raise LetGo("nobody waits for this map any more")
+            raise MapAbandoned("nobody waits for this map any more")
         yield batch

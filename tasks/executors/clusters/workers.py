@@ -14,7 +14,7 @@ from distributed import Client, Future, KilledWorker, Status, get_worker, wait
 from distributed.client import FuturesCancelledError
 from distributed.scheduler import NoValidWorkerError, heartbeat_interval
 
-from roundweave.storage.errors import ClusterError, LetGo, StoreError
+from roundweave.storage.errors import ClusterError, MapAbandoned, StoreError
 from roundweave.tasks.rounds.timing import Timing, notify, timing
 
 LOOK_SECONDS = 1.0
@@ -155,7 +155,7 @@ def finished(
     reason = future.exception() if future.status == "error" else None
     if isinstance(reason, KilledWorker):
         raise _deadly(reason) from reason
-    if reason is None or isinstance(reason, NoValidWorkerError | StoreError | LetGo):
+    if reason is None or isinstance(reason, NoValidWorkerError | StoreError | MapAbandoned):
         raise LostWork(str(reason) if reason else "the scheduler forgot it") from reason
     raise reason
 
