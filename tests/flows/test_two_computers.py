@@ -182,6 +182,7 @@ def model():
 
 KINDS: dict[str, dict[str, object]] = {
     "carries": {"algorithm": "scaffold", "model": "frozen.py:model"},
+    "matched": {"algorithm": "matched"},
     "outer-memory": {"algorithm": "diloco", "model": "frozen.py:model"},
     "own-networks": {"algorithm": "d_psgd", "topology": "ring", "score_partitions": 0.2},
 }
@@ -201,9 +202,17 @@ def test_what_else_passes_between_store_and_sites_is_what_one_process_has(partne
     run = partners.train(kind, *flags(fields))
     assert run.digest == train(partitions=2, **fields, name="reference").digest
     parameters = run.round(1).state.params["float32"].numel()
-    slots = {"carries": 3, "outer-memory": 1, "own-networks": 2}[kind]  # parameters, memory and carry
+    slots = {"carries": 3, "own-networks": 2}.get(kind, 1)  # parameters, memory and carry
     assert run.history()["received_bytes"].loc[2:].tolist() == [slots * 4 * parameters] * 2
     partners.replay(kind, 3)
+
+
+def test_units_are_not_matched_by_what_examples_of_a_site_give(partners) -> None:
+    words = ["--data", partners.images.function, "--sites", "berlin,paris", "--algorithm", "matched"]
+    words += [*partners.placed("by-activations"), "--match", "activations"]
+    code, said = partners.commands.run("train", *words, environment={"ROUNDWEAVE_ROOT": str(partners.runs)})
+    assert code == 2
+    assert "error: match activations needs examples of partition 0 where networks are reduced" in said
 
 
 TELLING = """
@@ -237,6 +246,7 @@ def test_where_a_score_may_end_the_run_it_comes_before_the_next_map(partners) ->
         assert [len(each) for each in re.findall("m+", passes)[-3:]] == [3, 3, 3], passes
 
 
+@pytest.mark.slow
 def test_a_network_that_one_process_would_not_make_for_all_is_scored_at_the_sites(partners, train) -> None:
     hidden = MOST_BYTES // 4 // partners.images.pixels
     fields: dict[str, object] = {"data": partners.images.function, "rounds": 1, "local_steps": 1}

@@ -103,8 +103,13 @@ class Matched(Gather):
     def bound(self, objective: Objective, partitions: Partitions) -> Matched:
         """This reduce with the unit groups of a run's networks.
 
-        Raises `UnitsUnsound` if permuting them is unsound.
+        Raises `UnitsUnsound` if permuting them is unsound, and `UsageError` where no examples are at hand.
         """
+        if self.match != "weights" and partitions.sites:
+            raise UsageError(
+                f"match {self.match} needs examples of partition 0 where networks are reduced, and those of sites "
+                "stay there; give match weights"
+            )
         from roundweave.tasks.matching.check import check_function
         from roundweave.tasks.matching.search.activations import BATCH
         from roundweave.tasks.matching.units import find_units
