@@ -86,6 +86,16 @@ class Renumbered(Reader):
         read = self.part.read(rows)
         return Examples(read.inputs, self.numbers[read.targets])
 
+    def items(self, rows: np.ndarray) -> list[Any]:
+        """The examples at some rows, int64 (row,), as the part gives them; raises `DataError` unless as pairs."""
+        items = self.part.items(rows)
+        if not all(isinstance(each, tuple | list) and len(each) == 2 for each in items):
+            raise DataError(
+                "partitions name different labels, and examples that are no pairs of input and label do not say "
+                "which is theirs; give all partitions the same names"
+            )
+        return [(inputs, self.numbers[label]) for inputs, label in items]
+
     @property
     def targets(self) -> Tensors | None:
         """All labels (example,), if they are known."""

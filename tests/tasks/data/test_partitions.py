@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from roundweave.tasks.data.description import Description, combine, gather_here
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.images import Digits
+from roundweave.tasks.data.sources.own import Items
 from roundweave.tasks.data.sources.table import at_sites, find_source
 from roundweave.tasks.data.splits.deals import Pool
 from roundweave.tasks.data.splits.split import Split, hold_out
@@ -303,6 +305,31 @@ def test_labels_that_are_numbers_in_one_file_and_names_in_another_are_refused(tm
     _, descriptions = partitions.described_by(gather_here)
     with pytest.raises(DataError, match="partition 1 has labels that are numbers, partition 0 has names"):
         combine(descriptions)
+
+
+class Pictures(torch.utils.data.Dataset[Any]):
+    """Two examples, as torchvision's folders of pictures give them: no tensors, until they are transformed."""
+
+    def __init__(self, *examples: Any) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.examples[row]
+
+
+def test_examples_one_by_one_have_the_number_that_all_partitions_give_their_label() -> None:
+    """They are as the data set gives them. One that is no pair does not say which is its label."""
+    rows = np.array([1, 0])
+    animals, agreed = ("dog", "mouse"), ("cat", "dog", "mouse")
+    pairs = Items(Pictures(("a picture", 0), ("another", 1)), "mine")
+    renumbered = Dataset(pairs, class_names=animals).renumbered(agreed)
+    assert renumbered.train.items(rows) == [("another", 2), ("a picture", 1)]
+    named = Items(Pictures({"x": 1, "label": 0}, {"x": 2, "label": 1}), "mine")
+    with pytest.raises(DataError, match="no pairs of input and label"):
+        Dataset(named, class_names=animals).renumbered(agreed).train.items(rows)
 
 
 def test_a_file_that_cannot_be_read_is_called_by_its_site(tmp_path: Path) -> None:
