@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 import signal
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -98,8 +99,8 @@ async def _joining(scheduler: str, security: Security, worker: Callable[[], Nann
         except RoundweaveError:
             raise
         except (OSError, RuntimeError, ValueError) as error:
-            if (why := reason(root_of(error))) not in said:
-                other = ": are its certificates of another authority?" if "SSL" in why else ""
+            if (why := reason(cause := root_of(error))) not in said:
+                other = ": are its certificates of another authority?" if isinstance(cause, ssl.SSLError) else ""
                 _say(f"{scheduler} cannot be joined ({why}){other}; trying again until it can")
             pause, said = min(2 * pause, LONGEST_PAUSE), said | {why}
         await asyncio.sleep(pause)

@@ -81,10 +81,11 @@ def persist_apart(job: Job, round: int, mapped: Sequence[Mapped], block: int) ->
         return persist_and_fold(job, round, block, received, persist)
 
 
-def read_own(job: Job, after: Outcome, block: int) -> Mapping[int, Vectors] | None:
-    """The parameters of each partition's own network after a round, (element,) by dtype; None if it has none."""
+def read_own(job: Job, after: Outcome, block: int) -> Mapping[int, Vectors]:
+    """The parameters of each partition's own network after a round, (element,) by dtype."""
     own = own_params(job.work, job.attempt.open, after)
-    return own and {partition: own(partition) for partition in job.plan_of(after.state.round).members(block)}
+    assert own is not None
+    return {partition: own(partition) for partition in job.plan_of(after.state.round).members(block)}
 
 
 def score_apart(
