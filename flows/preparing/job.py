@@ -74,7 +74,7 @@ class Prepared:
         """
         self.store.numbers.catch_up()
         self.syncing.written = newest
-        prune(self.store, self.job.attempt.keep, self.syncing.safe, stays=self.job.attempt.scored)
+        prune(self.store, self.job.attempt.keep, self.syncing.safe)
 
     def compare(self, first: int, newest: Commit) -> None:
         """Raise `RoundFailed` if ranks that share a network take another step than the whole network does.

@@ -44,7 +44,8 @@ The text after it is the exception's and may differ in a replay, so it is not co
 class UpdateRecord:
     """What a commit records of one partition's update.
 
-    `digest` covers its vectors, and `match` its match where units were matched. `refused` is the reason for a
+    `digest` covers its vectors, empty where they were not stored, as the state's digest vouches for them. `match`
+    covers its match where units were matched. `refused` is the reason for a
     refusal, None where the update was accepted. `seconds` is the time that the map took on `worker`. `arrival` is
     None where rounds wait for all partitions.
     """
@@ -158,8 +159,9 @@ class Commit:
     where each partition brought examples of its own. `server` is None where the round waited for its partitions.
     `score` is None where the round was not scored, `best` is the lowest loss so far, among scores that left out as
     few examples, and `since_best` counts the scores since then. `stop` is the reason to end the run after this
-    round. Where the state was not `stored`, it can be recomputed from the last stored one and the updates since.
-    Where not `updates_stored`, only updates that set a carry were stored. `seconds` is the duration of the round
+    round. Where the state was not `stored`, it can be recomputed from the last stored one. Where not
+    `updates_stored`, only updates that set a carry were stored, and those of the partitions that came `late`: to a
+    parameter server, from a version before the last stored state. `seconds` is the duration of the round
     and `time` its end in seconds since the epoch. `executor` names what ran the round, empty for round 0 and for
     rounds that a run was given. `process_group` is None unless ranks ran the round.
     """
@@ -188,6 +190,7 @@ class Commit:
     worker: str = ""
     process_group: ProcessGroupRecord | None = None
     absent: tuple[Partition, ...] = ()
+    late: tuple[Partition, ...] = ()
 
     @property
     def accepted(self) -> list[int]:
@@ -196,7 +199,7 @@ class Commit:
 
     def has_update(self, partition: int) -> bool:
         """Whether the update of a partition in this round was stored, with its carry and its match."""
-        return self.updates_stored or self.carry_from.get(partition) == self.round
+        return self.updates_stored or partition in self.late or self.carry_from.get(partition) == self.round
 
     @property
     def begins(self) -> frozenset[int]:

@@ -107,6 +107,11 @@ class CommitLog:
         except StoreError:
             return None
 
+    def updates_stored(self, round: int) -> bool:
+        """Whether all updates of a round were stored; False where its record is lost or damaged."""
+        link = self.whole(round)
+        return link is not None and link.updates_stored
+
     def after(self, round: int) -> Iterator[Commit]:
         """The records of the rounds after this one, up to the first that has none; raises `StoreDamaged`."""
         while (content := self._content(round := round + 1)) is not None:

@@ -85,8 +85,7 @@ def base_of(log: CommitLog, pruned: Pruned, round: int) -> int:
 
 def has_updates(log: CommitLog, pruned: Pruned, round: int) -> bool:
     """Whether the updates of a round were stored and not pruned; False where its record is lost or damaged."""
-    link = log.whole(round) if pruned.has_update(round) else None
-    return link is not None and link.updates_stored
+    return pruned.has_update(round) and log.updates_stored(round)
 
 
 def with_unwritten(log: CommitLog, pruned: Pruned, links: Mapping[int, Link]) -> Pruned:
@@ -131,8 +130,9 @@ def check_pruned(log: CommitLog) -> None:
     if chain != record.chain:
         raise StoreDamaged(f"{log.place}/{KEY}: it belongs to another history")
     carried = all(pruned.has_update(round, partition) for partition, round in commit.carry_from.items())
-    # The newest state is stored, or else all updates from which it can be recomputed.
-    again = all(map(pruned.has_update, range(base_of(log, pruned, newest) + 1, newest + 1)))
+    # Updates since the last stored state are there, or were never stored.
+    since = range(base_of(log, pruned, newest) + 1, newest + 1)
+    again = all(pruned.has_update(round) or not log.updates_stored(round) for round in since)
     if not (carried and again and pruned.has_state(0) and pruned.has_state(newest)):
         raise StoreDamaged(f"{log.place}/{KEY}: it names as pruned what no pruning deletes")
 

@@ -74,7 +74,8 @@ def newest_sound(store: RoundStore, cut: Iterable[int] = ()) -> int:
 def _check(store: RoundStore, round: int) -> None:
     """Raise where a run cannot go on from a round, because something that is needed is damaged or missing.
 
-    Needed are its state and those of work in flight, or the updates to recompute them, and every carry.
+    Needed are its state and those of work in flight, or what they are recomputed from: the last stored states, and
+    the updates since that were stored; and every carry.
     """
     commit, known = store.log.read(round), unless_damaged(read_pruned, store.log) or Pruned()
     bases = {row: base_of(store.log, known, row) for row in commit.begins}
@@ -82,7 +83,7 @@ def _check(store: RoundStore, round: int) -> None:
         _check_state(store, base)
     for later in {later for row, base in bases.items() for later in range(base + 1, row + 1)}:
         between = store.log.read(later)
-        for partition in between.accepted:
+        for partition in filter(between.has_update, between.accepted):
             store.tensors.read_update(between, partition)
     for partition, source in commit.carry_from.items():
         store.tensors.read_update(source, partition)

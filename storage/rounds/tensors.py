@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from typing import Any
@@ -48,13 +50,30 @@ LARGE_STATE = 16 << 20
 """From so many bytes on, writing a state to a local disk takes a noticeable time, some 10 to 50 ms."""
 
 
+@dataclass(frozen=True)
+class Recomputed:
+    """What a round gave, computed again: the state after it, and updates and matches by partition."""
+
+    state: State
+    updates: Mapping[int, Update]
+    matches: Mapping[int, Match]
+
+
+Recompute = Callable[[int], Recomputed]
+"""Computes a committed round again, and checks it against its record."""
+
+
 class StoredTensors:
     """The stored tensors of a run, in arrays of `rows` rows. The commit records in `log` have their digests.
 
-    Methods take a committed round by its number or as its record, which is then not read again.
+    Methods take a committed round by its number or as its record, which is then not read again. What of a round is
+    not stored is computed again by `recompute`, if that is given. `state_written` is when a state was written
+    last, by the monotonic clock.
     """
 
-    def __init__(self, log: CommitLog, rows: int) -> None:
+    def __init__(self, log: CommitLog, rows: int, recompute: Recompute | None = None) -> None:
+        self.recompute = recompute
+        self.state_written = time.monotonic()
         self.log = log
         self.place = log.place
         self.schema = log.schema
@@ -75,6 +94,7 @@ class StoredTensors:
                 write_chunk(self.place, self.arrays[path], (), to_numpy(tensor))
 
         together(self.place, write, state.named(self.schema.layout).items())
+        self.state_written = time.monotonic()
 
     def stream(
         self,
@@ -99,8 +119,11 @@ class StoredTensors:
         Raises `RoundMissing` for an unknown round, `RoundPruned` where its state is not stored, and `StoreDamaged`
         where the bits are not those that were committed.
         """
+        commit = self.commit(at)
+        if recomputed := self._recomputed(commit):
+            return recomputed.state
         return self.read_state_by(
-            at, self.schema.layout, lambda commit, path, into: into.copy_(self.read_tensor(commit, path))
+            commit, self.schema.layout, lambda commit, path, into: into.copy_(self.read_tensor(commit, path))
         )
 
     def read_state_by(
@@ -129,6 +152,8 @@ class StoredTensors:
 
     def read_tensor(self, commit: Commit, path: str) -> torch.Tensor:
         """One tensor of a committed state, of its own shape; raises `RoundPruned` and `StoreDamaged`."""
+        if not path.startswith("frozen/") and (recomputed := self._recomputed(commit)):
+            return recomputed.state.named(self.schema.layout)[path]
         spec, index = self.arrays[path], self._index(commit, path)
         array = self.read_chunk(spec, index, f"round {commit.round} has no {path}")
         tensor = from_numpy(array[0] if index else array, spec.dtype)
@@ -180,6 +205,8 @@ class StoredTensors:
             raise RoundMissing(f"partition {partition} took no part in round {commit.round} of {self.place}")
         if record.digest == NOTHING_KEPT:
             return Update({}, weight=record.weight, metrics=record.metrics)
+        if recomputed := self._recomputed(commit, partition):
+            return recomputed.updates[partition]
         self._check_stored(commit, partition)
         update = Update(
             direction=self._vectors("updates", commit.round, partition),
@@ -200,6 +227,8 @@ class StoredTensors:
 
     def read_carry(self, round: int, partition: int) -> dict[str, Vectors]:
         """The carry of a partition after a round, (element,) by slot and dtype; only checksums are verified."""
+        if self.recompute and (recomputed := self._recomputed(self.log.read(round), partition)):
+            return dict(recomputed.updates[partition].carry)
         return {slot: self._vectors(f"carry/{slot}", round, partition) for slot in self.schema.carry}
 
     def _vectors(self, group: str, round: int, partition: int) -> Vectors:
@@ -227,6 +256,8 @@ class StoredTensors:
         record = commit.updates.get(partition, UpdateRecord("", 0))
         if record.match is None:
             raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
+        if recomputed := self._recomputed(commit, partition):
+            return recomputed.matches[partition]
         self._check_stored(commit, partition)
         kinds: dict[str, dict[str, torch.Tensor]] = {"permutations": {}, "similarities": {}}
         for path in self.schema.matching(1):
@@ -238,6 +269,17 @@ class StoredTensors:
                 f"{self.place}: the match of partition {partition} in round {commit.round} is another one"
             )
         return match
+
+    def _recomputed(self, commit: Commit, partition: int | None = None) -> Recomputed | None:
+        """What a round gave, if its state, or a partition's update, is not stored and can be computed again."""
+        if self.recompute is None:
+            return None
+        round, pruned = commit.round, self.pruned()
+        if partition is None:
+            stored = commit.stored and pruned.has_state(round)
+        else:
+            stored = commit.has_update(partition) and pruned.has_update(round, partition)
+        return None if stored else self.recompute(round)
 
     def _check_stored(self, commit: Commit, partition: int) -> None:
         """Raise `RoundPruned` for an update that was never stored."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 
 from roundweave.storage.errors import UsageError, near
@@ -20,11 +20,6 @@ def always(round: int) -> bool:
     return True
 
 
-def never(round: int) -> bool:
-    """Answer no for every round."""
-    return False
-
-
 @dataclass(frozen=True)
 class Keep(ABC):
     """A policy, which says of which rounds the state and the updates stay. Its fields are numbers of rounds.
@@ -33,6 +28,9 @@ class Keep(ABC):
     updates whose carry is in use, the initial state and frozen parameters. A state goes whose round's updates stay
     only if it can be recomputed from them.
     """
+
+    recomputes = False
+    """Whether enough stays with each stored state to map the rounds after it again."""
 
     @abstractmethod
     def state(self, round: int, newest: int) -> bool:
@@ -63,14 +61,6 @@ class Keep(ABC):
     def __str__(self) -> str:
         return ":".join([type(self).__name__.lower(), *map(str, astuple(self))])
 
-    def writes_state(self, round: int) -> bool:
-        """Whether a run in training writes the state of a round: it may be what the run goes on from."""
-        return self.state(round, round) or not self.updates(round, round)
-
-    def writes_updates(self, round: int) -> bool:
-        """Whether a run in training writes the updates of a round: if they stay, at least for a while."""
-        return self.updates(round, round)
-
     def counts(self, rounds: int) -> tuple[int, int]:
         """How many states, the initial and the newest too, and how many rounds' updates stay of so many rounds."""
         numbers = range(1, rounds + 1)
@@ -78,7 +68,12 @@ class Keep(ABC):
         return states, sum(self.updates(round, rounds) for round in numbers)
 
     def prunes(
-        self, newest: Commit, former: Pruned, base: int | None = None, stored: Asked = always, stays: Asked = never
+        self,
+        newest: Commit,
+        former: Pruned,
+        base: int | None = None,
+        stored: Asked = always,
+        single: Iterable[tuple[int, int]] = (),
     ) -> Pruned:
         """Everything that is pruned under this policy once the run goes on from round `newest`.
 
@@ -88,7 +83,7 @@ class Keep(ABC):
             base: The round of a stored state from which the states needed to go on are recomputed; `newest` by
                 default.
             stored: Whether the state of a round was stored.
-            stays: Whether the state of a round whose updates stay is to stay, too, for another reason.
+            single: Updates, as (round, partition), that stay to map rounds again from a stored state.
         """
         last = newest.round
         base, rounds = last if base is None else base, range(1, last + 1)
@@ -98,12 +93,12 @@ class Keep(ABC):
             if self.state(round, last) or round in (base, last):
                 return False
             if self.updates(round, last):
-                return round in again and not stays(round)
+                return round in again
             return round < base or round in again
 
         gone = {round for round in rounds if round <= base and not self.updates(round, last)}
         updates, states = former.updates | gone, former.states | set(filter(state_goes, rounds))
-        needed = {(round, partition) for partition, round in newest.carry_from.items()}
+        needed = {*single, *((round, partition) for partition, round in newest.carry_from.items())}
         carried = {
             (round, partition)
             for round, partition in needed | former.carried
@@ -168,6 +163,20 @@ class Last(Keep):
         return round > newest - self.n
 
     updates = state
+
+
+@dataclass(frozen=True)
+class Recompute(Keep):
+    """The state of each k-th round stays, with what is needed to map the rounds after it again."""
+
+    k: int
+    recomputes = True
+
+    def state(self, round: int, newest: int) -> bool:
+        return round % self.k == 0
+
+    def updates(self, round: int, newest: int) -> bool:
+        return False
 
 
 POLICIES: Mapping[str, type[Keep]] = {kind.__name__.lower(): kind for kind in Keep.__subclasses__()}

@@ -5,6 +5,7 @@ What is pruned is recorded first, then deleted. If the deletion is interrupted, 
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from roundweave.storage.rounds.lease import check_at_rest, fenced, hold_lease, r
 from roundweave.storage.rounds.pruned import Pruned, absent, base_of, there, write_pruned
 from roundweave.storage.rounds.recovery import cut_short, newest_sound
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.upkeep.keep import All, Asked, Keep, never
+from roundweave.storage.upkeep.keep import All, Keep
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,14 @@ class LetGo:
     bytes: int
 
 
-def prune(store: RoundStore, keep: Keep, newest: Commit, stays: Asked = never) -> None:
+def prune(store: RoundStore, keep: Keep, newest: Commit) -> None:
     """Delete the tensors that a policy does not keep; `newest` is the round from which the run goes on.
 
-    `stays` is as for `Keep.prunes`. Only the holder of the lease may call this, while no work is in progress that
-    began from an earlier round.
+    Only the holder of the lease may call this, while no work is in progress that began from an earlier round.
     """
     if keep == All():
         return
-    pruned = _prunes(store, keep, newest, absent(store.log, newest.round), stays)
+    pruned = _prunes(store, keep, newest, absent(store.log, newest.round))
     if pruned != store.tensors.pruned():  # what was never stored is recorded, too, so that it is soon known
         write_pruned(store.log, pruned, newest.round)
     for spec in store.tensors.arrays.values():
@@ -69,9 +69,27 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
     return goes
 
 
-def _prunes(store: RoundStore, keep: Keep, newest: Commit, former: Pruned, stays: Asked = never) -> Pruned:
-    base = base_of(store.log, former, min(newest.begins))
-    return keep.prunes(newest, former, base, partial(there, store.log, former), stays)
+def _prunes(store: RoundStore, keep: Keep, newest: Commit, former: Pruned) -> Pruned:
+    base, stored = base_of(store.log, former, min(newest.begins)), partial(there, store.log, former)
+    return keep.prunes(newest, former, base, stored, _single(store, keep, newest, former))
+
+
+def _single(store: RoundStore, keep: Keep, newest: Commit, former: Pruned) -> Iterator[tuple[int, int]]:
+    """The updates, as (round, partition), without which rounds could not be mapped again from a kept state."""
+    if not keep.recomputes:
+        return
+    for round in sorted({round for round, _ in former.carried}):
+        yield from ((round, partition) for partition in _read(store, round).late)
+    if newest.carry_from:
+        for round in filter(lambda round: keep.state(round, round), store.log.rounds()):
+            if round <= newest.round:
+                yield from ((source, partition) for partition, source in _read(store, round).carry_from.items())
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(store: RoundStore, round: int) -> Commit:
+    """The record of a round, which never changes."""
+    return store.log.read(round)
 
 
 def _goes(store: RoundStore, keep: Keep, newest: Commit) -> LetGo:

@@ -13,7 +13,8 @@ from roundweave.tasks.numerics.devices import trim_memory
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
-from roundweave.tasks.rounds.persistence.mapping import HELD, load_block, map_and_persist, read_outcome
+from roundweave.tasks.rounds.persistence.mapping import load_block, map_and_persist
+from roundweave.tasks.rounds.persistence.recomputing import HELD, read_outcome
 from roundweave.tasks.rounds.timing import watched
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class InlineExecutor:
         job = job.run_by(self.name)
         asynchronous = job.work.algorithm.when.asynchronous
         # If the store is slow, the next round's maps do not wait until a round is stored.
-        committer = Committer(job, ahead=job.attempt.open().tensors.slow, closing=last)
+        committer = Committer(job, ahead=job.attempt.open().tensors.slow, held=last)
         with watched(self.setting.worker_timeout):
             for commit in committer.commits((self._arrivals if asynchronous else self._rounds)(job, first, last)):
                 yield commit

@@ -19,7 +19,8 @@ from roundweave.tasks.process_group.group import Connections, Group, Rendezvous,
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine, Report
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
-from roundweave.tasks.rounds.persistence.mapping import map_and_persist, read_outcome
+from roundweave.tasks.rounds.persistence.mapping import map_and_persist
+from roundweave.tasks.rounds.persistence.recomputing import read_outcome
 from roundweave.tasks.rounds.steps import Mapped, MapRaised
 
 Event = tuple[str, int]

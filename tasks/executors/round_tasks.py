@@ -37,7 +37,8 @@ from roundweave.tasks.rounds.persistence.apart import (
     state_to_map,
 )
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
-from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block, map_and_persist, read_outcome
+from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block, map_and_persist
+from roundweave.tasks.rounds.persistence.recomputing import read_outcome
 from roundweave.tasks.rounds.steps import fold_results, reduce_apply
 
 FAN_IN = 16

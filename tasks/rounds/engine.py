@@ -119,16 +119,16 @@ def _record(now: Sequence[Report], before: Sequence[Report], sharing: int) -> Pr
 class Committer:
     """Commits rounds; if `ahead`, it does so in a thread of its own while the next round is computed.
 
-    `closing` is the last round of a window, whose state is always stored. `notify` is called with the number of
-    each round that is committed.
+    The outcome of round `held`, the last of a window, is held for the next window. `notify` is called with the
+    number of each round that is committed.
     """
 
     def __init__(
-        self, job: Job, ahead: bool = True, closing: int = 0, notify: Callable[[int], None] = lambda round: None
+        self, job: Job, ahead: bool = True, held: int = 0, notify: Callable[[int], None] = lambda round: None
     ) -> None:
         self.job = job
         self.ahead = ahead
-        self.closing = closing
+        self.held = held
         self.notify = notify
         self._pending: Future[Commit] | None = None
 
@@ -158,7 +158,7 @@ class Committer:
                 yield self._pending.result()
 
     def _commit(self, computed: Computed, previous: Commit | None) -> Commit:
-        closing = computed.outcome.state.round == self.closing
-        commit = commit_round(self.job, computed, previous, closing)
+        held = computed.outcome.state.round == self.held
+        commit = commit_round(self.job, computed, previous, closing=False, held=held)
         self.notify(commit.round)
         return commit

@@ -248,9 +248,9 @@ class Attempt:
         """Whether the network is scored after this round."""
         return round % self.evaluate_every == 0 or round == self.rounds
 
-    def stores_state(self, round: int) -> bool:
-        """Whether the state of a round is stored wherever windows end. Scored rounds are: a run may stop there."""
-        return self.keep.writes_state(round) or self.scored(round)
+    def newest(self, round: int) -> int:
+        """The round that will be the newest once this one is pruned, as far as it is known."""
+        return round if self.may_stop else self.rounds
 
     @property
     def may_stop(self) -> bool:
@@ -306,10 +306,30 @@ class Job:
         """How many ranks map one partition together."""
         return self.work.compute.ranks
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether any process that stores can map a round again to the same bits."""
+        return self.work.fingerprint is not None and not self.work.partitions.sites
+
+    def stores_state(self, round: int) -> bool:
+        """Whether the state of a round is stored wherever windows end: as `keep` says, or to go on from it."""
+        return self.attempt.keep.state(round, self.attempt.newest(round)) or not (
+            self.repeatable or self.stores_updates(round)
+        )
+
+    def stores_updates(self, round: int) -> bool:
+        """Whether all updates of a round are stored."""
+        return self.attempt.keep.updates(round, self.attempt.newest(round))
+
     def stores_update(self, round: int, refused: str | None) -> bool:
         """Whether an update is stored that is `refused` for this reason: as `keep` says, or for its carry."""
         carried = bool(self.work.algorithm.map.carry) and refused is None
-        return carried or self.attempt.keep.writes_updates(round)
+        return carried or self.stores_updates(round)
+
+    def comes_late(self, round: int, version: int) -> bool:
+        """Whether a push that began from a `version` comes after a state that stays to map rounds again from."""
+        keep = self.attempt.keep
+        return keep.recomputes and any(keep.state(each, each) for each in range(version + 1, round))
 
     def run_by(self, executor: str) -> Job:
         """The job with the name of the executor that runs it, which commits record."""

@@ -28,15 +28,15 @@ from roundweave.tasks.process_group.group import Group
 from roundweave.tasks.rounds.engine import BlockData, Engine, Report
 from roundweave.tasks.rounds.guard import NOTHING, checked_update
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.committing import Computed
+from roundweave.tasks.rounds.persistence.committing import Computed, stores_state
 from roundweave.tasks.rounds.persistence.mapping import (
     exchanging,
     map_block,
     persist_and_fold,
     read_carry,
-    recomputed,
     record_of,
 )
+from roundweave.tasks.rounds.persistence.recomputing import recomputed
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome
 
 PART_BYTES = 1 << 20
@@ -129,16 +129,16 @@ class NetworkShare:
     def _read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
         return self.shares.slots(read_carry(self.job, source, partition), self.group.rank)
 
-    def persist_state(self, after: Outcome) -> dict[str, str]:
-        """Write the state after a round if it is to be stored. Only on rank 0 are the digests complete."""
-        state, store = after.state, self.job.attempt.open()
-        stored = self.job.attempt.stores_state(state.round) and not store.log.has(state.round)
-        digests = dict(self._frozen)
+    def persisted(self, computed: Computed) -> Computed:
+        """A round whose state is written if it is to be stored. Only on rank 0 are the digests complete."""
+        state, attempt, digests = computed.outcome.state, self.job.attempt, dict(self._frozen)
+        may_stop = attempt.may_stop and attempt.scored(state.round)
+        stored = stores_state(self.job, state.round, may_stop) and not attempt.open().log.has(state.round)
         for path, tensor in state.named(self.job.work.objective.layout).items():
             if not path.startswith("frozen/"):
                 spec = self._spec(path)
                 digests[path] = self._stream(path, (state.round,), spec.shape, self._parts(spec, tensor), stored)
-        return digests
+        return replace(computed, digests=digests, stored=stored)
 
     def _settled(self, before: Outcome, mapped: Mapped) -> Mapped:
         """The map's result, refused on all ranks if one refuses it.
@@ -168,13 +168,16 @@ class NetworkShare:
 
     def _persist(self, round: int, mapped: Mapped) -> Callable[[], UpdateRecord]:
         """Write an update if it is to be stored. Only on rank 0 does the record have the digest."""
+        if not self.job.stores_update(round, mapped.refused):
+            unstored = record_of(mapped, stored=False)
+            return lambda: unstored
         digests: dict[str, dict[str, str]] = {}
         for group, vectors in update_groups(mapped.update).items():
             specs = self.shares.layout.buffers if group == "updates/buffers" else self.shares.layout.params
             digests[group] = {
                 dtype: self._persist_vector(group, dtype, specs, vectors, round, mapped) for dtype in vectors
             }
-        record = record_of(mapped, grouped_digest(digests))
+        record = record_of(mapped, digest=grouped_digest(digests))
         return lambda: record
 
     def _persist_vector(
@@ -185,7 +188,7 @@ class NetworkShare:
         named = views([spec for spec in own if spec.dtype == dtype], {dtype: vectors[dtype]})
         parts = (part for spec in specs if spec.dtype == dtype for part in self._parts(spec, named[spec.name]))
         index, shape = (round, mapped.partition), (vector_sizes(specs)[dtype],)
-        return self._stream(f"{group}/{dtype}", index, shape, parts, self.job.stores_update(round, mapped.refused))
+        return self._stream(f"{group}/{dtype}", index, shape, parts, stored=True)
 
     def _stream(
         self,
@@ -247,5 +250,4 @@ def shared_rounds(
 
     engine = Engine(share.job, data, share.map_and_persist, blocks, report)
     for computed in engine.rounds(share.read_outcome(round), job.attempt.rounds):
-        digests = share.persist_state(computed.outcome) if data.block == 0 else None
-        yield replace(computed, digests=digests)
+        yield share.persisted(computed) if data.block == 0 else computed

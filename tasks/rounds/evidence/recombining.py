@@ -14,11 +14,10 @@ from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.applies.optimizers import kept_memory
 from roundweave.tasks.data.description import CallEach, gather_here
-from roundweave.tasks.data.loading import Partition
-from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.persistence.committing import own_params
-from roundweave.tasks.rounds.persistence.mapping import recomputed, reduce_again
+from roundweave.tasks.rounds.persistence.recomputing import examples_of, recomputed, recomputing, reduce_again
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
 
@@ -92,7 +91,7 @@ def recombine_stored(subject: Recombining, number: int, gather: CallEach = gathe
 
     `gather` calls a function with numbers of partitions, where their examples lie.
     """
-    store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
+    store, work, round = _store(subject), subject.work, subject.rounds[number]
     commit = store.log.read(round)
     after = recombined_outcome(subject, number)
     original = commit.score or _score(work, store, commit, recomputed(subject.recorded, store, round), gather)
@@ -102,11 +101,17 @@ def recombine_stored(subject: Recombining, number: int, gather: CallEach = gathe
 
 def recombined_outcome(subject: Recombining, number: int) -> Outcome:
     """Reduce and apply the round at index `number` again. Updates that were refused stay refused."""
-    store, round = RoundStore(subject.store), subject.rounds[number]
-    before = recomputed(subject.recorded, store, round - 1)
+    store, round = _store(subject), subject.rounds[number]
+    before, commit = recomputed(subject.recorded, store, round - 1), store.log.read(round)
     memory = kept_memory(subject.work.algorithm.apply, before.state)
     before = replace(before, state=replace(before.state, memory=memory))
-    return reduce_again(subject.work, store, before, store.log.read(round), subject.without)
+    accepted = {*commit.accepted} - subject.without
+    updates = {p: store.tensors.read_update(commit, p) if p in accepted else NOTHING for p in commit.updates}
+    return reduce_again(subject.work, before, commit, updates, subject.without)
+
+
+def _store(subject: Recombining) -> RoundStore:
+    return recomputing(subject.recorded, RoundStore(subject.store))
 
 
 def _numbers(score: Score | None) -> dict[str, float]:
@@ -129,11 +134,5 @@ def _tallies(
     """The tallies of one of the partitions that score; `own` are the parameters of those with own networks."""
     # All splits hold out the same examples, but for those that partitions hold out themselves.
     split = work.split(state.round) if work.partitions.own_held_out else 0
-    examples = _loaded(work.partitions, split, partition, members.index(partition), len(members))
+    examples = examples_of(work.partitions, split, partition, members.index(partition), len(members))
     return score_block(work, state, {partition: examples}, None if own is None else own.__getitem__)
-
-
-@functools.lru_cache(maxsize=1024)
-def _loaded(partitions: Partitions, split: int, partition: int, place: int, scorers: int) -> Partition:
-    """The examples of a partition, which are the same for all rounds of a split."""
-    return partitions.load(split, partition, place, scorers)

@@ -42,9 +42,9 @@ from roundweave.tasks.rounds.persistence.mapping import (
     exchanging,
     map_block,
     persist_and_fold,
-    read_outcome,
     record_of,
 )
+from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputing
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ def _compared(job: Job, round: int, block_mapped: Iterable[Mapped], block: int) 
         return _pushed(job, stored, {mapped.partition: mapped for mapped in block_mapped}, block)
 
     def compared(round: int, mapped: Mapped) -> Callable[[], UpdateRecord]:
-        record = record_of(mapped)
+        record = _record_of(mapped, stored)
         _compare_update(job, mapped, record, stored)
         return lambda: record
 
@@ -172,11 +172,17 @@ def _pushed(job: Job, stored: Commit, mapped: Mapping[int, Mapped], block: int) 
         if partition not in mapped:
             pushed.append(recorded_push(job.work, partition, recorded, NOTHING))
             continue
-        record, arrival = record_of(mapped[partition]), recorded.arrival
+        record, arrival = _record_of(mapped[partition], stored), recorded.arrival
         stale = rules(job.work).refusal(arrival.staleness) if arrival else None
         _compare_update(job, mapped[partition], replace(record, refused=record.refused or stale), stored)
         pushed.append(Pushed(partition, mapped[partition].update.received(), record, code=job.work.code))
     return tuple(pushed)
+
+
+def _record_of(mapped: Mapped, commit: Commit) -> UpdateRecord:
+    """The record of an update, with a digest if the commit has one to compare it with."""
+    stored = commit.updates.get(mapped.partition)
+    return record_of(mapped, stored is None or bool(stored.digest))
 
 
 def fold_again(job: Job, round: int, blocks: Sequence[Replayed]) -> Replayed:
@@ -204,7 +210,8 @@ def replay_round(job: Job, round: int, blocks: Sequence[Replayed]) -> RoundResul
 
 def _recorded(job: Job, round: int) -> tuple[Outcome, Commit]:
     """The outcome before a round, and its commit."""
-    return read_outcome(job, round - 1), job.attempt.open().log.read(round)
+    store = recomputing(job.work, job.attempt.open())
+    return read_outcome(job, round - 1), store.log.read(round)
 
 
 def _result(round: int, step: Callable[[], T], blocks: Sequence[Replayed] = ()) -> T | RoundResult:
@@ -285,7 +292,7 @@ def _another(what: str, partition: int | None = None) -> Iterator[None]:
     """A context that reads what is known to differ; raises `Differs` if it cannot be read."""
     try:
         yield
-    except StoreError as error:
+    except (StoreError, RoundFailed) as error:
         said = f"it is another one, and what is stored cannot be read: {error}"
         raise Differs(Difference(what, partition, said=said)) from None
 

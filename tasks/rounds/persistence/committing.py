@@ -7,12 +7,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import beside
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import split_record
+from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors, views
 from roundweave.tasks.algorithms.topology import OWN, own_slots
@@ -20,7 +22,8 @@ from roundweave.tasks.data.description import CallEach
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
-from roundweave.tasks.rounds.persistence.mapping import HELD, this_worker
+from roundweave.tasks.rounds.persistence.mapping import this_worker
+from roundweave.tasks.rounds.persistence.recomputing import HELD
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
 
@@ -31,7 +34,7 @@ class Computed:
 
     `asked` are the partitions of which an update was wanted, if those were not all that may take part. `updates`,
     by partition, are those that were not stored when they were mapped. `process_group` says what its ranks sent
-    and held. `digests` are those of the state's tensors, if the state is stored already.
+    and held. `digests` are those of the state's tensors, if ranks have `stored` the state already, or not.
     """
 
     outcome: Outcome
@@ -40,6 +43,7 @@ class Computed:
     updates: Mapping[int, Update] = field(default_factory=dict)
     process_group: ProcessGroupRecord | None = None
     digests: Mapping[str, str] | None = None
+    stored: bool = True
 
 
 def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
@@ -67,27 +71,33 @@ def _score_initial(work: Work, initial: State, scorers: Sequence[int], partition
     return score_block(work, initial, {partition: Partition(held_out, held_out)})
 
 
-def commit_round(job: Job, computed: Computed, previous: Commit | None, closing: bool) -> Commit:
+def commit_round(
+    job: Job, computed: Computed, previous: Commit | None, closing: bool, held: bool = False
+) -> Commit:
     """Write a round's state and its commit, after which the round exists.
 
     Does nothing if the attempt has stopped at the `previous` commit, and returns that one. `closing` is true for
-    the last round of a window: its state is always stored, since the next window begins from it, and held.
+    the last round of a window from which another process may go on: its state is always stored. It is `held` if
+    this process goes on from it, or may.
     """
     after, store, attempt = computed.outcome, job.attempt.open(), job.attempt
     state = after.state
     previous = previous or store.log.read(state.round - 1)
     if previous.stop and previous.token == attempt.token:
         return previous
-    stored = closing or attempt.stores_state(state.round)
+    scored, own = judge_round(job.work, state.round, [tally for block in computed.tallies for tally in block])
+    judged = _judged(attempt, previous, scored)
+    stored = computed.stored if computed.digests else stores_state(job, state.round, closing or judged["stop"])
+    late = _late(job, after)
     with beside(store.place, store.schema.state_bytes) as persist:
-        kept = {p: update for p, update in computed.updates.items() if _stores_update(attempt, after, p)}
+        kept = {p: update for p, update in computed.updates.items() if p in late or _stored(job, after, p)}
         persist(store.tensors.write_updates, state.round, kept)
         if computed.digests is None:
-            persist(_persist_state, attempt, store, after, stored)
+            persist(_persist_state, job, store, after, stored)
         before = store.log.link_before(state.round)
         described = store.describe(state, attempt.token, attempt.epoch, computed.digests)
-    scored, own = judge_round(job.work, state.round, [tally for block in computed.tallies for tally in block])
     records = {p: replace(r, metrics={**r.metrics, **own.get(p, {})}) for p, r in after.records.items()}
+    records |= {p: replace(records[p], digest=update_digest(u)) for p, u in kept.items() if not records[p].digest}
     asked = () if after.server else computed.asked or job.plan_of(state.round).taking_part
     now = time.time()
     commit = replace(
@@ -97,8 +107,9 @@ def commit_round(job: Job, computed: Computed, previous: Commit | None, closing:
         carry_from=after.carry_from,
         server=after.server,
         split=_split(job.work.partitions, job.work.split(state.round)),
-        score=scored,
-        updates_stored=attempt.keep.writes_updates(state.round),
+        **judged,
+        updates_stored=job.stores_updates(state.round),
+        late=late,
         stored=stored,
         executor=attempt.executor,
         worker=this_worker(),
@@ -106,26 +117,44 @@ def commit_round(job: Job, computed: Computed, previous: Commit | None, closing:
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )
-    commit = store.commit(_with_best(attempt, commit, previous), before)
+    commit = store.commit(commit, before)
     HELD.clear()
-    if closing and not commit.stop and commit.round < attempt.rounds:
+    if (closing or held) and not commit.stop and commit.round < attempt.rounds:
         HELD[attempt.token, commit.round] = after
     return commit
 
 
-def _stores_update(attempt: Attempt, after: Outcome, partition: int) -> bool:
+STATE_SECONDS = 10.0
+"""After so many seconds without a stored state the next one is stored. To go on costs about as long at most."""
+
+
+def stores_state(job: Job, round: int, needed: object) -> bool:
+    """Whether a state is stored: if it is `needed`, or the last, if the job says so, or none was for a while."""
+    idle = time.monotonic() - job.attempt.open().tensors.state_written
+    return bool(needed) or round == job.attempt.rounds or job.stores_state(round) or idle > STATE_SECONDS
+
+
+def _late(job: Job, after: Outcome) -> tuple[int, ...]:
+    """The partitions of a server's round whose updates are stored, as they could not be mapped again."""
+    round, records = after.state.round, after.records.items()
+    if not after.server or job.stores_updates(round):
+        return ()
+    return tuple(p for p, r in records if not r.refused and r.arrival and job.comes_late(round, r.arrival.version))
+
+
+def _stored(job: Job, after: Outcome, partition: int) -> bool:
     """Whether an update of a computed round is stored, as `Job.stores_update` says of one that was just mapped."""
     round = after.state.round
-    return attempt.keep.writes_updates(round) or after.carry_from.get(partition) == round
+    return job.stores_updates(round) or after.carry_from.get(partition) == round
 
 
-def _persist_state(attempt: Attempt, store: RoundStore, after: Outcome, stored: bool) -> None:
+def _persist_state(job: Job, store: RoundStore, after: Outcome, stored: bool) -> None:
     """Write the matches of a round, and its state if it is to be `stored`. A committed round is left as it is."""
     round = after.state.round
     if not store.log.has(round):
         if stored:
             store.tensors.write_state(after.state)
-        kept = {p: match for p, match in after.matches.items() if _stores_update(attempt, after, p)}
+        kept = {p: match for p, match in after.matches.items() if _stored(job, after, p)}
         store.tensors.write_matches(round, kept)
 
 
@@ -137,16 +166,16 @@ def _split(partitions: Partitions, number: int) -> SplitRecord | None:
     return split_record(number, partitions.assignment(number))
 
 
-def _with_best(attempt: Attempt, commit: Commit, previous: Commit) -> Commit:
-    """Add to a commit the best loss so far, the number of scores since then, and why the run stops, if it does."""
+def _judged(attempt: Attempt, previous: Commit, score: Score | None) -> dict[str, Any]:
+    """What a commit says of a score: the best loss so far, how many scores ago, and why the run stops, if so."""
     best, left_out, since_best = previous.best, previous.best_left_out, previous.since_best
-    if (score := commit.score) is not None:
+    if score is not None:
         lower = best is None or (score.left_out, score.loss) < (left_out, best)
         since_best += 1
         if lower and math.isfinite(score.loss):
             best, left_out, since_best = score.loss, score.left_out, 0
-    commit = replace(commit, best=best, best_left_out=left_out, since_best=since_best)
-    return replace(commit, stop=attempt.stop_reason(commit))
+    judged: dict[str, Any] = {"score": score, "best": best, "best_left_out": left_out, "since_best": since_best}
+    return {**judged, "stop": attempt.stop_reason(replace(previous, **judged))}
 
 
 Open = Callable[[], RoundStore]

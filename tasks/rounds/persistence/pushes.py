@@ -16,7 +16,8 @@ from roundweave.tasks.rounds.asynchronous.steps import Pushed, carried, map_vers
 from roundweave.tasks.rounds.job import STORE, Job
 from roundweave.tasks.rounds.persistence.apart import with_bytes
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
-from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, read_outcome, record_of, this_worker
+from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, record_of, this_worker
+from roundweave.tasks.rounds.persistence.recomputing import read_outcome
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Mapped, Outcome
 
@@ -58,7 +59,9 @@ def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
     if job.work.partitions.sites:
         mapped = with_bytes(mapped, tensor_bytes(fetched[-1].state) + tensor_bytes(carry))
     began, own = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
-    return Pushed(partition, mapped.update.to_send(), record_of(mapped), own, began, job.work.code)
+    # Whether it is stored depends on the round that takes it. If it may not be, its digest is computed there.
+    record = record_of(mapped, not job.attempt.keep.recomputes)
+    return Pushed(partition, mapped.update.to_send(), record, own, began, job.work.code)
 
 
 def at(ref: Ref) -> Pushed:

@@ -1,0 +1,219 @@
+"""Computes again what of committed rounds is not stored, round by round from the last stored state, and checks it.
+
+A round is reduced from its stored updates. Partitions whose updates are not stored are mapped again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.rounds.commits import Commit, InFlight
+from roundweave.storage.rounds.pruned import there
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.rounds.tensors import Recomputed
+from roundweave.storage.values.digests import state_digest, tensor_digests
+from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.tensors import Slots
+from roundweave.tasks.data.loading import Partition
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.numerics.pinning import generators_kept
+from roundweave.tasks.rounds.guard import NOTHING
+from roundweave.tasks.rounds.job import Attempt, Job, Work
+from roundweave.tasks.rounds.persistence.mapping import check_machine, exchanging, map_block
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, reduce_apply
+
+LEFT_OUT = "left out when the round was reduced again"
+"""The reason to refuse a sound update, when a round is reduced again without its partition."""
+
+MOST = 3
+"""How many recomputed rounds a process remembers, so that going through rounds in order computes each once."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A committed round whose outcome is read or computed again, and what the next rounds need.
+
+    `carries` has what partitions carried away since the last stored state, vectors (element,) by slot. `versions`
+    are states that work in flight of a parameter server began from, by round. `updates` are those of the round, by
+    partition; only the last round that was computed again has them.
+    """
+
+    outcome: Outcome
+    carries: Mapping[int, Slots] = field(default_factory=dict)
+    versions: Mapping[int, State] = field(default_factory=dict)
+    updates: Mapping[int, Update] | None = None
+    matches: Mapping[int, Match] = field(default_factory=dict)
+
+
+REMEMBERED: deque[tuple[str, Reached]] = deque(maxlen=MOST)
+"""The last recomputed rounds, each with the chain of its record, which covers all rounds before it."""
+
+
+HELD: dict[tuple[str, int], Outcome] = {}
+"""The outcome that ended a window committed by this process, by the attempt's token and the round; at most one."""
+
+
+def read_outcome(job: Job, round: int) -> Outcome:
+    """The outcome of a committed round: what this process holds of it, else what is stored, verified.
+
+    What is held is let go. An outcome whose state is not stored is recomputed.
+    """
+    return HELD.pop((job.attempt.token, round), None) or recomputed(job.work, job.attempt.open(), round)
+
+
+def recomputing(work: Work, store: RoundStore) -> RoundStore:
+    """The store, which from now on computes with some work what it does not have."""
+    store.tensors.recompute = partial(recompute, work, store)
+    return store
+
+
+def recompute(work: Work, store: RoundStore, round: int) -> Recomputed:
+    """What a committed round gave, computed again from the round before; raises as `recomputed` does."""
+    reached = dict(REMEMBERED).get(store.log.chain(round))
+    if reached is None or reached.updates is None:
+        reached = _next(work, store, _reached(work, store, round - 1), store.log.read(round))
+    assert reached.updates is not None
+    return Recomputed(reached.outcome.state, reached.updates, reached.matches)
+
+
+def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
+    """The outcome of a committed round, verified, if needed recomputed by the work that made it.
+
+    Raises `RoundMissing`, `StoreDamaged` or `DataError` if something of this cannot be read, `NumericsMismatch` on
+    another kind of machine, and `RoundFailed` if the result has another digest than the commit says.
+    """
+    return _reached(work, store, round).outcome
+
+
+def _reached(work: Work, store: RoundStore, round: int) -> Reached:
+    nearest, reached = _nearest(store, round)
+    for later in range(nearest + 1, round + 1):
+        reached = _next(work, store, reached, store.log.read(later))
+    return reached
+
+
+def _nearest(store: RoundStore, round: int) -> tuple[int, Reached]:
+    """The last round up to this one whose state is stored or remembered."""
+    pruned, remembered = store.tensors.pruned(), dict(REMEMBERED)
+    for earlier in range(round, 0, -1):
+        if there(store.log, pruned, earlier):
+            return earlier, _read(store, earlier)
+        if reached := remembered.get(store.log.chain(earlier)):
+            return earlier, reached
+    return 0, _read(store, 0)
+
+
+def _read(store: RoundStore, round: int) -> Reached:
+    commit = store.log.read(round)
+    return Reached(Outcome(store.tensors.read_state(commit), carry_from=commit.carry_from, server=commit.server))
+
+
+def _next(work: Work, store: RoundStore, before: Reached, commit: Commit) -> Reached:
+    """Recompute a round from the one before; raises `RoundFailed` if the result is another than was committed."""
+    updates = _updates(work, store, before, commit)
+    after = reduce_again(work, before.outcome, commit, updates)
+    state, round = after.state, commit.round
+    if state_digest(tensor_digests(state.named(work.objective.layout)), state.round) != commit.state:
+        raise RoundFailed(
+            f"round {round} of {store.place} is not stored, and computed again it has another state on this "
+            "machine and with this code; go on, or open it, where it was made"
+        )
+    outcome = Outcome(state, carry_from=commit.carry_from, server=commit.server)
+    carried = {p: updates[p].carry for p, source in commit.carry_from.items() if source == round}
+    fetched = {item.version for item in commit.server.in_flight.values()} if commit.server else ()
+    versions = {v: state for v, state in {**before.versions, round: state}.items() if v in fetched}
+    reached = Reached(outcome, {**before.carries, **carried}, versions, updates, after.matches)
+    remembered = [(chain, replace(earlier, updates=None, matches={})) for chain, earlier in REMEMBERED]
+    REMEMBERED.clear()
+    REMEMBERED.extend([*remembered, (store.log.chain(round), reached)])
+    return reached
+
+
+def _updates(work: Work, store: RoundStore, before: Reached, commit: Commit) -> dict[int, Update]:
+    """The updates of a round by partition: those that are stored, and the others mapped again."""
+    pruned, round = store.tensors.pruned(), commit.round
+    updates = dict.fromkeys(commit.updates, NOTHING)
+    sound = [partition for partition, record in commit.updates.items() if not record.raised]
+    read = {p for p in sound if commit.has_update(p) and pruned.has_update(round, p)}
+    updates |= {partition: store.tensors.read_update(commit, partition) for partition in read}
+    job = Job(work, Attempt(str(store.place), "", 0, round))
+    for mapped in _mapped(job, store, before, commit, [each for each in sound if each not in read]):
+        updates[mapped.partition] = mapped.update.received()
+    return updates
+
+
+def _mapped(
+    job: Job, store: RoundStore, before: Reached, commit: Commit, partitions: Sequence[int]
+) -> Iterator[Mapped]:
+    """Map some partitions of a committed round again."""
+
+    def read(source: int | None, partition: int) -> Slots:
+        if source is None:
+            return {}
+        return before.carries.get(partition) or store.tensors.read_carry(source, partition)
+
+    examples = {p: examples_of(job.work.partitions, job.work.split(commit.round), p) for p in partitions}
+    if commit.server is None:
+        yield from map_block(job, before.outcome.state, examples, exchanging(job.work, before.outcome, read))
+        return
+    from roundweave.tasks.rounds.asynchronous.steps import map_version
+
+    with generators_kept():
+        for partition, loaded in examples.items():
+            check_machine(job, job.work.partitions.site(partition))
+            arrival, carry = (
+                commit.updates[partition].arrival,
+                read(before.outcome.carry_from.get(partition), partition),
+            )
+            assert arrival is not None
+            fetched = _version(job.work, store, before, arrival.version)
+            yield map_version(
+                job.work, fetched, InFlight(arrival.push, arrival.version), (partition, loaded, carry)
+            )
+
+
+def _version(work: Work, store: RoundStore, before: Reached, version: int) -> State:
+    """The state after a round, from which a push to a parameter server began."""
+    if version == before.outcome.state.round:
+        return before.outcome.state
+    return before.versions.get(version) or recomputed(work, store, version).state
+
+
+@functools.lru_cache(maxsize=1024)
+def examples_of(
+    partitions: Partitions, split: int, partition: int, place: int | None = None, scorers: int | None = None
+) -> Partition:
+    """The examples of a partition under a split, as `Partitions.load` gives them."""
+    return partitions.load(split, partition, place, scorers)
+
+
+def reduce_again(
+    work: Work,
+    before: Outcome,
+    commit: Commit,
+    updates: Mapping[int, Update],
+    without: frozenset[int] = frozenset(),
+) -> Outcome:
+    """Reduce and apply the updates of a recorded round again, by partition, `without` those of some partitions.
+
+    `before` is the outcome of the round before. Updates that were refused stay refused.
+    """
+    records = {
+        p: replace(record, refused=record.refused or (LEFT_OUT if p in without else None), match=None)
+        for p, record in commit.updates.items()
+    }
+    if commit.server is None:
+        accepted = {p: None if record.refused else updates[p] for p, record in records.items()}
+        nodes = fold_block(work, before.state.round + 1, [(0, work.partitions.split.partitions)], accepted)
+        return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
+    from roundweave.tasks.rounds.asynchronous.orders import recorded_round
+    from roundweave.tasks.rounds.asynchronous.steps import recorded_push, serve, server_before
+
+    taken_in = recorded_round(server_before(work, before.server), commit)
+    pushed = [recorded_push(work, p, records[p], updates[p]) for p in taken_in.partitions]
+    return serve(work, before, taken_in, pushed)
