@@ -93,9 +93,10 @@ class Run(StoredRun):
         >>> run.done, run.status, run.history()
     """
 
-    def __init__(self, where: Where, root: Where | None = None) -> None:
+    def __init__(self, where: Where, root: Where | None = None, **placed: Any) -> None:
         super().__init__(where)
         self._root = root or default_root()
+        self.placed = {"root": self._root, **placed}
 
     def round(self, round: WhichRound) -> Round:
 
@@ -306,12 +307,14 @@ class Run(StoredRun):
         )
 
 
-def open_run(name: Where, root: Where | None = None) -> Run:
+def open_run(name: Where, root: Where | None = None, **placed: Any) -> Run:
     """Open a stored run to look at it.
 
     Args:
         name: The name of the run under the root, with or without ``.zarr``, or its path or address.
         root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
+        placed: How rounds are computed again that are not stored: ``trust`` and ``data`` as for `Run.replay`, and
+            ``executor``, ``workers`` or ``scheduler``. By default they are computed in this process.
 
     Returns:
         The run as it is now; `Run.refresh` reads it again.
@@ -324,4 +327,4 @@ def open_run(name: Where, root: Where | None = None) -> Run:
         >>> run = rw.open_run("first")
         >>> run.history()["loss"]
     """
-    return Run(open_stored(name, root).address, root)
+    return Run(open_stored(name, root).address, root, **placed)

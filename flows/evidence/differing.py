@@ -119,7 +119,7 @@ def _in_round(one_run: StoredRun, other_run: StoredRun, number: int) -> RunDiffe
     except (RoundMissing, StoreDamaged) as error:
         return RunDifference("its record is lost", detail=str(error))
     one, other = first.commit, second.commit
-    if one.identity() == other.identity():
+    if one.agrees(other):
         return None
     for partition in sorted({*one.updates, *other.updates}):
         if within := _in_update(first, second, partition):
@@ -143,7 +143,7 @@ def _in_update(first: StoredRound, second: StoredRound, partition: int) -> RunDi
     what = f"the update of partition {partition}"
     if one is None or other is None:
         return RunDifference(what, detail="it took part in one of them")
-    if one.digest != other.digest:
+    if one.digest and other.digest and one.digest != other.digest:
         return _in_tensors(what, first, second, lambda round: round.update_tensors(partition))
     if (one.weight, one.result) != (other.weight, other.result):
         said = [record.refused or f"accepted with weight {record.weight}" for record in (one, other)]

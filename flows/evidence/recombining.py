@@ -88,8 +88,9 @@ def recombine(config: RecombineConfig) -> Recombination:
     _check_without(run, rounds, config.without, training.quorum)
     forget_examples()
     resolved = resolve_work(training)
-    whole = {number - before for number in rounds for before in (0, 1)} <= set(run.kept)
-    # A state that is not stored is computed again with the recorded parts.
+    states = all(run.absent.has_state(number - before) for number in rounds for before in (0, 1))
+    whole = states and all(map(run.absent.has_update, rounds))
+    # What is not stored is computed again with the recorded parts.
     as_recorded = resolved if whole or not config.recorded() else resolve_work(_training(run, config, {}))
     with started(config, resolved.config.site_of_each, full_address(run.address)) as executor:
         work, description = work_of(resolved, executor)

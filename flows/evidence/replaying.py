@@ -203,11 +203,11 @@ def _replayed(stored: StoredRun, rounds: Sequence[int], resolved: Resolved, exec
     """The results of the rounds, which are computed several at once."""
     work, description = work_of(resolved, executor)
     device = work.compute.device
-    key = _key_differences(stored, resolved.config, description, machines(executor, work.partitions, device))
+    key = key_differences(stored, resolved.config, description, machines(executor, work.partitions, device))
     # No lease and no writing: the token only tells this reader's tasks from those of others.
     attempt = Attempt(full_address(stored.address), secrets.token_hex(4), epoch=0, rounds=stored.rounds)
     job = Job(work, attempt)
-    results = _other_network(attempt.open(), work, rounds)
+    results = other_network(attempt.open(), work, rounds)
     for window in replay_windows(rounds if not results else (), job.work.split):
         for result in executor.replay(job, window):
             results.append(result)
@@ -215,7 +215,7 @@ def _replayed(stored: StoredRun, rounds: Sequence[int], resolved: Resolved, exec
     return Replay(stored.name, key, tuple(results))
 
 
-def _other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list[RoundResult]:
+def other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list[RoundResult]:
     """A result for each round if the network's layout differs from the stored one; else an empty list."""
     now, then = work.objective.layout, store.schema.layout
     if now == then:
@@ -228,7 +228,7 @@ def _other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list
     return [RoundResult(round, difference) for round in rounds]
 
 
-def _key_differences(
+def key_differences(
     stored: StoredRun, config: TrainConfig, description: Description, machines: Sequence[Machine]
 ) -> dict[str, str]:
     """Descriptions of the parts of the key that differ from the recorded ones, by name.

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -215,6 +215,17 @@ class Commit:
         updates = [(p, u.digest, u.weight, u.result, u.match, u.arrival) for p, u in self.updates.items()]
         carried = dict(self.carry_from)
         return self.round, self.state, dict(self.tensors), updates, carried, self.split, self.server
+
+    def agrees(self, other: Commit) -> bool:
+        """Whether two commits have the same identity, as far as the digests of updates are in both."""
+        digests = {p: bool(u.digest and other.updates.get(p, u).digest) for p, u in self.updates.items()}
+        one, another = (
+            replace(
+                each, updates={p: u if digests.get(p) else replace(u, digest="") for p, u in each.updates.items()}
+            )
+            for each in (self, other)
+        )
+        return one.identity() == another.identity()
 
     def to_json(self) -> str:
         """The record as a JSON object."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from pydantic import Field
@@ -20,6 +22,7 @@ from roundweave.storage.rounds.log import Link
 from roundweave.storage.rounds.numbers import History
 from roundweave.storage.rounds.pruned import Pruned, with_unwritten
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs import recomputer
 from roundweave.storage.runs.names import recorded_name, run_name, stored_round
 
 Table = Annotated[dict[str, Any], Field(max_length=1000)]
@@ -121,7 +124,12 @@ def checked_attributes(attributes: Mapping[str, Any], where: object) -> Attribut
 
 
 class RunFacts:
-    """The facts of a stored run as it was when it was opened or last refreshed."""
+    """The facts of a stored run as it was when it was opened or last refreshed.
+
+    What of its rounds is not stored is computed again as `placed` says; see `roundweave.flows.evidence`.
+    """
+
+    placed: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, where: Where | Place) -> None:
         self._place = place_of(where)
@@ -141,6 +149,8 @@ class RunFacts:
             >>> run.refresh().done
         """
         self._store = RoundStore(self._place)
+        if recomputer.recompute is not None:
+            self._store.tensors.recompute = partial(recomputer.recompute, self)
         checked = checked_attributes(self._store.attributes, self._store.place)
         self._created = checked.created
         self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes

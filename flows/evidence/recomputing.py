@@ -1,0 +1,105 @@
+"""Computes again what of a stored run's rounds is not stored, with the network and the data that it recorded."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from weakref import WeakKeyDictionary
+
+from roundweave.flows.config.recorded import recorded_config
+from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
+from roundweave.flows.evidence.replaying import (
+    OfRun,
+    evenly_spread,
+    examples_wanted,
+    key_differences,
+    other_network,
+)
+from roundweave.flows.machines import machines
+from roundweave.flows.reporting.listening import notice
+from roundweave.flows.serving.ahead import started
+from roundweave.storage.errors import RoundFailed, RoundPruned, RoundweaveError, listed
+from roundweave.storage.places.base import full_address
+from roundweave.storage.rounds.pruned import base_of
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.rounds.tensors import Recomputed
+from roundweave.storage.runs.facts import RunFacts
+from roundweave.storage.runs.names import default_root
+from roundweave.storage.runs.run import StoredRun
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.persistence.recomputing import recompute, recomputing
+
+SAMPLED = 20
+"""From the seconds that so many rounds took it is told how long computing them again will take."""
+
+
+class Recomputing:
+    """Called with a round of a run, computes it again where `config` says, and checks it against its record."""
+
+    def __init__(self, address: str, config: OfRun) -> None:
+        self.run = StoredRun(address)
+        self.config = config
+        self._work: Work | None = None
+        self._key: dict[str, str] = {}
+        self._last: dict[int, Recomputed] = {}
+
+    def __call__(self, round: int) -> Recomputed:
+        """What a round gave; raises `RoundPruned`, which says why it cannot be computed again."""
+        if round not in self._last:
+            try:
+                with examples_wanted():
+                    self._last = {round: self._computed(round)}
+            except RoundweaveError as error:
+                line = f"round {round} of {self.run.address} is not stored, and cannot be computed again: {error}"
+                key = (f"; not as recorded: {name}: {what}" for name, what in self._key.items())
+                raise RoundPruned(line + "".join(key)) from error
+        return self._last[round]
+
+    @cached_property
+    def _resolved(self) -> Resolved:
+        config = self.config
+        return resolve_work(recorded_config(self.run, config.root, config.trust, config.moved))
+
+    def _computed(self, round: int) -> Recomputed:
+        address = full_address(self.run.address)
+        with started(self.config, self._resolved.config.site_of_each, address) as executor:
+            self._work = self._work or self._checked(executor)
+            self._announce(round)
+            [computed] = executor.gather(partial(_recompute, self._work, address), [round], stored=True)
+        return computed
+
+    def _checked(self, executor: Executor) -> Work:
+        """The run's work; raises `RoundFailed` if its examples or its network are others now."""
+        work, description = work_of(self._resolved, executor)
+        present = machines(executor, work.partitions, work.compute.device)
+        self._key = key_differences(self.run, self._resolved.config, description, present)
+        if other := other_network(RoundStore(self.run.address), work, [0]):
+            raise RoundFailed(str(other[0].difference))
+        if "data" in self._key:
+            raise RoundFailed("it was made of other examples")
+        return work
+
+    def _announce(self, round: int) -> None:
+        """Say which rounds are computed again, and how long they took when they were made."""
+        store = RoundStore(self.run.address)
+        first = base_of(store.log, store.tensors.pruned(), round - 1) + 1
+        sample = evenly_spread(list(range(first, round + 1)), SAMPLED)
+        seconds = sum(store.log.read(each).seconds for each in sample) / len(sample) * (round + 1 - first)
+        notice(
+            f"computing round {listed(range(first, round + 1))} of {self.run.name} again: about {seconds:.1f} s"
+        )
+
+
+_recomputing: WeakKeyDictionary[RunFacts, Recomputing] = WeakKeyDictionary()
+
+
+def recompute_round(run: RunFacts, round: int) -> Recomputed:
+    """What a round of an open run gave, computed again in this process, or as `run.placed` says."""
+    if run not in _recomputing:
+        placed = {"root": default_root(), "executor": "inline", **run.placed}
+        _recomputing[run] = Recomputing(run.address, OfRun(run=full_address(run.address), **placed))
+    return _recomputing[run](round)
+
+
+def _recompute(work: Work, address: str, round: int) -> Recomputed:
+    return recompute(work, recomputing(work, RoundStore(address)), round)
