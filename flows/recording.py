@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +19,6 @@ from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.base import Place
-from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep, Last
 from roundweave.storage.values.state import State, Update
@@ -128,9 +127,19 @@ class Needs:
         states, updates = keep.counts(rounds)
         return self.schema.stored_bytes(states, updates * self.updates)
 
-    def check_disk(self, place: Place, keep: Keep, rounds: int) -> None:
-        """Say what a run will store if that is much; raises `UsageError` if its disk has not enough room."""
-        needed, free = self.stored(keep, rounds), _free(place)
+    def check_disk(self, place: Place, keep: Keep, rounds: int, may_stop: bool = False) -> None:
+        """Say what a run will store if that is much; raises `UsageError` if its disk has not enough room.
+
+        One that `may_stop` early needs room for a round only.
+        """
+        needed, free = self.stored(keep, rounds), place.free()
+        if may_stop and free is not None and self.stored(keep, 1) <= free < needed:
+            full = bisect_right(range(rounds), free, key=lambda round: self.stored(keep, round)) - 1
+            notice(
+                f"a round stores {_size(self.stored(keep, 2) - self.stored(keep, 1))} with --keep {keep}, and "
+                f"{_size(free)} are free at {place}: it is full after round {full}, before which the run ends"
+            )
+            return
         if free is not None and needed > free:
             least = Last(1)
             fewest = self.stored(least, rounds)
@@ -161,16 +170,6 @@ class Needs:
 
 def _size(size: int) -> str:
     return f"{size / 1e9:.3g} GB"
-
-
-def _free(place: Place) -> int | None:
-    """The bytes that are free where a run will lie; None if it is no local disk."""
-    if not isinstance(place, LocalPlace):
-        return None
-    folder = place.path
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
 
 
 def _machine() -> tuple[str, int]:

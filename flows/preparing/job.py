@@ -114,7 +114,8 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     keep = Keep.of(config.keep or "all")
     if resolved.run is None and must_fit:
         needs = Needs.of(work)
-        needs.check_disk(place_of(resolved.address), keep, config.rounds)
+        may_stop = config.target_accuracy is not None or config.patience is not None
+        needs.check_disk(place_of(resolved.address), keep, config.rounds, may_stop)
         needs.check_memory(executor)
     _create_or_check(resolved, work, description, executor, len(present) - 1)
     begun.append(resolved.name)

@@ -128,6 +128,9 @@ class Place(Protocol):
     def at_once(self) -> int:
         """How many requests are worth making at once; 1 where threads would not pay."""
 
+    def free(self) -> int | None:
+        """The bytes that are free on its disk; None where there is no known limit."""
+
     def has(self, key: str) -> bool:
         """Whether there is a content under this key."""
 

@@ -123,6 +123,12 @@ class LocalPlace:
     def __str__(self) -> str:
         return str(self.path)
 
+    def free(self) -> int | None:
+        """The bytes that are free on the disk of the folder, or of the first one above it that is there."""
+        return shutil.disk_usage(
+            next(folder for folder in (self.path, *self.path.parents) if folder.exists())
+        ).free
+
     @_reading
     def has(self, key: str) -> bool:
         """Whether there is a plain file under this key."""

@@ -127,6 +127,10 @@ class ObjectPlace:
     def __str__(self) -> str:
         return self.address
 
+    def free(self) -> int | None:
+        """None: a bucket has no limit that is known."""
+        return None
+
     @_reading
     def has(self, key: str) -> bool:
         """Whether there is an object under this key."""

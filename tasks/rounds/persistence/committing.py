@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.places.base import beside
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord
 from roundweave.storage.rounds.store import RoundStore
@@ -89,6 +89,7 @@ def commit_round(
     judged = _judged(attempt, previous, scored)
     stored = computed.stored if computed.digests else stores_state(job, state.round, closing or judged["stop"])
     late = _late(job, after)
+    _check_room(store, state.round, len(after.records))
     with beside(store.place, store.schema.state_bytes) as persist:
         kept = {p: update for p, update in computed.updates.items() if p in late or _stored(job, after, p)}
         persist(store.tensors.write_updates, state.round, kept)
@@ -122,6 +123,20 @@ def commit_round(
     if (closing or held) and not commit.stop and commit.round < attempt.rounds:
         HELD[attempt.token, commit.round] = after
     return commit
+
+
+ROUNDS_OF_ROOM = 2
+"""For so many rounds a disk has room, or the run ends: the next one may be written already."""
+
+
+def _check_room(store: RoundStore, round: int, updates: int) -> None:
+    """Raise `RoundFailed` if the disk is about to be full, while it has room to end in order."""
+    free, schema = store.place.free(), store.schema
+    if free is not None and free < ROUNDS_OF_ROOM * (schema.state_bytes + updates * schema.update_bytes):
+        raise RoundFailed(
+            f"round {round}: {free / 1e6:.0f} MB are free at {store.place}, which will be full soon; rounds to "
+            f"{round - 1} are kept. Make room, or resume with a --keep that stores less"
+        )
 
 
 STATE_SECONDS = 10.0
