@@ -169,7 +169,7 @@ class Needs:
 
 
 def _size(size: int) -> str:
-    return f"{size / 1e9:.3g} GB"
+    return f"{size / 1e9:.3g} GB" if size >= 1e8 else f"{size / 1e6:.3g} MB"
 
 
 def _machine() -> tuple[str, int]:

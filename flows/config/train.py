@@ -247,6 +247,11 @@ class TrainConfig(Experiment, Execution):
             raise ValueError(
                 "auto decides how many partitions there are, and has no cohort or sites; name an algorithm"
             )
+        if self.keep and Keep.of(self.keep).recomputes and (self.sites or self.mixed_hardware):
+            why = "examples stay at their sites" if self.sites else "machines may give other bits"
+            raise ValueError(
+                f"keep {self.keep} maps rounds again in any process, and {why}; give states or every:k"
+            )
         if self.deadline and not EXECUTORS[self.executor].distributed:
             raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
         return self

@@ -25,6 +25,7 @@ from roundweave.storage.rounds.tensors import Recomputed
 from roundweave.storage.runs.facts import RunFacts
 from roundweave.storage.runs.names import default_root
 from roundweave.storage.runs.run import StoredRun
+from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.persistence.recomputing import recompute, recomputing
@@ -58,6 +59,7 @@ class Recomputing:
     @cached_property
     def _resolved(self) -> Resolved:
         config = self.config
+        forget_examples()  # that may have been read before their files changed
         return resolve_work(recorded_config(self.run, config.root, config.trust, config.moved))
 
     def _computed(self, round: int) -> Recomputed:

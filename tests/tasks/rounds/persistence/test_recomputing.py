@@ -29,8 +29,8 @@ from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence import mapping
-from roundweave.tasks.rounds.persistence.mapping import recomputed
+from roundweave.tasks.rounds.persistence import recomputing
+from roundweave.tasks.rounds.persistence.recomputing import recomputed
 from tests.counting import counting
 
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "held_out": 0.5, "batch_size": 8}
@@ -45,7 +45,7 @@ def cluster() -> Iterator[GraphExecutor]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered() -> None:
-    mapping.REMEMBERED.clear()
+    recomputing.REMEMBERED.clear()
 
 
 def states(run: Run) -> list[str]:
@@ -170,9 +170,9 @@ def test_rounds_of_such_a_run_are_reduced_again(train, sparse) -> None:
 
 def test_going_through_rounds_in_order_costs_an_apply_each(sparse, monkeypatch) -> None:
     work, made = work_of(sparse, **SMALL, local_steps=2, **SELDOM), []
-    apply = mapping.reduce_apply
+    apply = recomputing.reduce_apply
     monkeypatch.setattr(
-        mapping,
+        recomputing,
         "reduce_apply",
         lambda work, before, blocks: made.append(before.state.round) or apply(work, before, blocks),
     )

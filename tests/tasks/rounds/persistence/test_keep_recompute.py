@@ -1,0 +1,238 @@
+"""Law of `--keep recompute:k`: a round that is mapped again has the bits of a run that stores everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import roundweave as rw
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import prepared
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import RoundPruned, UsageError
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.keep import Keep
+from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.verifying.verify import verify
+from roundweave.storage.values.digests import match_tensors, update_tensors
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
+from roundweave.tasks.rounds.persistence import recomputing
+
+SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "held_out": 0.5, "batch_size": 8}
+FEW = "recompute:4"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered() -> None:
+    recomputing.REMEMBERED.clear()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[GraphExecutor]:
+    with connect(None, 2) as client, client.as_current():
+        yield GraphExecutor(client)
+
+
+def stored_states(run: Run) -> list[int]:
+    """The rounds whose state lies there."""
+    path = next(path for path in run._store.schema.state(1) if path.startswith("params/"))
+    return sorted(map(int, run._store.place.names(f"{path}/c")))
+
+
+def same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
+    return some.keys() == others.keys() and all(
+        np.array_equal(some[name].numpy(), others[name].numpy(), equal_nan=some[name].is_floating_point())
+        for name in some
+    )
+
+
+def assert_same_rounds(run: Run, whole: Run, rounds: list[int]) -> None:
+    """Both have the same states, updates, matches and carries, which `whole` has stored."""
+    run, whole = rw.open_run(run.path), rw.open_run(whole.path)
+    for round in rounds:
+        one, other = run.round(round), whole.round(round)
+        assert same(one.named, other.named)
+        assert one.commit.updates.keys() == other.commit.updates.keys()
+        for partition, record in other.commit.updates.items():
+            if not record.raised:
+                updates = (update_tensors(each.update(partition), each.layout) for each in (one, other))
+                assert same(*updates), (round, partition)
+            if record.match is not None:
+                assert same(*(match_tensors(each.match(partition)) for each in (one, other)))
+    assert rw.diff(run, whole).equal
+
+
+KINDS = {
+    "averaged": {"algorithm": "fed_avg", "local_steps": 2, "outer_momentum": 0.9},
+    "stepped": {"algorithm": "sync_sgd"},
+    "adaptive": {"algorithm": "fed_adam", "local_steps": 2, "evaluate_every": 3},
+    "carried": {"algorithm": "scaffold", "local_steps": 2, "cohort": 2},
+    "carried state": {"algorithm": "fed_avg", "local_steps": 2, "optimizer_state": "carried", "momentum": 0.9},
+    "compressed": {"algorithm": "fed_avg", "local_steps": 2, "compress": "top_k:0.1"},
+    "neighbours": {"topology": "ring", "local_steps": 2},
+    "matched": {"algorithm": "matched", "local_steps": 2},
+    "split anew": {"algorithm": "fed_avg", "local_steps": 1, "resplit_every": 3},
+    "stacked": {"algorithm": "fed_avg", "local_steps": 2, "stacked": 3},
+    "served": {"algorithm": "async_sgd"},
+    "served from far": {"algorithm": "async_sgd", "speeds": (1.0, 1.0, 0.12)},
+    "served with a carry": {"algorithm": "easgd"},
+    "served a cohort": {"algorithm": "async_sgd", "partitions": 5, "cohort": 2},
+    "buffered": {"algorithm": "fed_buff", "local_steps": 2},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounds_that_are_mapped_again_have_the_bits_that_were_stored(train, kind: str) -> None:
+    fields = SMALL | KINDS[kind] | {"rounds": 13}
+    whole, run = (train(window=5, **fields, keep=keep, name=keep[:3]) for keep in ("all", FEW))
+    assert run.digest == whole.digest
+    assert stored_states(run) == [0, 4, 8, 12, 13]
+    assert not any(run.absent.has_update(round) for round in range(1, 14))
+    assert verify(run.path).sound
+    assert_same_rounds(run, whole, [6, 13, 3, 9, 12, 1])
+    assert rw.open_run(run.path).replay("all").identical
+    assert [each.digest for each in rw.open_run(run.path).recombine(7).rounds] == [whole.round(7).commit.state]
+
+
+@pytest.mark.parametrize("kind", ["averaged", "carried", "neighbours", "served from far", "served with a carry"])
+def test_a_run_that_is_cut_in_the_middle_of_an_interval_goes_on_to_the_same_bits(train, kind: str) -> None:
+    fields = SMALL | KINDS[kind] | {"rounds": 13}
+    whole = train(window=5, **fields, keep="all", name="whole")
+    config = TrainConfig(**fields, keep=FEW, root=whole.path.parent, name="cut", executor="inline")
+    for committed in (3, 7, 10):
+        executor = InlineExecutor()
+        with prepared(resolve(config), executor) as ready:
+            made = executor.run(ready.job, ready.done + 1, 13)
+            while next(made).round < committed:
+                pass
+        recomputing.REMEMBERED.clear()
+    run = train(window=5, **fields, keep=FEW, name="cut")
+    assert run.digest == whole.digest
+    assert verify(run.path).sound
+    assert_same_rounds(run, whole, [11, 2, 7])
+
+
+@pytest.mark.parametrize("kind", ["averaged", "carried", "matched"])
+@pytest.mark.parametrize("make", [lambda cluster: cluster, lambda cluster: RanksExecutor(cluster.client)])
+def test_on_a_cluster_the_same_states_are_stored_and_made_again(train, cluster, kind: str, make) -> None:
+    fields = SMALL | KINDS[kind] | {"rounds": 9}
+    whole = train(window=9, **fields, keep="all", name="whole")
+    run = train(make(cluster), 9, **fields, keep=FEW, name="run")
+    assert (run.digest, stored_states(run)) == (whole.digest, [0, 4, 8, 9])
+    assert_same_rounds(run, whole, [2, 7])
+
+
+def test_a_round_is_made_again_by_the_workers_that_the_run_is_opened_with(train) -> None:
+    run = train(window=9, **SMALL, local_steps=2, rounds=9, keep=FEW, name="run")
+    here = rw.open_run(run.path).round(7).named
+    assert same(rw.open_run(run.path, executor="graph", workers=1).round(7).named, here)
+
+
+@pytest.mark.parametrize(
+    ("keep", "states", "updates"),
+    [
+        ("recompute:3", [0, 3, 6, 7], []),
+        ("every:3", [0, 3, 6, 7], [3, 6]),
+        ("last:2", [0, 6, 7], [6, 7]),
+        ("states", list(range(8)), []),
+        ("updates:3", [0, 3, 6, 7], list(range(1, 8))),
+    ],
+)
+def test_nothing_is_written_that_is_deleted(train, monkeypatch, keep, states, updates) -> None:
+    """Counted by hand, of seven rounds in windows of three."""
+    written: tuple[list[int], set[int]] = ([], set())
+    tensors = recomputing.RoundStore.create.__globals__["StoredTensors"]
+    write_state, write_updates = tensors.write_state, tensors.write_updates
+    monkeypatch.setattr(
+        tensors, "write_state", lambda t, state: written[0].append(state.round) or write_state(t, state)
+    )
+    monkeypatch.setattr(
+        tensors, "write_updates", lambda t, r, u: written[1].update([r] if u else ()) or write_updates(t, r, u)
+    )
+    run = train(window=3, **SMALL, local_steps=1, rounds=7, keep=keep, name="run")
+    assert (written[0], sorted(written[1])) == (states, updates)
+    assert stored_states(run) == states
+
+
+def test_updates_that_are_not_stored_have_no_digest(train) -> None:
+    run = train(window=9, **SMALL, local_steps=1, rounds=4, keep="every:2", name="run")
+    assert [bool(run.round(round).commit.updates[1].digest) for round in (1, 2, 3, 4)] == [False, True] * 2
+
+
+def test_a_fork_and_a_merge_begin_with_a_round_that_is_not_stored(train, tmp_path) -> None:
+    fields = SMALL | {"local_steps": 2, "rounds": 6}
+    whole, run = (train(window=6, **fields, keep=keep, name=keep[:3]) for keep in ("all", FEW))
+    forks = []
+    for each in (whole, run):
+        config = rw.fork(f"{each.path}@6", root=tmp_path / "runs", rounds=2, trust=True)
+        forks.append(
+            train(**{**config.model_dump(exclude={"root", "executor", "window"}), "name": f"of-{each.name}"})
+        )
+    assert forks[0].digest == forks[1].digest
+    rw.open_run(run.path).round(6).save(tmp_path / "six.pt")
+    assert same(torch.load(tmp_path / "six.pt"), whole.round(6).tensors)
+
+
+def test_one_line_says_that_the_data_are_others_or_gone(train, tmp_path) -> None:
+    data = np.random.default_rng(0)
+    inputs, labels = data.normal(size=(60, 4)).astype("float32"), data.integers(0, 2, 60)
+    np.savez(tmp_path / "some.npz", inputs=inputs, targets=labels)
+    fields = {**SMALL, "data": f"npz:{tmp_path / 'some.npz'}", "local_steps": 1, "rounds": 3, "keep": FEW}
+    run = train(window=3, **fields, name="run")
+    assert rw.open_run(run.path).round(2).params
+    np.savez(tmp_path / "some.npz", inputs=inputs[::-1], targets=labels)
+    recomputing.REMEMBERED.clear()
+    with pytest.raises(
+        RoundPruned, match=r"round 2 of .* is not stored, and cannot be computed again: .*other examples"
+    ):
+        rw.open_run(run.path).round(2).params  # noqa: B018
+    (tmp_path / "some.npz").unlink()
+    with pytest.raises(RoundPruned, match=r"cannot be computed again: .*some\.npz.*--data"):
+        rw.open_run(run.path).round(2).params  # noqa: B018
+    np.savez(tmp_path / "moved.npz", inputs=inputs, targets=labels)
+    moved = rw.open_run(run.path, data=f"npz:{tmp_path / 'moved.npz'}")
+    assert same(moved.round(2).named, Run(run.path).round(0).named) is False
+
+
+def test_another_result_than_the_record_names_the_round_and_what_is_not_as_recorded(train) -> None:
+    run = train(window=3, **SMALL, rounds=3, keep=FEW, name="run")
+    assert rw.open_run(run.path).round(2).params
+    recomputing.REMEMBERED.clear()
+    state = RoundStore(run.path).tensors.read_state(0)
+    state.params["float32"][0] += 1
+    RoundStore(run.path).tensors.write_state(state)
+    with pytest.raises(
+        RoundPruned, match=r"round 2 of .* cannot be computed again: .*round 0 is not what was committed"
+    ):
+        rw.open_run(run.path).round(2).params  # noqa: B018
+
+
+@pytest.mark.parametrize("more", [{"mixed_hardware": True}, {"data": ("digits", "digits"), "sites": "a,b"}])
+def test_a_run_that_no_process_could_make_again_is_refused(tmp_path, more) -> None:
+    with pytest.raises(UsageError, match="recompute"):
+        TrainConfig(**{"root": tmp_path, "keep": FEW, "partitions": 2, "scheduler": "tcp://x:1"} | more)
+
+
+def test_a_run_that_stored_all_is_pruned_to_what_it_is_made_of_again(train) -> None:
+    fields = SMALL | KINDS["carried"] | {"rounds": 9}
+    whole, run = (train(window=9, **fields, keep="all", name=name) for name in ("whole", "run"))
+    prune_run(RoundStore(run.path), Keep.of(FEW))
+    assert stored_states(run) == [0, 4, 8, 9]
+    assert verify(run.path).sound
+    assert_same_rounds(Run(run.path), whole, [3, 6, 9])
+
+
+def test_a_flipped_bit_of_a_stored_state_is_named_when_a_round_is_made_of_it(train, flip) -> None:
+    run = train(window=9, **SMALL, local_steps=1, rounds=9, keep=FEW, name="run")
+    flip(Path(run.path) / "params/fc1.weight/c/4/0/0", 9)
+    with pytest.raises(RoundPruned, match=r"round 6 .* cannot be computed again: .*params/fc1\.weight"):
+        rw.open_run(run.path).round(6).params  # noqa: B018
+    assert rw.open_run(run.path).round(3).params
