@@ -215,7 +215,7 @@ class StoredTensors:
                 name: self._vectors(f"updates/extras/{name}", commit.round, partition)
                 for name in self.schema.extras
             },
-            carry=self.read_carry(commit.round, partition),
+            carry=self._carry(commit.round, partition),
             weight=record.weight,
             metrics=record.metrics,
         )
@@ -227,8 +227,14 @@ class StoredTensors:
 
     def read_carry(self, round: int, partition: int) -> dict[str, Vectors]:
         """The carry of a partition after a round, (element,) by slot and dtype; only checksums are verified."""
-        if self.recompute and (recomputed := self._recomputed(self.log.read(round), partition)):
-            return dict(recomputed.updates[partition].carry)
+        try:
+            return self._carry(round, partition)
+        except RoundPruned:
+            if self.recompute is None:
+                raise
+            return dict(self.recompute(round).updates[partition].carry)
+
+    def _carry(self, round: int, partition: int) -> dict[str, Vectors]:
         return {slot: self._vectors(f"carry/{slot}", round, partition) for slot in self.schema.carry}
 
     def _vectors(self, group: str, round: int, partition: int) -> Vectors:

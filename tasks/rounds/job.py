@@ -248,10 +248,6 @@ class Attempt:
         """Whether the network is scored after this round."""
         return round % self.evaluate_every == 0 or round == self.rounds
 
-    def newest(self, round: int) -> int:
-        """The round that will be the newest once this one is pruned, as far as it is known."""
-        return round if self.may_stop else self.rounds
-
     @property
     def may_stop(self) -> bool:
         """Whether the attempt may end before its last round."""
@@ -308,18 +304,25 @@ class Job:
 
     @property
     def repeatable(self) -> bool:
-        """Whether any process that stores can map a round again to the same bits."""
-        return self.work.fingerprint is not None and not self.work.partitions.sites
+        """Whether any process that stores can map the rounds after a stored state again, to the same bits.
+
+        Of a parameter server these are mapped from earlier states, too, unless `keep` provides for that.
+        """
+        begins_together = not self.work.algorithm.when.asynchronous or self.attempt.keep.recomputes
+        return begins_together and self.work.fingerprint is not None and not self.work.partitions.sites
 
     def stores_state(self, round: int) -> bool:
         """Whether the state of a round is stored wherever windows end: as `keep` says, or to go on from it."""
-        return self.attempt.keep.state(round, self.attempt.newest(round)) or not (
-            self.repeatable or self.stores_updates(round)
-        )
+        stays = self.attempt.keep.state(round, self._newest(round))
+        return stays or not (self.repeatable or self.stores_updates(round))
 
     def stores_updates(self, round: int) -> bool:
         """Whether all updates of a round are stored."""
-        return self.attempt.keep.updates(round, self.attempt.newest(round))
+        return self.attempt.keep.updates(round, self._newest(round))
+
+    def _newest(self, round: int) -> int:
+        """The round that is the newest when it is decided for good whether this one stays, as far as is known."""
+        return self.attempt.rounds if self.repeatable and not self.attempt.may_stop else round
 
     def stores_update(self, round: int, refused: str | None) -> bool:
         """Whether an update is stored that is `refused` for this reason: as `keep` says, or for its carry."""

@@ -213,7 +213,7 @@ def test_all_of_a_run_is_synced_when_it_ends(train, disk, base, tmp_path) -> Non
     assert (left.done, left.lost, left.digest) == (2, [], whole.digest)
 
 
-@pytest.mark.parametrize("kept", ["last:1", "every:3", "updates:4"])
+@pytest.mark.parametrize("kept", ["last:1", "every:3", "recompute:4"])
 def test_a_round_goes_only_once_a_later_one_to_go_on_from_is_synced(train, monkeypatch, kept) -> None:
     """The order of what a place is asked for, of a run that prunes after each round and is synced now and then."""
     told: list[tuple[str, str]] = []

@@ -57,24 +57,6 @@ def test_what_cannot_be_kept_is_said_in_one_line(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "states", "updates"),
     [
-        ("all", [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]),
-        ("states", [1, 2, 3, 4, 5, 6, 7], []),
-        ("updates:3", [3, 6], [1, 2, 3, 4, 5, 6, 7]),
-        ("every:3", [1, 2, 3, 4, 5, 6, 7], [3, 6]),
-        ("last:2", [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]),
-    ],
-)
-def test_what_is_written_of_seven_rounds(text: str, states: list[int], updates: list[int]) -> None:
-    keep = Keep.of(text)
-    assert [list(filter(writes, range(1, 8))) for writes in (keep.writes_state, keep.writes_updates)] == [
-        states,
-        updates,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "states", "updates"),
-    [
         ("all", set(), set()),
         ("states", set(), {1, 2, 3, 4, 5, 6, 7}),
         ("updates:3", {1, 2, 4, 5}, set()),
@@ -83,6 +65,7 @@ def test_what_is_written_of_seven_rounds(text: str, states: list[int], updates: 
         ("last:1", {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}),
         ("last:3", {1, 2, 3, 4}, {1, 2, 3, 4}),
         ("last:20", set(), set()),
+        ("recompute:3", {1, 2, 4, 5}, {1, 2, 3, 4, 5, 6, 7}),
     ],
 )
 def test_what_goes_after_seven_rounds(text: str, states: set[int], updates: set[int]) -> None:
@@ -156,13 +139,20 @@ def test_a_state_that_is_needed_is_there_or_can_be_made_again(steps) -> None:
             assert all(not former.has_update(r) or r - 1 not in before for r in kept)
 
 
-def test_a_state_that_is_asked_for_stays() -> None:
-    gone = Keep.of("updates:4").prunes(newest(9), NOTHING, stays=lambda round: round % 3 == 0)
-    assert gone == Pruned(frozenset({1, 2, 5, 7}))
+def test_the_state_stays_from_which_a_run_goes_on() -> None:
     assert Keep.of("updates:4").prunes(newest(9), NOTHING, base=5).states == {1, 2, 3, 6, 7}
     assert Keep.of("every:4").prunes(newest(9), NOTHING, base=7) == Pruned(
         frozenset({1, 2, 3, 5, 6}), frozenset({1, 2, 3, 5, 6, 7})
     )
+
+
+def test_single_updates_stay_that_are_needed_to_map_rounds_again() -> None:
+    """Partition 0 carries from round 3 into the kept state of round 4, and from round 9 into the newest."""
+    former = Keep.of("recompute:4").prunes(newest(5, {0: 3}), NOTHING, single=[(3, 0)])
+    assert former == Pruned(frozenset({1, 2, 3}), frozenset({1, 2, 3, 4, 5}), frozenset({(3, 0)}))
+    later = Keep.of("recompute:4").prunes(newest(9, {0: 9}), former, single=[(3, 0), (3, 1)])
+    assert later.states == {1, 2, 3, 5, 6, 7}
+    assert later.carried == {(3, 0), (9, 0)}
 
 
 def test_states_since_one_that_a_partition_has_in_hand_are_there_or_made_again() -> None:

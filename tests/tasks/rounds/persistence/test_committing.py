@@ -11,8 +11,8 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.rounds.tensors import split_record
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.rounds.persistence import mapping
-from roundweave.tasks.rounds.persistence.mapping import read_outcome, recomputed
+from roundweave.tasks.rounds.persistence import recomputing
+from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputed
 
 FIELDS = {"model": "logistic", "partitions": 3, "local_steps": 1, "resplit_every": 2}
 
@@ -65,10 +65,10 @@ def test_the_outcome_that_ends_a_window_is_held_until_it_is_read_once(tmp_path, 
     executor, read = InlineExecutor(), list[int]()
     again = lambda work, store, round: read.append(round) or recomputed(work, store, round)  # noqa: E731
     with prepared(resolve(config), executor) as ready:
-        monkeypatch.setattr(mapping, "recomputed", again)
-        assert [len(mapping.HELD) for _ in executor.run(ready.job, 1, 2)] == [0, 1]
-        assert [*mapping.HELD] == [(ready.job.attempt.token, 2)]
-        assert [len(mapping.HELD) for _ in executor.run(ready.job, 3, 4)] == [0, 0]
+        monkeypatch.setattr(recomputing, "recomputed", again)
+        assert [len(recomputing.HELD) for _ in executor.run(ready.job, 1, 2)] == [0, 1]
+        assert [*recomputing.HELD] == [(ready.job.attempt.token, 2)]
+        assert [len(recomputing.HELD) for _ in executor.run(ready.job, 3, 4)] == [0, 0]
         assert read == [0]
         assert read_outcome(ready.job, 4).state.round == 4
         assert read == [0, 4]

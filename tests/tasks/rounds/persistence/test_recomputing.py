@@ -107,15 +107,13 @@ def test_carries_extras_buffers_frozen_tensors_and_refusals_are_made_again(train
     [
         (1, 100, 8, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
         (3, 100, 8, [0, 3, 6, 8]),
-        (3, 4, 8, [0, 3, 4, 6, 8]),
+        (3, 4, 8, [0, 3, 6, 8]),
         (100, 100, 3, [0, 8]),
-        (100, 1, 3, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (100, 1, 3, [0, 8]),
     ],
 )
-def test_states_of_every_few_rounds_and_of_scored_ones_are_there(
-    train, every, evaluate_every, window, there
-) -> None:
-    """By hand: a window's last state, which the next one begins from, goes with the next window's end."""
+def test_states_of_every_few_rounds_and_the_last_are_there(train, every, evaluate_every, window, there) -> None:
+    """By hand. A window of this process begins from what it holds."""
     fields = SMALL | {"local_steps": 1, "rounds": 8, "evaluate_every": evaluate_every, "keep": f"updates:{every}"}
     run = train(window=window, **fields, name="run")
     assert (run.kept, states(run)) == (there, [str(round) for round in there])
@@ -145,15 +143,14 @@ def sparse(train) -> Run:
     return train(window=9, **SMALL, local_steps=2, **SELDOM, rounds=9, name="sparse")
 
 
-def test_what_asks_for_such_a_state_is_told_which_are_there(sparse, without_prefect, tmp_path) -> None:
+def test_what_asks_for_such_a_state_gets_it(sparse, tmp_path) -> None:
     told = rf"the state of round 6 of {sparse.path} was not stored, .*; the nearest are those of rounds 4, 8"
     with pytest.raises(RoundPruned, match=told):
-        sparse.round(6).params  # noqa: B018
-    with pytest.raises(RoundPruned, match=told):
-        rw.open_run("sparse").round(6).save(tmp_path / "six.pt")
-    with pytest.raises(RoundPruned, match=told):
-        rw.train(rw.fork("sparse@6", name="fork", rounds=1, executor="inline"))
-    assert Run(sparse.path).round(8).params.keys() == sparse.round(0).params.keys()
+        RoundStore(sparse.path).tensors.read_state(6)
+    rw.open_run("sparse").round(6).save(tmp_path / "six.pt")
+    digests = tensor_digests({f"params/{n}": t for n, t in torch.load(tmp_path / "six.pt").items()})
+    assert digests == sparse.round(6).commit.tensors
+    assert sparse.round(6).params.keys() == sparse.round(0).params.keys()
 
 
 def test_rounds_of_such_a_run_are_reduced_again(train, sparse) -> None:
@@ -186,9 +183,7 @@ def test_going_through_rounds_in_order_costs_an_apply_each(sparse, monkeypatch) 
 def test_another_state_than_was_committed_is_an_error(sparse) -> None:
     work = work_of(sparse, **SMALL, local_steps=2, **SELDOM)
     other = replace(work, algorithm=replace(work.algorithm, apply=Sgd(lr=0.5)))
-    with pytest.raises(
-        RoundFailed, match=r"the state of round 5 of .* is not stored, and its updates give another one"
-    ):
+    with pytest.raises(RoundFailed, match=r"round 5 of .* is not stored, and computed again it has another state"):
         recomputed(other, RoundStore(sparse.path), 6)
 
 
