@@ -46,9 +46,9 @@ def write_examples(data: str | None, file: Path) -> None:
 
 
 def roundweave(
-    file: Path, algorithm: str, options: dict[str, Any], updates: int, executor: str = "graph"
+    file: Path, algorithm: str, options: dict[str, Any], updates: int, executor: str, keep: str
 ) -> float:
-    """Updates a second with two partitions, everything stored; of a synchronous algorithm a round has two."""
+    """Updates a second with two partitions, stored as `keep` says; of a synchronous algorithm a round has two."""
     with tempfile.TemporaryDirectory() as root:
         config = rw.TrainConfig(
             algorithm=algorithm,
@@ -62,6 +62,7 @@ def roundweave(
             rounds=updates,
             evaluate_every=updates,
             executor=executor,
+            keep=keep,
             workers=2,
             root=root,
         )
@@ -70,14 +71,20 @@ def roundweave(
 
 
 def contenders(
-    file: Path, seconds: float, updates: int, algorithm: str, options: dict[str, Any], executor: str = "graph"
+    file: Path,
+    seconds: float,
+    updates: int,
+    algorithm: str,
+    options: dict[str, Any],
+    executor: str = "graph",
+    keep: str = "all",
 ) -> dict[str, Callable[[], float]]:
     """What measures the updates a second of each, by its name."""
     return {
         "Dask actor beside a worker": partial(dask_actor.updates_a_second, file, seconds),
         "Dask actor, a process of its own": partial(dask_actor.updates_a_second, file, seconds, apart=True),
         "torch RPC": partial(torch_rpc.updates_a_second, file, seconds),
-        OURS: partial(roundweave, file, algorithm, options, updates, executor),
+        OURS: partial(roundweave, file, algorithm, options, updates, executor, keep),
     }
 
 

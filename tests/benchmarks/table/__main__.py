@@ -47,10 +47,10 @@ def told(console: Console, row: Row, data: str | None, folder: Path, environment
         try:
             found = read(contender, examples_of(row, data, folder), environments)
         except NoReading as error:
-            console.print(f"{row.name}: {contender.name}: {error}", markup=False)
+            console.print(f"{row.name}: {contender.name}: {error}", markup=False, emoji=False)
             raise
         numbers = ", ".join(f"{name} {number(value)}" for name, value in found.items())
-        console.print(f"{row.name}: {contender.name}: {numbers}", markup=False)
+        console.print(f"{row.name}: {contender.name}: {numbers}", markup=False, emoji=False)
         return found
 
     return reading

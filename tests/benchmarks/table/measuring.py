@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 from tests.benchmarks.table.errors import NoReading
 from tests.benchmarks.table.processes import Readings
@@ -69,22 +70,23 @@ def measure(row: Row, read: Read, repeats: int, seconds: float) -> Measured:
 
 
 def lines(measured: Measured) -> Iterator[Line]:
-    """A line for each reading and peer."""
+    """A line for each reading, peer, and what ours stores."""
     row, missing = measured.row, measured.missing
-    for reading, called in row.readings.items():
-        for peer in row.peers:
-            values = measured.values(peer.name, reading)
-            ours = {each.name: _beside(measured, each.name, peer.name, reading) for each in row.ours}
-            yield Line(
-                row.name,
-                row.title,
-                called,
-                peer.name,
-                statistics.median(values) if values else None,
-                {name: each for name, each in ours.items() if each},
-                row.target(reading, peer.name),
-                {name: missing[name] for name in (peer.name, *ours) if name in missing},
-            )
+    keeps = dict.fromkeys(each.keep for each in row.ours)
+    for reading, peer, keep in product(row.readings, row.peers, keeps):
+        values = measured.values(peer.name, reading)
+        names = {each.executor or each.name: each.name for each in row.ours if each.keep == keep}
+        ours = {name: _beside(measured, each, peer.name, reading) for name, each in names.items()}
+        yield Line(
+            f"{row.name}, {keep}" if keep else row.name,
+            row.title,
+            row.readings[reading],
+            peer.name,
+            statistics.median(values) if values else None,
+            {name: each for name, each in ours.items() if each},
+            row.target(reading, keep, peer.name),
+            {name: missing[name] for name in (peer.name, *names.values()) if name in missing},
+        )
 
 
 def _beside(measured: Measured, ours: str, peer: str, reading: str) -> Ours | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.benchmarks.table.errors import NoReading
 from tests.benchmarks.table.measuring import Line, Measured, lines, measure
 from tests.benchmarks.table.picture import draw
 from tests.benchmarks.table.processes import read
-from tests.benchmarks.table.rows.base import EXECUTORS, Contender, Row
+from tests.benchmarks.table.rows.base import EXECUTORS, KEEPS, Contender, Row
 from tests.benchmarks.table.rows.examples import none
 from tests.benchmarks.table.rows.table import ALL, ROWS
 from tests.benchmarks.table.showing import table, write_json
@@ -97,7 +98,9 @@ def test_what_pip_cannot_install_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 def test_every_contender_of_a_row_is_there_under_a_name_of_its_own(row: Row) -> None:
     names = [contender.name for contender in row.contenders]
     assert len(set(names)) == len(names)
-    assert {contender.name for contender in row.ours} <= {*EXECUTORS}
+    assert {(each.executor, each.keep) for each in row.ours} <= {*product(EXECUTORS, KEEPS)}
+    assert row.targets.keys() <= {each.keep for each in row.ours}
+    assert {peer for targets in row.targets.values() for peer in targets} <= {peer.name for peer in row.peers}
     for contender in row.contenders:
         assert find_spec(contender.module), contender.module
         if contender.environment:

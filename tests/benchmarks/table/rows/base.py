@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 EXECUTORS = ("inline", "graph", "ranks")
 """Where ours runs, a contender each."""
+
+ALL, FEW = "all", "recompute:100"
+KEEPS = (FEW, ALL)
+"""What ours stores, a line of the table each."""
 
 PEERS = "tests.benchmarks.peers"
 SCRIPTS = "tests.benchmarks.table.scripts"
@@ -18,13 +22,15 @@ class Contender:
     """A module that is run as a process and prints, as its last line, its readings as JSON.
 
     Its first argument is the file of the examples, then these. `environment` is a folder of `peers/` with
-    requirements of its own; None is the project's environment.
+    requirements of its own; None is the project's environment. `executor` and `keep` are those of ours.
     """
 
     name: str
     module: str
     arguments: tuple[str, ...] = ()
     environment: str | None = None
+    executor: str = ""
+    keep: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Row:
     """A comparison. `readings` maps what contenders tell to what it is called, less being better.
 
     `exit` is the seconds until the process ended; nobody need tell it. `targets` are the ratios to stay below, by
-    peer, of the first reading; of what has none it is 1.
+    what ours stores and by peer, for each of the readings; of what has none it is 1.
     """
 
     name: str
@@ -41,11 +47,12 @@ class Row:
     peers: tuple[Contender, ...]
     ours: tuple[Contender, ...]
     examples: Callable[[str | None, Path], None]
-    targets: Mapping[str, float] = field(default_factory=dict)
+    targets: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
 
-    def target(self, reading: str, peer: str) -> float:
-        """The ratio to stay below in a reading, beside a peer."""
-        return self.targets.get(peer, 1.0) if reading == next(iter(self.readings)) else 1.0
+    def target(self, reading: str, keep: str, peer: str) -> float:
+        """The ratio to stay below in a reading, of what stores so much beside a peer."""
+        targets = self.targets.get(keep, {}).get(peer, ())
+        return dict(zip(self.readings, targets, strict=False)).get(reading, 1.0)
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
@@ -53,6 +60,10 @@ class Row:
         return *self.peers, *self.ours
 
 
-def ours(script: str, *arguments: str) -> tuple[Contender, ...]:
-    """A script of the project's own with each executor."""
-    return tuple(Contender(name, f"{SCRIPTS}.{script}", (*arguments, name)) for name in EXECUTORS)
+def ours(script: str, *arguments: str, keeps: Sequence[str] = KEEPS) -> tuple[Contender, ...]:
+    """A script of the project's own with each executor, and storing so much."""
+    return tuple(
+        Contender(f"{name}, {keep}", f"{SCRIPTS}.{script}", (*arguments, name, keep), None, name, keep)
+        for name in EXECUTORS
+        for keep in keeps
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.table.rows.base import PEERS, Contender, Row, ours
+from tests.benchmarks.table.rows.base import ALL, FEW, PEERS, Contender, Row, ours
 from tests.benchmarks.table.rows.examples import mnist
 
 DDP = "DDP, gloo"
@@ -17,7 +17,7 @@ STEP = Row(
     (Contender(DDP, f"{PEERS}.ddp.step"),),
     ours("rounds", "step"),
     mnist,
-    {DDP: 0.6},
+    {FEW: {DDP: (0.8,)}, ALL: {DDP: (2.0,)}},
 )
 SHARED = f"{PEERS}.ddp.shared"
 SPLIT = Row(
@@ -25,9 +25,9 @@ SPLIT = Row(
     "a step of 784-4096-10, B = 64, on two ranks that share the network",
     {"step": "ms a step"},
     (Contender("whole on each rank", SHARED, ("whole",)), Contender("torch's own", SHARED, ("tensor-parallel",))),
-    ours("rounds", "split"),
+    ours("rounds", "split", keeps=(ALL,)),
     mnist,
-    {"whole on each rank": 0.8},
+    {ALL: {"whole on each rank": (0.8,)}},
 )
 ACCURACY = Row(
     "accuracy",
@@ -36,7 +36,7 @@ ACCURACY = Row(
     TO_TARGET,
     ours("command", "accuracy"),
     mnist,
-    {DDP: 0.4, "one process": 1.3},
+    {FEW: {DDP: (0.6,), "one process": (1.6,)}, ALL: {DDP: (1.5,), "one process": (4,)}},
 )
 ACCURACY_APART = Row(
     "accuracy-apart",
@@ -45,6 +45,7 @@ ACCURACY_APART = Row(
     TO_TARGET,
     ours("command", "accuracy-apart"),
     mnist,
+    {FEW: {DDP: (0.5,), "one process": (1.2,)}},
 )
 FEDAVG = Row(
     "fedavg",
@@ -53,5 +54,5 @@ FEDAVG = Row(
     (FLOWER, FEDJAX, Contender("torch loop", f"{PEERS}.plain.fedavg")),
     ours("command", "fedavg"),
     mnist,
-    {"Flower": 0.45, "FedJAX": 0.9, "torch loop": 0.35},
+    {keep: {"FedJAX": (0.8, 1.3, 1.0)} for keep in (FEW, ALL)},
 )

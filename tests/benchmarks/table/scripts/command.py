@@ -1,4 +1,4 @@
-"""The command `roundweave train` as a whole; arguments: the examples, which recipe, executor.
+"""The command `roundweave train` as a whole; arguments: the examples, which recipe, executor, what is stored.
 
 Its root lies beside the examples and stays with its runs, as a user's: only the first finds no database.
 """
@@ -34,7 +34,7 @@ RECIPES = {
     "fedavg": options(FEDAVG, **{"algorithm": "fed_avg", "local-epochs": 1}),
     "accuracy": options(
         ACCURACY,
-        **{"algorithm": "sync_sgd", "keep": "last:1", "target-accuracy": TARGET},
+        **{"algorithm": "sync_sgd", "target-accuracy": TARGET},
         **{"evaluate-every": EVALUATED_EVERY},
     ),
     "accuracy-apart": options(
@@ -43,10 +43,10 @@ RECIPES = {
 }
 
 
-def main(file: str, recipe: str, executor: str) -> None:
+def main(file: str, recipe: str, executor: str, keep: str) -> None:
     """Tell of the command's seconds, and of its rounds by the moments at which they were committed."""
     root, name = Path(file).parent / "runs", f"run-{uuid.uuid4().hex[:8]}"
-    where = {"data": f"npz:{file}", "root": root, "name": name, "executor": executor, "workers": 2}
+    where = {"data": f"npz:{file}", "root": root, "name": name, "executor": executor, "workers": 2, "keep": keep}
     pairs = {**RECIPES[recipe], **where}.items()
     command = [str(Path(sys.executable).with_name("roundweave")), "train", "--json"]
     began = time.time()
@@ -58,7 +58,6 @@ def main(file: str, recipe: str, executor: str) -> None:
     if done.returncode:
         sys.exit(told["error"])
     run = root / f"{name}.zarr"
-    # Where not all is kept, old records are packed, and their moments are gone.
     moments = [moment - began for moment in committed(run)] if recipe.startswith("fedavg") else []
     rounds = {"first": moments[0], "round": pace(moments)} if moments else {}
     tell(exit=ended - began, accuracy=told["accuracy"], **rounds)

@@ -1,4 +1,5 @@
-"""Rounds of an executor, stored; arguments: the examples, which recipe (or numbers of empty partitions), executor.
+"""Rounds of an executor, stored; arguments: the examples, which recipe (or numbers of empty partitions), executor,
+what is stored.
 
 No Prefect takes part: windows are run as its flow would run them. Runs lie beside the examples, and stay: for
 minutes after many files were deleted ext4 takes up to 50 times as long to make new ones.
@@ -89,18 +90,18 @@ def paces(executor: Executor, run: Prepared) -> Iterator[float]:
         done = last
 
 
-def milliseconds(executor: Executor, root: Path, name: str, fields: dict[str, Any]) -> float:
+def milliseconds(executor: Executor, root: Path, placed: dict[str, str], fields: dict[str, Any]) -> float:
     """A round, the median over windows."""
-    config = TrainConfig(**fields, executor=name, root=root)
+    config = TrainConfig(**fields, **placed, root=root)
     with prepared(resolve(config), executor) as run:
         return 1e3 * statistics.median(list(paces(executor, run))[UNTIMED:])
 
 
-def main(file: str, recipe: str, executor: str) -> None:
+def main(file: str, recipe: str, executor: str, keep: str) -> None:
     """Tell of the milliseconds a round."""
     root = Path(tempfile.mkdtemp(dir=Path(file).parent))
     with open_executor(executor, workers=WORKERS) as opened:
-        measured = partial(milliseconds, opened, root, executor)
+        measured = partial(milliseconds, opened, root, {"executor": executor, "keep": keep})
         if recipe == "split":
             fields = {**RECIPES[recipe], "data": f"npz:{file}"}
             tell(step=measured(fields) / SPLIT_STEPS)

@@ -1,4 +1,7 @@
-"""One of those that `tests/benchmarks/speed/server.py` compares; arguments: the examples, its name, executor."""
+"""One of those that `tests/benchmarks/speed/server.py` compares.
+
+Arguments: the examples, its name, executor, what is stored.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ SECONDS = 5.0
 UPDATES = 600
 
 
-def main(file: str, name: str, executor: str = "graph") -> None:
+def main(file: str, name: str, executor: str = "graph", keep: str = "all") -> None:
     """Tell of the milliseconds an update."""
-    measured = contenders(Path(file), SECONDS, UPDATES, "async_sgd", {}, executor)[name]
+    measured = contenders(Path(file), SECONDS, UPDATES, "async_sgd", {}, executor, keep)[name]
     tell(update=1e3 / measured())
 
 
