@@ -194,9 +194,7 @@ def _kept(run: StoredRun) -> str:
     updates = f"the updates of rounds {listed(rounds)}" if rounds else "no round's updates"
     carried = [number for number, _ in absent.carried]
     more = f"; of rounds {listed(carried)} those that partitions carry from" if carried else ""
-    return (
-        f"kept: the states of rounds {states}, and {updates}{more}; the rest is computed again when it is opened"
-    )
+    return f"stored: the states of rounds {states}, and {updates}{more}; else computed when opened"
 
 
 def _refusals(run: StoredRun) -> list[str]:

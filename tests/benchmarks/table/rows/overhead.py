@@ -49,11 +49,11 @@ def federated(
     name: str,
     title: str,
     examples: Callable[[str | None, Path], None],
-    few: float,
-    every: float,
+    target: float,
+    of_all: float,
     stacked: str = "",
 ) -> Row:
-    """Federated averaging on MNIST, 784-32-10, scored in each round; `few` and `every` are the targets."""
+    """Federated averaging on MNIST, 784-32-10, scored in each round; `of_all` is the target if all is stored."""
     peers = (
         Contender("torch loop", f"{PEERS}.plain.federated", (name,)),
         *(
