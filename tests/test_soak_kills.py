@@ -120,6 +120,14 @@ COMBINATIONS = {
         f"{HUGE} --partitions 2 --rounds 8 --algorithm async_sgd",
         "holder command",
     ),
+    # Rounds that are mapped again from a stored state.
+    "recompute": (f"{STEPS} --algorithm fed_avgm --keep recompute:7", "worker command nanny"),
+    "recompute, ranks": (
+        f"{STEPS} --algorithm scaffold --cohort 3 --keep recompute:5 --executor ranks",
+        "command worker",
+    ),
+    "recompute, server": (f"{SMALL} --algorithm async_sgd --keep recompute:10 --rounds 60", "holder command"),
+    "recompute, ring": (f"{STEPS} --topology ring --keep recompute:4 --executor inline", "command command"),
     # Buckets, ends before the last round, refused updates, robust reduces.
     "bucket": (f"{STEPS} --algorithm scaffold", "command worker"),
     "bucket, ranks": (f"{STEPS} --executor ranks --keep updates:4", "worker command"),
