@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import torch
+
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Commit, InFlight
 from roundweave.storage.rounds.pruned import there
@@ -113,6 +115,8 @@ def _read(store: RoundStore, round: int) -> Reached:
     return Reached(Outcome(store.tensors.read_state(commit), carry_from=commit.carry_from, server=commit.server))
 
 
+@torch.inference_mode(False)  # whoever asks for a tensor may compute without gradients
+@torch.enable_grad()
 def _next(work: Work, store: RoundStore, before: Reached, commit: Commit) -> Reached:
     """Recompute a round from the one before; raises `RoundFailed` if the result is another than was committed."""
     updates = _updates(work, store, before, commit)

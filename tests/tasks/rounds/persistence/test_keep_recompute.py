@@ -167,6 +167,15 @@ def test_updates_that_are_not_stored_have_no_digest(train) -> None:
     assert [bool(run.round(round).commit.updates[1].digest) for round in (1, 2, 3, 4)] == [False, True] * 2
 
 
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_who_computes_without_gradients_gets_the_round_too(train, context) -> None:
+    run = train(window=3, **SMALL, local_steps=1, rounds=3, keep=FEW, name="run")
+    with context():
+        named = rw.open_run(run.path).round(2).named
+    recomputing.REMEMBERED.clear()
+    assert same(rw.open_run(run.path).round(2).named, named)
+
+
 def test_a_fork_and_a_merge_begin_with_a_round_that_is_not_stored(train, tmp_path) -> None:
     fields = SMALL | {"local_steps": 2, "rounds": 6}
     whole, run = (train(window=6, **fields, keep=keep, name=keep[:3]) for keep in ("all", FEW))
