@@ -18,9 +18,10 @@ import numpy as np
 
 from roundweave.storage.errors import one_line
 from roundweave.tasks.data.datasets import Reader
-from roundweave.tasks.data.examples import Examples, Move, grouped_passes, passes
+from roundweave.tasks.data.examples import Examples, Move, grouped_passes, passes, tensors_of
 from roundweave.tasks.data.reading import CURRENT, Reading, ReadingFailed
 from roundweave.tasks.data.sources.own import Stream
+from roundweave.tasks.data.splits.split import LARGEST_SCORE_BATCH, SCORE_BATCH
 from roundweave.tasks.numerics.pinning import derive_seed
 
 SHUFFLED = 1024
@@ -172,6 +173,21 @@ class Partition:
     train: AnyExamples
     held_out: AnyExamples
     own: AnyExamples | None = None
+
+
+SCORED_BYTES = 1 << 21
+"""So many bytes of held-out examples are scored at once: more take memory from what a network computes of them."""
+
+
+def score_batch(examples: AnyExamples) -> int:
+    """How many held-out examples are scored at once. It is part of the arithmetic, and follows from their size alone.
+
+    Those that are read where they are used, whose size is not known before, are scored by the fewest.
+    """
+    if isinstance(examples, LoadedExamples):
+        return SCORE_BATCH
+    size = sum(tensor.nbytes for tensor in tensors_of(examples)) // max(1, len(examples))
+    return max(SCORE_BATCH, min(LARGEST_SCORE_BATCH, SCORED_BYTES // max(1, size)))
 
 
 BlockExamples = Mapping[int, Partition]

@@ -15,7 +15,7 @@ from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
 from roundweave.tasks.data.description import CallEach, Description, agreed_classes, check_distinct
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
-from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders
+from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders, score_batch
 from roundweave.tasks.data.reading import (
     CurrentPartition,
     Loading,
@@ -157,8 +157,9 @@ class Partitions:
     def held_out_part(self, partition: int, place: int, scorers: int) -> AnyExamples:
         """The held-out examples that a partition scores, at its `place` among so many `scorers`."""
         held = self._rows(partition, 0)[1]
-        rows = held if self.source.partitioned and not self.shared else held_out_rows(held, place, scorers)
-        return self._part(partition, rows, True)
+        if not self.source.partitioned or self.shared:
+            held = held_out_rows(held, place, scorers, score_batch(self._part(partition, held[:1], True)))
+        return self._part(partition, held, True)
 
     def _train_rows(self, partition: int, number: int) -> tuple[Rows, Rows]:
         """The rows that a partition trains on under a split, and those that it holds out for its own score."""
@@ -333,7 +334,8 @@ class Partitions:
         return f"partition {partition}: {name}" if self.source.partitioned else name
 
     def _dataset(self, partition: int) -> Dataset:
-        return self._reading(partition, held_out=False).dataset
+        apart = self.current(partition) if self.source.partitioned else None
+        return opened(self.source, apart, self.loading.bound)
 
 
 def _labels(dataset: Dataset) -> np.ndarray | None:

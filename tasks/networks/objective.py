@@ -30,7 +30,7 @@ from roundweave.storage.values.tensors import (
     views,
 )
 from roundweave.tasks.data.examples import IGNORED, Tensors, first_tensor
-from roundweave.tasks.data.splits.split import SCORE_BATCH
+from roundweave.tasks.data.splits.split import LARGEST_SCORE_BATCH
 from roundweave.tasks.networks.reference import MODELS, Shape
 from roundweave.tasks.networks.scores import (
     AS_SHAPED,
@@ -158,7 +158,7 @@ class Objective:
         scores: Names or code of the scores; None means the default ones, which `check_fit` decides.
         rule: How outputs are read for labels; `check_fit` sets it.
         whole: Names of scores, or of the loss, that need all held-out outputs at once; `check_fit` sets it.
-        score_batch: How many examples are scored at once; `check_fit` sets it.
+        score_batch: The most examples that are scored at once; `check_fit` sets it.
         anew: Whether each network is made by the user's function, as copies of one would not follow what closures,
             hooks or scripts of it hold; `check_fit` sets it.
         spectral: Whether the network has spectral norms, whose vectors must fit its weights; `check_fit` sets it.
@@ -177,7 +177,7 @@ class Objective:
     scores: tuple[str | Code, ...] | None = None
     rule: LabelRule = AS_SHAPED
     whole: tuple[str, ...] = ()
-    score_batch: int = SCORE_BATCH
+    score_batch: int = LARGEST_SCORE_BATCH
     anew: bool = False
     spectral: bool = False
     rewritten: tuple[str, ...] = ()

@@ -16,8 +16,7 @@ import torch
 from roundweave.storage.errors import ModelError
 from roundweave.storage.rounds.commits import Score
 from roundweave.tasks.data.examples import Examples, Tensors
-from roundweave.tasks.data.loading import AnyExamples
-from roundweave.tasks.data.splits.split import SCORE_BATCH
+from roundweave.tasks.data.loading import AnyExamples, score_batch
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.networks.scores import (
     Kept,
@@ -58,8 +57,9 @@ def tally(
 
     They are a `partition`'s own, or if that is None, those of all.
     """
-    tallies, device = [], next(network.parameters()).device
-    for batch in held_out.slices(SCORE_BATCH):
+    tallies = list[Tally]()
+    for batch in held_out.slices(score_batch(held_out)):
+        device = next(network.parameters()).device
         for part in batch.slices(objective.score_batch):
             there = part.on(lambda tensor: tensor.to(device))
             with objective.casting(device.type):

@@ -11,8 +11,8 @@ from roundweave.storage.errors import ColumnMissing, DataError, UsageError
 from roundweave.tasks.data.splits.deals import Deal, Pool, Rows, find_split
 from roundweave.tasks.numerics.pinning import derive_seed
 
-SCORE_BATCH = 128
-"""The most held-out examples scored at once. It is fixed, as it is part of the arithmetic."""
+SCORE_BATCH, LARGEST_SCORE_BATCH = 128, 512
+"""The fewest and the most held-out examples in a batch that is scored; `score_batch` chooses between them."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,13 @@ class Split:
             raise ColumnMissing(f"split {self.kind}: the data has no column {self.deal.column!r}; it has {known}")
 
 
-def held_out_rows(held: Rows, place: int, scorers: int) -> Rows:
-    """The held-out rows at a place among so many scorers; the batches do not depend on the number of scorers."""
-    each, more = divmod(-(-len(held) // SCORE_BATCH), scorers)
-    first, end = (SCORE_BATCH * (p * each + min(p, more)) for p in (place, place + 1))
+def held_out_rows(held: Rows, place: int, scorers: int, batch: int) -> Rows:
+    """The held-out rows at a place among so many scorers: whole batches, which any number of scorers leaves alike.
+
+    Neighbours have equally many, so that blocks of scorers have, too, where there are fewer batches than scorers.
+    """
+    batches = -(-len(held) // batch)
+    first, end = (batch * (p * batches // scorers) for p in (place, place + 1))
     return held[first:end]
 
 

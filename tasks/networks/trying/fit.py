@@ -21,7 +21,7 @@ from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.examples import IGNORED, Examples, Tensors, single
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.splits.split import SCORE_BATCH
+from roundweave.tasks.data.splits.split import LARGEST_SCORE_BATCH, SCORE_BATCH
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.networks.scores import (
     AS_SHAPED,
@@ -192,10 +192,10 @@ def check_fit(
 
 
 def _score_batch(outputs: Any, examples: int) -> int:
-    """How many examples are scored at once, from the outputs for some: fewer where these are large."""
+    """The most examples that are scored at once, from the outputs for some: fewer where these are large."""
     output = tensor_in(outputs)
     each = 0 if output is None else output.numel() // examples
-    return max(1, min(SCORE_BATCH, MOST_SCORED // max(1, each)))
+    return max(1, min(LARGEST_SCORE_BATCH, MOST_SCORED // max(1, each)))
 
 
 def _check_names(objective: Objective) -> None:
