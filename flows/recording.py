@@ -93,7 +93,7 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
         matches=algorithm.reduce.matches,
     )
     alone = algorithm.when.asynchronous or work.compute.ranks > 1 or work.partitions.sites
-    return schema if alone else schema.sharded(processes)
+    return schema if alone else schema.sharded(processes, work.partitions.taking_part)
 
 
 def provenance() -> dict[str, Any]:

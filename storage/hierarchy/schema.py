@@ -52,12 +52,13 @@ MOST_SLOTS = 1_000
 MOST_SHARDS, SHARDS_OF_PROCESS = 32, 8
 """Into how many files the updates of a round go, if that is enough for each process to write so many.
 
-With fewer files for each process, some processes would have many more partitions to map than others.
+With fewer files for each process, some processes would have many more partitions to map than others. A cohort of
+more than the first number has no more than the second for each process, since its rounds are short.
 """
 
 
-SHARD_BYTES, SHARD_PARTITIONS = 1 << 26, 1 << 10
-"""The most bytes and partitions of a file that several partitions share.
+SHARD_BYTES, SHARD_PARTITIONS = 1 << 26, 1 << 11
+"""The most bytes, of a cohort on average, and the most partitions of a file that several partitions share.
 
 Its bytes are in memory until it is written, and to read one partition the index of all is read.
 """
@@ -159,26 +160,25 @@ class Schema:
     matches: Rows = ()
     shard: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)] = 1
 
-    def sharded(self, processes: int = 1) -> Schema:
+    def sharded(self, processes: int = 1, updates: int = 0) -> Schema:
         """The schema with as few files as suit so many processes that write them.
 
-        Of the sizes from the least to twice that, it has the one with which partitions are most often halved into
-        whole shards: a block that is such a part sends a single vector to the reduce.
+        A round stores so many `updates`, of a cohort; 0: of all partitions. Of the sizes from the least to twice
+        that, it has the one with which partitions are most often halved into whole shards: a block that is such a
+        part sends a single vector to the reduce.
         """
-        least = -(-self.partitions // max(MOST_SHARDS, SHARDS_OF_PROCESS * processes))
-        least, largest = min(least, self.largest_shard), min(2 * least, self.largest_shard + 1)
+        updates, files = updates or self.partitions, SHARDS_OF_PROCESS * processes
+        files = files if MOST_SHARDS < updates < self.partitions else max(MOST_SHARDS, files)
+        stored = (self.update_bytes + 2 * specs_bytes(self.matches)) * updates
+        most = min(SHARD_PARTITIONS, max(1, SHARD_BYTES * self.partitions // max(1, stored)))
+        least = min(-(-self.partitions // files), most)
+        largest = min(2 * least, most + 1)
 
         def parts(shard: int) -> int:
             count, rest = divmod(self.partitions, shard)
             return 0 if rest else count & -count  # the largest power of two that divides the count
 
         return replace(self, shard=max(range(least, largest), key=parts))
-
-    @property
-    def largest_shard(self) -> int:
-        """The most partitions that may share a file, as its bytes and partitions are limited; at least one."""
-        largest = SHARD_BYTES // max(1, self.update_bytes + 2 * specs_bytes(self.matches))
-        return min(SHARD_PARTITIONS, max(1, largest))
 
     def state(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of the state by path, with `rows` rows. Frozen parameters are stored once, without rows."""

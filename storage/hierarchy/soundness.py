@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.hierarchy.schema import SHARD_PARTITIONS, Schema
 from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.values.tensors import RAW, vector_sizes
 
@@ -39,7 +39,7 @@ def checked_schema(value: Any) -> Schema:
             raise ValueError(f"{_quoted(spec.name)} has the type {_quoted(spec.dtype)}, which is not of numbers")
         if len(spec.shape) > AXES or min(spec.shape, default=0) < 0 or math.prod(spec.shape) > MOST:
             raise ValueError(f"{_quoted(spec.name)} has the shape {_quoted(spec.shape)}, which no tensor has")
-    if schema.shard > schema.largest_shard:
+    if schema.shard > SHARD_PARTITIONS:
         raise ValueError(f"{schema.shard} partitions share a file, which would be too large")
     _check_paths(schema)
     names = {spec.name for spec in (*layout.params, *layout.buffers, *layout.frozen)}

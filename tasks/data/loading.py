@@ -180,7 +180,7 @@ SCORED_BYTES = 1 << 21
 
 
 def score_batch(examples: AnyExamples) -> int:
-    """How many held-out examples are scored at once. It is part of the arithmetic, and follows from their size alone.
+    """How many held-out examples are scored at once, a part of the arithmetic that follows from their size alone.
 
     Those that are read where they are used, whose size is not known before, are scored by the fewest.
     """

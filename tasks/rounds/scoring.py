@@ -57,9 +57,10 @@ def tally(
 
     They are a `partition`'s own, or if that is None, those of all.
     """
-    tallies = list[Tally]()
+    if not len(held_out):  # as most have none where more partitions score than there are batches
+        return []
+    tallies, device = [], next(network.parameters()).device
     for batch in held_out.slices(score_batch(held_out)):
-        device = next(network.parameters()).device
         for part in batch.slices(objective.score_batch):
             there = part.on(lambda tensor: tensor.to(device))
             with objective.casting(device.type):

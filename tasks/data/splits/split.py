@@ -87,7 +87,7 @@ def held_out_rows(held: Rows, place: int, scorers: int, batch: int) -> Rows:
     Neighbours have equally many, so that blocks of scorers have, too, where there are fewer batches than scorers.
     """
     batches = -(-len(held) // batch)
-    first, end = (batch * (p * batches // scorers) for p in (place, place + 1))
+    first, end = (-(-batches * p // scorers) * batch for p in (place, place + 1))
     return held[first:end]
 
 

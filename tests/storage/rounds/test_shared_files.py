@@ -172,12 +172,12 @@ def test_a_damaged_file_is_not_copied(many) -> None:
     ("partitions", "size", "processes", "shard"),
     [
         *((32, 1, 1, 1), (33, 1, 1, 3), (40, 1, 1, 2), (100, 1, 1, 5), (997, 1, 1, 32), (1000, 1, 1, 50)),
-        *((1024, 1, 1, 32), (10_000, 1, 2, 625), (1000, 1, 8, 25), (1000, 1, 200, 1), (10**5, 1, 1, 1024)),
+        *((1024, 1, 1, 32), (10_000, 1, 2, 625), (1000, 1, 8, 25), (1000, 1, 200, 1), (10**5, 1, 1, 2048)),
         *((1000, 1 << 20, 1, 16), (1000, 1 << 24, 1, 1), (100, 1 << 26, 1, 1)),
     ],
 )
 def test_so_many_partitions_share_a_file(partitions: int, size: int, processes: int, shard: int) -> None:
-    """At most 32 files, or 8 for each process, but none of more than 64 MiB or 1024 partitions; by hand.
+    """At most 32 files, or 8 for each process, but none of more than 64 MiB or 2048 partitions; by hand.
 
     Of 32 to 63 for 1000 partitions, 50 makes 20 files, which are halved twice; 997 is prime, and 32 the least.
     """
@@ -186,6 +186,22 @@ def test_so_many_partitions_share_a_file(partitions: int, size: int, processes: 
     assert schema.shard == shard
     assert Schema.from_json(schema.to_json()) == schema
     assert ("shard" in schema.to_json()) == (shard > 1)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "size", "processes", "shard"),
+    [
+        *((32, 1, 1, 625), (33, 1, 1, 1250), (33, 1, 2, 625), (33, 1, 8, 250)),
+        *((50, 1 << 22, 1, 800), (9999, 1, 1, 1250), (10_000, 1, 1, 625)),
+    ],
+)
+def test_a_cohort_of_many_updates_is_in_eight_files_for_each_process(cohort, size, processes, shard) -> None:
+    """Of 10,000 partitions, by hand: 64 files for 8 processes have 157, and 250 makes 40, halved three times.
+
+    Of 50 updates of 16 MiB four are in a file of 800 partitions, 64 MiB. All partitions are no cohort.
+    """
+    layout = Layout((TensorSpec("w", "float32", (size,)),), (), (), ())
+    assert Schema(layout, 10_000).sharded(processes, cohort).shard == shard
 
 
 @pytest.mark.parametrize("shard", [1 << 20, 2**40, 0, -1, 1.5, "2", None, True])

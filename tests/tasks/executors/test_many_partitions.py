@@ -26,7 +26,7 @@ FIELDS = {"data": "digits", "model": "logistic", "algorithm": "scaffold", "local
 
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on each partition has a file of its own."""
-    monkeypatch.setattr(Schema, "sharded", lambda schema, processes=1: schema)
+    monkeypatch.setattr(Schema, "sharded", lambda schema, processes=1, updates=0: schema)
 
 
 def said(run: Run) -> dict[int, object]:

@@ -1,0 +1,103 @@
+"""Batches of held-out examples follow from their size alone, and a score has the same bits whoever scores them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from roundweave.storage.rounds.commits import Score
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.loading import LoadedExamples, score_batch
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.reading import Loading, Reading
+from roundweave.tasks.data.splits.split import Split, held_out_rows
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.rounds.scoring import score, tally
+
+
+class Held:
+    """Examples of noise with some labels, of which so many are held out."""
+
+    partitioned = False
+
+    def __init__(self, count: int, width: int = 20) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.inputs = torch.randn(count, width, generator=generator)
+        self.targets = torch.randint(3, (count,), generator=generator)
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        return Dataset(Examples(self.inputs[:40], self.targets[:40]), Examples(self.inputs, self.targets))
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "batch"),
+    [
+        (784, torch.float32, 512),  # 3,144 bytes with the label
+        (1300, torch.float32, 402),  # 5,208 bytes: 402.67 of them
+        (1300, torch.float64, 201),  # 10,408 bytes
+        (150_528, torch.float32, 128),  # 602,120 bytes: three of them have 2 MiB
+        (0, torch.float32, 512),
+    ],
+)
+def test_a_batch_has_two_mebibytes_and_128_to_512_examples(width: int, dtype: torch.dtype, batch: int) -> None:
+    examples = Examples(torch.zeros(3, width, dtype=dtype), torch.zeros(3, dtype=torch.int64))
+    assert score_batch(examples) == score_batch(examples.first(1)) == batch
+    assert score_batch(examples.first(0)) == 512  # nobody asks how many of none are scored at once
+
+
+def test_inputs_by_name_count_together_and_examples_that_are_read_where_they_are_used_are_scored_by_128() -> None:
+    halves = {"a": torch.zeros(2, 650), "b": torch.zeros(2, 650)}
+    assert score_batch(Examples(halves, torch.zeros(2, dtype=torch.int64))) == 402
+    reading = Reading(Held(9), None, None, True, Loading(), "float32")
+    assert score_batch(LoadedExamples(reading, np.arange(2))) == 128
+
+
+@pytest.mark.parametrize(
+    ("held", "scorers", "sizes"),
+    [
+        (1000, 1, [1000]),
+        (1000, 4, [512, 0, 488, 0]),  # the halves of the scorers have a batch each
+        (1536, 2, [1024, 512]),
+        (1537, 3, [1024, 512, 1]),
+        (5, 3, [5, 0, 0]),
+        (0, 2, [0, 0]),
+    ],
+)
+def test_scorers_have_whole_batches_in_order_and_halves_of_them_equally_many(held, scorers, sizes) -> None:
+    rows = np.arange(held) * 3
+    parts = [held_out_rows(rows, place, scorers, 512) for place in range(scorers)]
+    assert [len(part) for part in parts] == sizes
+    assert np.array_equal(np.concatenate(parts), rows)
+
+
+def scored(scorers: int, count: int = 1300) -> Score | None:
+    """The score of a network that is drawn from a seed, on examples of which each scorer has a part."""
+    objective = Objective(ModelSpec("mlp", (20,), 3, "float32", 5), "cross_entropy", ("accuracy",))
+    partitions = Partitions(Held(count), Split(1))
+    with torch.no_grad():
+        network = objective.fresh().eval()
+        parts = [partitions.held_out_part(0, place, scorers) for place in range(scorers)]
+        tallies = [each for part in parts for each in tally(objective, network, part)]
+    assert [each.examples for each in tallies] == [512, 512, 276]
+    return score(objective, tallies, 1)
+
+
+def test_a_score_has_the_same_bits_whoever_scores() -> None:
+    """Of 1300 examples, in three batches, by one, by as many as there are batches, and by more."""
+    alone = scored(1)
+    assert alone is not None
+    assert alone.examples == 1300
+    assert all(scored(scorers) == alone for scorers in (2, 3, 50))
+
+
+def test_it_is_the_mean_over_all_examples() -> None:
+    """The network's outputs for all at once, in float64."""
+    objective = Objective(ModelSpec("mlp", (20,), 3, "float32", 5), "cross_entropy", ("accuracy",))
+    data, alone = Held(1300), scored(1)
+    with torch.no_grad():
+        outputs = objective.fresh().double().eval()(data.inputs.double())
+    assert alone is not None
+    assert alone.loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, data.targets).item(), rel=1e-6)
+    assert alone.values["accuracy"] == (outputs.argmax(1) == data.targets).double().mean().item()
