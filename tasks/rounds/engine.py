@@ -15,7 +15,7 @@ from roundweave.tasks.compute.communicator import Alone, Communicator
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
-from roundweave.tasks.rounds.persistence.mapping import load_and_persist
+from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block
 from roundweave.tasks.rounds.shares import nodes_share, scatters
 from roundweave.tasks.rounds.steps import BlockResult, Outcome, reduce_apply
 
@@ -38,21 +38,35 @@ class Report:
 class BlockData:
     """Loads the examples of a block, and keeps those of the last split or cohort that was asked for.
 
-    It may begin with `examples` of the run whose attempt has the token `of`, for a draw of its job.
+    It may begin with `examples` of the run whose attempt has the token `of`, for a draw of its job. If the data
+    are given as a whole, the next cohort is loaded in a thread beside the maps: to load a partition alone may call
+    the user's code, whose draws would meet those of a map.
     """
 
     def __init__(self, block: int, of: tuple[str, int] = ("", 0), examples: BlockExamples | None = None) -> None:
         self.block = block
         self._of = of
         self._examples = examples or {}
+        self._ahead: dict[tuple[str, int], Future[BlockExamples]] = {}
+        self._thread = ThreadPoolExecutor(1)
 
     def __call__(
         self, job: Job, round: int, load: Callable[[Job, int, int], BlockExamples] = load_and_persist
     ) -> BlockExamples:
         """The examples of the block in a round, by partition. If split or cohort changed, `load` reads them."""
         if (of := (job.attempt.token, job.draw(round))) != self._of:
-            self._of, self._examples = of, load(job, round, self.block)
+            ahead, self._ahead = self._ahead.get(of), {}
+            self._of, self._examples = of, ahead.result() if ahead else load(job, round, self.block)
+        if load is load_and_persist and not self._ahead and round < job.attempt.rounds:
+            self._load_ahead(job, round + 1)
         return self._examples
+
+    def _load_ahead(self, job: Job, round: int) -> None:
+        """Begin to load the examples of a round, if it has another cohort than the round before, of one split."""
+        work, of = job.work, (job.attempt.token, job.draw(round))
+        same = work.split(round) == work.split(round - 1)  # another one is stored when it is loaded
+        if of != self._of and same and not work.partitions.source.partitioned:
+            self._ahead[of] = self._thread.submit(load_block, job, round, self.block)
 
 
 @dataclass(frozen=True)
