@@ -7,7 +7,7 @@ from functools import partial
 from roundweave.flows.config.merge import MergeConfig
 from roundweave.flows.merging.preparing import plan_merge
 from roundweave.flows.merging.result import MergeResult
-from roundweave.flows.serving.ahead import ahead
+from roundweave.flows.serving.ahead import ahead, reachable
 
 
 def merge(config: MergeConfig) -> MergeResult:
@@ -27,7 +27,7 @@ def merge(config: MergeConfig) -> MergeResult:
         >>> result = rw.merge(rw.MergeConfig(networks=("first@-1", "first@1"), executor="inline"))
     """
     plan = plan_merge(config)
-    with ahead(plan.config) as executor:
+    with ahead(plan.config) as executor, reachable(plan.config.root):
         from roundweave.flows.merging.flow import TITLE, merge_flow, merge_networks  # Prefect is slow to import
         from roundweave.flows.reporting.progress import titled
         from roundweave.flows.reporting.reporter import run_flow

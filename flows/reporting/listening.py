@@ -41,6 +41,11 @@ class Listener:
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
 
 
+def listeners() -> tuple[Listener, ...]:
+    """The present context's listeners, the one that was added last at the end."""
+    return _listeners.get()
+
+
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Add a listener while the context is open."""

@@ -9,30 +9,34 @@ from roundweave.flows.config.train import Placement
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.serving.server import prefect_api, prefect_server
 from roundweave.storage.errors import ClusterError, UsageError
-from roundweave.storage.places.base import full_address
+from roundweave.storage.places.base import Where, full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.tasks.executors.base import EXECUTORS, Executor, open_executor
-from roundweave.tasks.own_code.imports import Importing
 
 
 @contextmanager
 def ahead(config: Placement, sites: tuple[str, ...] = ()) -> Iterator[Executor]:
-    """Start an executor and a Prefect server at once, for a flow that is run in this context.
+    """Start an executor and a Prefect server at once, for what is `reachable` later.
 
-    If Prefect's server does not start, a notice says so and the flow reports nothing. The configuration is
-    resolved before, so that a wrong one is reported at once.
+    The configuration is resolved before, so that a wrong one is reported at once.
     """
     place_of(config.root).make()
-    with prefect_server(config.root), ExitStack() as stack:
-        # Prefect needs `fastapi.encoders` to record a flow's parameters. Both take as long as a cluster's start.
-        importing = Importing("prefect.flows", "fastapi.encoders")
-        executor = stack.enter_context(started(config, sites))
-        importing.join()
+    with prefect_server(config.root), started(config, sites) as executor:
+        yield executor
+
+
+@contextmanager
+def reachable(root: Where) -> Iterator[None]:
+    """Have Prefect report to the user's API, or to the root's server once it answers.
+
+    If that does not start, a notice says so and flow runs report nothing.
+    """
+    with ExitStack() as stack:
         try:
-            stack.enter_context(prefect_api(config.root))
+            stack.enter_context(prefect_api(root))
         except ClusterError as error:
             notice(f"{error}; nothing is reported")
-        yield executor
+        yield
 
 
 def started(

@@ -162,7 +162,7 @@ def prefect_server(root: Where, schedules: bool = False) -> Iterator[Server | No
 
     Runs that go on at once in one process share the first one's, which serves further runs until the process ends.
     """
-    if _in_flow():
+    if in_flow():
         yield None
         return
     with _one_server(root, schedules) as server:
@@ -176,7 +176,7 @@ def _one_server(root: Where, schedules: bool) -> Iterator[Server | None]:
     yield start_server(root, schedules)
 
 
-def _in_flow() -> bool:
+def in_flow() -> bool:
     """Whether this is part of a flow or task that Prefect runs already, and which reports to an API of its own."""
     context: Any = sys.modules.get("prefect.context")
     return context is not None and bool(context.FlowRunContext.get() or context.TaskRunContext.get())

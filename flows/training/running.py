@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
+from roundweave.flows.config.resolving import Resolved
 from roundweave.flows.config.scheduled import Skipped, past_others
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.bar import bar_of_rounds
+from roundweave.flows.reporting.following import followed
 from roundweave.flows.reporting.listening import begun, going_on, notify_skip
-from roundweave.flows.serving.ahead import ahead
+from roundweave.flows.serving.ahead import ahead, reachable
 from roundweave.flows.stored import Run
+from roundweave.flows.training.rounds import train_rounds
 from roundweave.flows.training.settling import settled
+from roundweave.tasks.own_code.imports import kept
 
 
 class Interrupted(KeyboardInterrupt):
@@ -58,10 +65,15 @@ def _run_flow(config: TrainConfig) -> Run:
     except Skipped as skipped:
         notify_skip(str(skipped))
         return Run(skipped.address, config.root)
-    with ahead(resolved.config, resolved.config.site_of_each) as executor:
-        from roundweave.flows.reporting.progress import titled
-        from roundweave.flows.reporting.reporter import run_flow  # Prefect is slow to import
-        from roundweave.flows.training.flow import train_flow, train_rounds
-
-        run_flow(train_flow, resolved.config, titled(resolved.name)(partial(train_rounds, resolved, executor)))
+    with ahead(resolved.config, resolved.config.site_of_each) as executor, suppress(Skipped):
+        followed(partial(_as_flow_run, resolved), partial(train_rounds, resolved, executor))
     return Run(resolved.address, config.root)
+
+
+def _as_flow_run(resolved: Resolved, function: Callable[[], Any]) -> Any:
+    """Call a function that trains a run, or stands for one, as a flow run of Prefect."""
+    with kept():
+        from roundweave.flows.reporting.reporter import run_flow  # Prefect is slow to import
+        from roundweave.flows.training.flow import as_flow, train_flow
+    with reachable(resolved.config.root):
+        return run_flow(train_flow, resolved.config, partial(as_flow, resolved.name, function))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import subprocess
 import threading
 import time
@@ -19,7 +20,7 @@ from roundweave.flows.reporting.reporter import Reporter, run_flow
 from roundweave.flows.stored import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
-ROUNDS = 8
+ROUNDS = 30
 SMALL = ["--executor", "inline", "--partitions", "2", "--window", "1", "--local-steps", "300"]
 
 
@@ -45,6 +46,11 @@ class Training:
         """Wait for a round."""
         until(lambda: rounds_done(self.store) >= round or self.process.poll() is not None, self.errors)
 
+    def reach_reported(self, round: int, server: PrefectServer) -> None:
+        """Wait for a round, and until Prefect has its event: it is told of rounds when its flow run has begun."""
+        self.reach(round)
+        until(lambda: round in reported(server, self.name) or self.process.poll() is not None, self.errors)
+
     def end(self) -> tuple[int, list[str]]:
         """The exit code, and the lines on standard error that are not of rounds."""
         code = self.process.wait(120)
@@ -59,9 +65,9 @@ BREAKS = {"killed": PrefectServer.kill, "stopped": PrefectServer.stop, "disk ful
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_what_was_not_reported_is_sent_when_the_server_comes_back(server, tmp_path, how: str) -> None:
-    rounds = 3 * ROUNDS  # a server takes seconds to start
+    rounds = 2 * ROUNDS  # a server takes seconds to start
     training = Training(tmp_path, server.environment, server.api, rounds)
-    training.reach(3)
+    training.reach_reported(3, server)
     BREAKS[how](server)
     training.reach(6)
     server.resume() if how == "stopped" else server.start()
@@ -84,11 +90,14 @@ def reported(server: PrefectServer, name: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_interrupting_ends_the_command_though_the_server_hangs(server, tmp_path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("begun", [False, True])
+def test_interrupting_ends_the_command_though_the_server_hangs(server, tmp_path, number: int, begun: bool) -> None:
+    """Also where its flow run has not begun."""
     training = Training(tmp_path, server.environment, server.api, rounds=1000)
-    training.reach(3)
+    training.reach_reported(3, server) if begun else training.reach(1)
     server.stop()
-    training.process.send_signal(2)
+    training.process.send_signal(number)
     code, said = training.end()
     assert code == 1
     assert said[-1].startswith("error: interrupted; committed rounds are kept")
@@ -100,7 +109,7 @@ def test_interrupting_ends_the_command_though_the_server_hangs(server, tmp_path)
 @pytest.mark.parametrize("how", ["killed", "stopped", "disk full"])
 def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(server, tmp_path, how: str) -> None:
     training = Training(tmp_path, server.environment, server.api)
-    training.reach(3)
+    training.reach_reported(3, server)
     BREAKS[how](server)
     code, said = training.end()
     run = open_run(training.store)

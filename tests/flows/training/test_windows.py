@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from roundweave.flows.training.flow import run_rounds
+from roundweave.flows.training.rounds import run_rounds
 
 
 class Recorded:
