@@ -53,9 +53,6 @@ FLOWS = ("train", "resume", "merge")
 TRAINING = ("train", "resume", "replay", "plan")
 """Subcommands that start a local cluster unless an option says otherwise."""
 
-HELD_WHOLE = ("digits", "mnist", "fashion-mnist", "npz")
-"""Data of which each worker reads all into memory, whatever the other options say."""
-
 OF_INTERRUPTS = 130
 """The exit code into which typer turns a `KeyboardInterrupt`."""
 
@@ -111,16 +108,16 @@ def _begin_ahead(arguments: list[str]) -> None:
     if asked in TRAINING and not words & {"--scheduler", *here}:
         from roundweave.tasks.executors.clusters import fork_server
 
-        fork_server.begin(_examples(arguments) if asked == "train" else "")
+        fork_server.begin(_data(arguments) if asked == "train" else "")
 
 
-def _examples(arguments: list[str]) -> str:
-    """The examples that a training names, if they are such that all workers hold them whole; else empty."""
+def _data(arguments: list[str]) -> str:
+    """The value of ``--data``; empty if it is not given."""
     data = ""
     for word, after in pairwise([*arguments, ""]):
         name, _, value = word.partition("=")
         data = (value or after) if name == "--data" else data
-    return data if data.partition(":")[0] in HELD_WHOLE else ""
+    return data
 
 
 def _interrupted(asked: str | None) -> str:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_REPORTS = 1.0
 """The shortest time between two reports of progress: each takes Prefect's client and server milliseconds."""
 
+PLOTTING = ("pandas", "matplotlib.figure", "matplotlib.backends.backend_agg")
+"""What tables and plots need, which takes a second to import."""
+
 
 class FlowPage:
     """A flow run's page in Prefect; the flow run is renamed to what the flow makes, such as the run's name."""
@@ -155,7 +158,7 @@ class Progress(Listener):
         if due:
             self.report()
         if self.plotting is None:
-            self.plotting = Importing("pandas", "matplotlib.figure", "matplotlib.backends.backend_agg")
+            self.plotting = Importing(*PLOTTING)
 
     def report(self) -> None:
         """Send the progress and all rounds that have not been sent yet."""

@@ -162,7 +162,8 @@ class Dataset(Record):
         if scaling:
             divisor, mean, deviation = scaling
             wide = torch.promote_types(torch.float32, kind)
-            inputs = moved(inputs, lambda tensor: ((tensor.to(wide) / divisor) - mean) / deviation)
+            # In one place, as new memory takes longer than the arithmetic.
+            inputs = moved(inputs, lambda t: t.to(wide, copy=True).div_(divisor).sub_(mean).div_(deviation))
         return moved(Examples(inputs, batch.targets), lambda t: t.to(kind) if t.is_floating_point() else t)
 
     def renumbered(self, names: tuple[str, ...]) -> Dataset:

@@ -86,13 +86,9 @@ def _without_servers() -> Iterator[None]:
     from roundweave.flows.serving import ahead
     from roundweave.tasks.executors.clusters import fork_server
 
-    class Imported:
-        def join(self) -> None: ...
-
     app.warm_up = lambda: None  # type: ignore[assignment]
-    fork_server.begin = lambda: None  # type: ignore[assignment]
+    fork_server.begin = lambda data="": None  # type: ignore[assignment]
     ahead.prefect_server = lambda root: contextlib.nullcontext()
-    ahead.Importing = lambda *modules: Imported()  # type: ignore[assignment, misc]
     ahead.prefect_api = contextlib.nullcontext  # type: ignore[assignment]
     yield
 

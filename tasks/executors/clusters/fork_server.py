@@ -30,7 +30,10 @@ WORKER_ENVIRONMENT = {
 """Environment variables that local workers have from their start."""
 
 EXAMPLES = "ROUNDWEAVE_EXAMPLES"
-"""The variable with the name of examples that are read before workers are forked, which then share them."""
+"""The variable with the name of data that are read before workers are forked, which then share them."""
+
+HELD_WHOLE = ("digits", "mnist", "fashion-mnist", "npz")
+"""Data of which each worker holds all in memory, whatever else a configuration says."""
 
 READ_BY_IMPORTS = ("ATEN_", "DASK_", "KMP_", "LD_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
 """Prefixes of variables that libraries read when they are imported; a fork can take over all others later."""
@@ -40,25 +43,25 @@ _begun: list[Mapping[str, str] | None] = []
 """What `begin` returns, once it was called."""
 
 
-def begin(examples: str = "") -> Mapping[str, str] | None:
+def begin(data: str = "") -> Mapping[str, str] | None:
     """Start the process from which workers are forked, without waiting for it; later calls do nothing.
 
-    It reads `examples`, the name of data that need no code of the user's, and its forks share them.
+    It reads the data of this name if they are `HELD_WHOLE`, and its forks share them.
 
     Returns the environment with which it started. Returns None if workers cannot be forked: on other systems than
     Linux, or if the process cannot make its socket, for example as the temporary folder's name is too long.
     """
     if not _begun:
-        _begun.append(_start(examples))
+        _begun.append(_start(data if data.partition(":")[0] in HELD_WHOLE else ""))
     return _begun[0]
 
 
-def _start(examples: str) -> Mapping[str, str] | None:
+def _start(data: str) -> Mapping[str, str] | None:
     if sys.platform != "linux":
         return None
     forkserver.set_forkserver_preload(["roundweave.tasks.executors.clusters.forked"])
     # With the safe path, modules in the user's current folder cannot hide those that are imported.
-    environment = {**WORKER_ENVIRONMENT, "PYTHONSAFEPATH": "1", EXAMPLES: examples}
+    environment = {**WORKER_ENVIRONMENT, "PYTHONSAFEPATH": "1", EXAMPLES: data}
     before = {name: os.environ[name] for name in environment if name in os.environ}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     os.environ.update(environment)

@@ -170,6 +170,14 @@ def test_a_server_that_died_before_its_root_was_known_is_one_clear_error(tmp_pat
     server.stop()
 
 
+def test_a_server_serves_with_the_priority_that_its_imports_did_not_have(tmp_path) -> None:
+    server = Server().settle(tmp_path / "home")
+    server.url()
+    priorities = os.getpriority(os.PRIO_PROCESS, server.process.pid), os.getpriority(os.PRIO_PROCESS, 0)
+    server.stop()
+    assert priorities[0] == priorities[1]
+
+
 COMPANY = {
     ".env": 'PREFECT_SERVER_DATABASE_CONNECTION_URL="sqlite+aiosqlite:///{}"',
     "prefect.toml": 'server.database.connection_url = "sqlite+aiosqlite:///{}"',

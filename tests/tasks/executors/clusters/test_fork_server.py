@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from roundweave.tasks.data.sources.table import find_source
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.fork_server import READ_BY_IMPORTS, begin, start_method
 from tests.workers import worker_processes
@@ -107,3 +108,51 @@ def test_nothing_of_the_users_folder_is_imported_and_nothing_outlives_a_client_t
     assert {*parents, *workers} <= {process.pid for process in family}
     os.kill(client.pid, signal.SIGKILL)
     assert psutil.wait_procs(family, timeout=30)[1] == []
+
+
+READ_AHEAD = """
+import sys
+import time
+
+import numpy as np
+import roundweave as rw
+from roundweave.tasks.data import reading
+from roundweave.tasks.executors.clusters import fork_server
+from roundweave.tasks.executors.clusters.connecting import connect
+
+
+def examples(seed):
+    labels = np.arange(200) % 2
+    np.savez(file, x=np.random.default_rng(seed).normal(size=(200, 4)).astype("float32"), y=labels)
+
+
+def held():
+    return [str(source) for source, _ in reading._opened]
+
+
+def digest(executor):
+    config = rw.TrainConfig(data=data, rounds=1, partitions=2, executor=executor, name=executor, root=sys.argv[1])
+    return rw.train(config, bar=False).digest
+
+
+if __name__ == "__main__":
+    file = f"{sys.argv[1]}/examples.npz"
+    data = f"npz:{file}"
+    examples(0)
+    fork_server.begin(data)
+    with connect(None, 2) as client:
+        for sources in client.run(held).values():
+            print(*sources)
+    examples(1)
+    print(digest("graph") == digest("inline"))
+"""
+
+
+@pytest.mark.slow
+def test_workers_are_forked_with_the_examples_and_read_them_again_where_they_have_changed(tmp_path: Path) -> None:
+    (tmp_path / "reads.py").write_text(READ_AHEAD)
+    environment = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:1/api"}
+    line = [sys.executable, str(tmp_path / "reads.py"), str(tmp_path)]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    held = str(find_source(f"npz:{tmp_path}/examples.npz"))
+    assert done.stdout.splitlines() == [held, held, "True"], done.stderr
