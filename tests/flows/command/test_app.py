@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from roundweave.flows.command.app import COMMANDS, FLOWS
+from roundweave.flows.command.app import COMMANDS, FLOWS, _begin_ahead
 from tests.flows.command.in_process import run
 from tests.flows.prefect_server import command_line, until
 
@@ -49,6 +49,23 @@ def test_a_refused_command_leaves_no_process_and_no_file(tmp_path: Path, words: 
 
 def test_what_is_a_flow_is_a_command() -> None:
     assert set(FLOWS) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "data"),
+    [
+        (["train", "--data", "mnist:here", "--rounds", "2"], "mnist:here"),
+        (["train", "--data=digits", "--data=npz:a=b.npz"], "npz:a=b.npz"),
+        (["train", "mine.toml", "--data"], ""),
+        (["resume", "--data", "digits"], ""),
+    ],
+)
+def test_workers_data_are_read_ahead_where_the_command_names_them(monkeypatch, words, data: str) -> None:
+    named: list[str] = []
+    monkeypatch.setattr("roundweave.flows.command.app.warm_up", lambda: None)
+    monkeypatch.setattr("roundweave.tasks.executors.clusters.fork_server.begin", named.append)
+    _begin_ahead(words)
+    assert named == [data]
 
 
 def test_the_version_is_that_of_the_package() -> None:
