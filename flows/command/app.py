@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
-from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -108,16 +108,9 @@ def _begin_ahead(arguments: list[str]) -> None:
     if asked in TRAINING and not words & {"--scheduler", *here}:
         from roundweave.tasks.executors.clusters import fork_server
 
-        fork_server.begin(_data(arguments) if asked == "train" else "")
-
-
-def _data(arguments: list[str]) -> str:
-    """The value of ``--data``; empty if it is not given."""
-    data = ""
-    for word, after in pairwise([*arguments, ""]):
-        name, _, value = word.partition("=")
-        data = (value or after) if name == "--data" else data
-    return data
+        named = re.findall(r"--data[ =](\S+)", " ".join(arguments)) if asked == "train" else []
+        os.environ[fork_server.EXAMPLES] = named[-1] if named else ""
+        fork_server.begin()
 
 
 def _interrupted(asked: str | None) -> str:

@@ -1,6 +1,7 @@
 """Listeners, which are notified of a run's events: a progress bar, Prefect's page, a caller.
 
-This module does not import Prefect, so it can be used before Prefect is loaded.
+This module does not import Prefect, so it can be used before Prefect is loaded: a thread that follows a training
+tells Prefect of it, and the training waits neither for the imports of that nor for a server.
 
 Executors log what happens to them (a lost worker, a straggler) with the logger `roundweave`, one line each. While
 there is a listener, these lines go to the listeners and nowhere else.
@@ -10,13 +11,18 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from roundweave.storage.errors import printable
+from roundweave.storage.errors import one_line, printable
 
 if TYPE_CHECKING:
     from roundweave.storage.rounds.commits import Commit, Score
@@ -41,11 +47,6 @@ class Listener:
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
 
 
-def listeners() -> tuple[Listener, ...]:
-    """The present context's listeners, the one that was added last at the end."""
-    return _listeners.get()
-
-
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Add a listener while the context is open."""
@@ -54,6 +55,92 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listeners.reset(token)
+
+
+Report = Callable[[Callable[[], Any]], Any]
+"""Calls a function and reports what it does, such as a flow run of it; returns what that returns."""
+
+PATIENCE_SECONDS = 3.0
+"""How long reports let the first round go first: importing Prefect takes a second of this process's time."""
+
+
+class Follower(Listener):
+    """Has a thread report what a function does, in order and perhaps later, to listeners that the thread adds."""
+
+    def __init__(self) -> None:
+        self.under_way = threading.Event()
+        self._others = len(_listeners.get())  # the thread inherits these, which are notified by this one
+        self._events: SimpleQueue[Any] = SimpleQueue()
+
+    def committed(self, commit: Commit, rounds: int) -> None:
+        """Have the thread's own listeners notified of a round."""
+        self._put(lambda listener: listener.committed(commit, rounds))
+        self.under_way.set()
+
+    def notice(self, text: str) -> None:
+        """Have the thread's own listeners notified of a line."""
+        self._put(lambda listener: listener.notice(text))
+
+    def _put(self, event: Callable[[Listener], object]) -> None:
+        self._events.put(lambda: [event(listener) for listener in _listeners.get()[self._others :]])
+
+    def observe(self, report: Report, function: Callable[[], Any]) -> Any:
+        """Call a function, while the thread calls `report` with one that stands for it and ends as it ends."""
+        outcome: Future[Any] = Future()
+        self._events.put(partial(report, partial(self._follow, outcome)))
+        try:
+            outcome.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - it is raised below
+            outcome.set_exception(error)
+        self._events.put(outcome)
+        return outcome.result()
+
+    def _follow(self, outcome: Future[Any]) -> Any:
+        while (event := self._events.get()) is not outcome:
+            event()
+        return outcome.result()
+
+    def work(self) -> None:
+        """Report the first function that is observed, and what is observed while it is called."""
+        self.under_way.wait(PATIENCE_SECONDS)
+        self._events.get()()
+
+
+def followed(report: Report, function: Callable[[], Any]) -> Any:
+    """Call a function that a thread reports, and wait for that; within a flow run it is reported in place.
+
+    Meanwhile SIGTERM raises `KeyboardInterrupt` in the main thread, as Ctrl-C does.
+    """
+    if in_flow():
+        return report(function)
+    follower, before = Follower(), signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(copy_context().run, follower.work)
+        try:
+            with suppress(ValueError):  # this is not the main thread
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
+            with listening(follower):
+                return follower.observe(report, function)
+        finally:
+            follower.under_way.set()
+            if (error := told.exception()) not in (None, sys.exc_info()[1]):
+                notice(f"Prefect was not told all ({one_line(error)}); the run itself is not affected")
+            with suppress(ValueError):
+                signal.signal(signal.SIGTERM, before)
+
+
+def reported(report: Report, function: Callable[[], Any]) -> Any:
+    """Call a function that is part of what is followed, or that a flow run calls, and report it, too."""
+    for listener in _listeners.get():
+        if isinstance(listener, Follower):
+            return listener.observe(report, function)
+    return report(function) if in_flow() else function()
+
+
+def in_flow() -> bool:
+    """Whether this is part of a flow or task that Prefect runs already, and which reports to an API of its own."""
+    context: Any = sys.modules.get("prefect.context")
+    return context is not None and bool(context.FlowRunContext.get() or context.TaskRunContext.get())
 
 
 begun: list[str] = []

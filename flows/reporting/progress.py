@@ -20,12 +20,11 @@ from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
 from roundweave.flows.reporting.listening import Listener, listening, shown_cell, shown_commit
-from roundweave.flows.reporting.reporter import Reporter, filtered, reporting, without_dask
+from roundweave.flows.reporting.reporter import Reporter, filtered, reported_step, reporting, without_dask
 from roundweave.storage.errors import printable
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import run_name
 from roundweave.storage.runs.run import StoredRun
-from roundweave.tasks.own_code.imports import Importing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_REPORTS = 1.0
 """The shortest time between two reports of progress: each takes Prefect's client and server milliseconds."""
-
-PLOTTING = ("pandas", "matplotlib.figure", "matplotlib.backends.backend_agg")
-"""What tables and plots need, which takes a second to import."""
 
 
 class FlowPage:
@@ -116,8 +112,6 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
                 yield
             finally:
                 progress.report()
-        if progress.plotting:
-            progress.plotting.join()
         from roundweave.storage.runs.figures import Plots
         from roundweave.storage.runs.tables import worker_rows
 
@@ -130,11 +124,14 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
             page.leave_plot(_figure(plots.staleness), "staleness")
 
 
-class Progress(Listener):
-    """A listener that reports the rounds of a run to Prefect.
+@reported_step("rounds", "rounds {first} to {last}")
+def as_task(first: int, last: int, function: Callable[[], Any]) -> Any:
+    """Call a function that trains rounds `first` to `last`."""
+    return function()
 
-    From the first round on, `plotting` imports the plotting libraries in the background, which takes a second.
-    """
+
+class Progress(Listener):
+    """A listener that reports the rounds of a run to Prefect."""
 
     def __init__(self, page: FlowPage, rounds: int, done: int) -> None:
         self.page = page
@@ -142,7 +139,6 @@ class Progress(Listener):
         self.done = done
         self._waiting: list[Commit] = []
         self._bar: UUID | None = None
-        self.plotting: Importing | None = None
         self.report()
 
     def committed(self, commit: Commit, rounds: int) -> None:
@@ -157,8 +153,8 @@ class Progress(Listener):
             get_run_logger().info("round %d/%d: %s", commit.round, rounds, shown_commit(commit) or "not scored")
         if due:
             self.report()
-        if self.plotting is None:
-            self.plotting = Importing(*PLOTTING)
+        # It takes a second, which is there while rounds are computed.
+        import pandas  # noqa: F401
 
     def report(self) -> None:
         """Send the progress and all rounds that have not been sent yet."""

@@ -25,8 +25,8 @@ from queue import SimpleQueue
 AHEAD = ("uvicorn", "prefect.server.api.server", "alembic.command")
 """Modules that take long to import, and are imported before the folder is known."""
 
-LOWER_PRIORITY = 5
-"""By how much these imports let other processes go first: a training begins its rounds without the server."""
+PRIORITY = 5
+"""By how much other processes go first: a training begins without its reports, and does not wait for them."""
 
 NOWHERE = Path(os.devnull, "prefect")
 """Prefect's home until the real one is known: a path where nothing can be read or written."""
@@ -44,26 +44,18 @@ def main() -> None:
     print(listener.getsockname()[1], flush=True)
     homes: SimpleQueue[Path] = SimpleQueue()
     threading.Thread(target=_listen_to_parent, args=(homes,), daemon=True).start()
+    os.nice(PRIORITY)
     gc.disable()  # imported modules stay anyway, and garbage collection takes a quarter of the import time
     os.environ |= _home(NOWHERE)
-    # In a thread, as its priority would stay lowered.
-    importing = threading.Thread(target=_import_ahead)
-    importing.start()
-    importing.join()
+    for name in AHEAD:
+        with suppress(ImportError):  # the import below raises it again, where there is a log for it
+            import_module(name)
     home = homes.get()
     # The page in a browser reads the API's address from this setting.
     os.environ |= _home(home) | {"PREFECT_UI_API_URL": _url(listener)}
     with (home / "server.log").open("ab") as log:
         os.dup2(log.fileno(), 2)
     _serve(home, listener)
-
-
-def _import_ahead() -> None:
-    with suppress(OSError):  # where threads have no priority
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWER_PRIORITY)
-    for name in AHEAD:
-        with suppress(ImportError):  # it is raised again where there is a log for it
-            import_module(name)
 
 
 def _home(folder: Path) -> dict[str, str]:

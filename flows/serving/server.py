@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
+from roundweave.flows.reporting.listening import in_flow
 from roundweave.storage.errors import ClusterError, UsageError, failing_as, reason
 from roundweave.storage.places.base import Where
 from roundweave.tasks.executors.base import shared
@@ -174,12 +174,6 @@ def prefect_server(root: Where, schedules: bool = False) -> Iterator[Server | No
 def _one_server(root: Where, schedules: bool) -> Iterator[Server | None]:
     place_prefect_home(root)
     yield start_server(root, schedules)
-
-
-def in_flow() -> bool:
-    """Whether this is part of a flow or task that Prefect runs already, and which reports to an API of its own."""
-    context: Any = sys.modules.get("prefect.context")
-    return context is not None and bool(context.FlowRunContext.get() or context.TaskRunContext.get())
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The Prefect flow that trains: it connects the executor, the store and the reports."""
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from prefect import State, flow
 from prefect.states import Completed
@@ -11,22 +10,13 @@ from roundweave.flows.config.scheduled import Skipped, past_others, with_name
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.listening import notify_skip
 from roundweave.flows.reporting.progress import titled
-from roundweave.flows.reporting.reporter import reported_step
 from roundweave.flows.serving.ahead import started
 from roundweave.flows.stored import Run
 from roundweave.flows.training.rounds import train_rounds
 from roundweave.flows.training.settling import settled
 from roundweave.storage.runs.names import run_name
 
-T = TypeVar("T")
-
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
-
-
-@reported_step("rounds", "rounds {first} to {last}")
-def as_task(first: int, last: int, function: Callable[[], T]) -> T:
-    """Call a function that trains rounds `first` to `last`."""
-    return function()
 
 
 with without_form():  # Prefect makes it again for a deployment, and nothing else needs it
@@ -49,10 +39,10 @@ def _train(config: TrainConfig) -> Run | State[None]:
     return as_flow(config.name or run_name(config.address or ""), train)
 
 
-def as_flow(name: str, function: Callable[[], T]) -> T | State[None]:
+def as_flow(name: str, function: Callable[[], Run]) -> Run | State[None]:
     """Call a function that trains a run of this name as the current flow run's.
 
-    Returns a completed Prefect state named "Skipped" where there is nothing to do.
+    Returns what it returns, or a completed Prefect state named "Skipped" where there is nothing to do.
     """
     with titled(name):
         try:

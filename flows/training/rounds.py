@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 from roundweave.flows.config.resolving import Resolved
 from roundweave.flows.config.scheduled import Skipped
+from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
-from roundweave.flows.reporting.following import reported
-from roundweave.flows.reporting.listening import Raises, listening, notify_commit
+from roundweave.flows.reporting.listening import Raises, listening, notify_commit, reported
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import RunBusy
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Executor
-
-T = TypeVar("T")
 
 TASK_SECONDS = 10.0
 """How long a Prefect task run should last if rounds are short: each task run costs tens of milliseconds."""
@@ -41,7 +39,7 @@ def train_rounds(resolved: Resolved, executor: Executor) -> Run:
     """Create a resolved configuration's run or open it, and train its rounds; raises `Skipped` if it is busy."""
     try:
         with prepared(resolved, executor) as run, listening(Raises()):
-            reported(partial(_all, run), partial(_train, resolved, executor, run))
+            reported(partial(_all, run), partial(_train, resolved.config, executor, run))
     except RunBusy as error:
         if resolved.config.on_busy is None:
             raise
@@ -49,8 +47,8 @@ def train_rounds(resolved: Resolved, executor: Executor) -> Run:
     return Run(resolved.address, resolved.config.root)
 
 
-def _train(resolved: Resolved, executor: Executor, run: Prepared) -> None:
-    config, commit = resolved.config, run.store.log.read(run.done)
+def _train(config: TrainConfig, executor: Executor, run: Prepared) -> None:
+    commit = run.store.log.read(run.done)
     while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
         seconds = commit.seconds if commit.round > run.done else None
         rounds = run.window(seconds)
@@ -60,16 +58,14 @@ def _train(resolved: Resolved, executor: Executor, run: Prepared) -> None:
         commit = reported(partial(_some, first, last), partial(run_rounds, executor, run, first, last, seconds))
 
 
-def _all(run: Prepared, function: Callable[[], T]) -> T:
-    """Report all rounds of a run while a function trains them."""
-    from roundweave.flows.reporting.progress import rounds_reported  # imports Prefect, which is slow
+def _all(run: Prepared, function: Callable[[], Any]) -> Any:
+    from roundweave.flows.reporting.progress import rounds_reported  # Prefect is slow to import
 
     with rounds_reported(run.store.address, run.job.attempt.rounds, run.done):
         return function()
 
 
-def _some(first: int, last: int, function: Callable[[], T]) -> T:
-    """Report rounds `first` to `last` as a task run of Prefect."""
-    from roundweave.flows.training.flow import as_task
+def _some(first: int, last: int, function: Callable[[], Any]) -> Any:
+    from roundweave.flows.reporting.progress import as_task
 
     return as_task(first, last, function)

@@ -11,14 +11,12 @@ from roundweave.flows.config.resolving import Resolved
 from roundweave.flows.config.scheduled import Skipped, past_others
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.bar import bar_of_rounds
-from roundweave.flows.reporting.following import followed
-from roundweave.flows.reporting.listening import begun, going_on, notify_skip
+from roundweave.flows.reporting.listening import begun, followed, going_on, notify_skip
 from roundweave.flows.serving.ahead import ahead, reachable
 from roundweave.flows.stored import Run
 from roundweave.flows.training.rounds import train_rounds
 from roundweave.flows.training.settling import settled
-from roundweave.tasks.executors.base import begin_workers
-from roundweave.tasks.own_code.imports import Importing, kept
+from roundweave.tasks.own_code.imports import kept
 
 
 class Interrupted(KeyboardInterrupt):
@@ -61,7 +59,6 @@ def _train(config: TrainConfig, bar: bool) -> Run:
 
 
 def _run_flow(config: TrainConfig) -> Run:
-    begin_workers(config.executor, config.scheduler, config.data)
     try:
         resolved = settled(config)
     except Skipped as skipped:
@@ -75,9 +72,7 @@ def _run_flow(config: TrainConfig) -> Run:
 def _as_flow_run(resolved: Resolved, function: Callable[[], Any]) -> Any:
     """Call a function that trains a run, or stands for one, as a flow run of Prefect."""
     with kept():
-        from roundweave.flows.reporting.progress import PLOTTING
         from roundweave.flows.reporting.reporter import run_flow  # Prefect is slow to import
         from roundweave.flows.training.flow import as_flow, train_flow
-    Importing(*PLOTTING)  # while the server starts
     with reachable(resolved.config.root):
         return run_flow(train_flow, resolved.config, partial(as_flow, resolved.name, function))

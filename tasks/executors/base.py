@@ -132,27 +132,10 @@ class Executor(Protocol):
         ...
 
 
-def _imported_by_worker() -> bool:
-    """Whether this is a worker that imports the script of the process which starts it."""
-    return getattr(multiprocessing.current_process(), "_inheriting", False)
-
-
-def begin_workers(name: str, scheduler: str | None, data: object) -> None:
-    """Start the process from which an executor's workers are forked if it will need some, without waiting.
-
-    Where Dask is imported already, there may be a client of a cluster that is used instead.
-    """
-    local = EXECUTORS[name].distributed and scheduler is None and "distributed" not in sys.modules
-    if local and not _imported_by_worker():
-        from roundweave.tasks.executors.clusters import fork_server
-
-        fork_server.begin(data if isinstance(data, str) else "")
-
-
 @contextmanager
 def open_executor(name: str, **setting: Any) -> Iterator[Executor]:
     """Open an executor of the table with the fields of a `Setting`; Dask is imported only if it needs Dask."""
-    if _imported_by_worker():
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit(1)  # a worker that imports a script which trains wherever it is imported; its starter tells why
     with EXECUTORS[name].load().opened(Setting(**setting)) as executor:
         yield executor

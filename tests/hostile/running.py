@@ -87,7 +87,7 @@ def _without_servers() -> Iterator[None]:
     from roundweave.tasks.executors.clusters import fork_server
 
     app.warm_up = lambda: None  # type: ignore[assignment]
-    fork_server.begin = lambda data="": None  # type: ignore[assignment]
+    fork_server.begin = lambda: None  # type: ignore[assignment]
     ahead.prefect_server = lambda root: contextlib.nullcontext()
     ahead.prefect_api = contextlib.nullcontext  # type: ignore[assignment]
     yield

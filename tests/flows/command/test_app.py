@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from roundweave.flows.command.app import COMMANDS, FLOWS, _begin_ahead
+from roundweave.tasks.executors.clusters import fork_server
 from tests.flows.command.in_process import run
 from tests.flows.prefect_server import command_line, until
 
@@ -63,7 +64,7 @@ def test_what_is_a_flow_is_a_command() -> None:
 def test_workers_data_are_read_ahead_where_the_command_names_them(monkeypatch, words, data: str) -> None:
     named: list[str] = []
     monkeypatch.setattr("roundweave.flows.command.app.warm_up", lambda: None)
-    monkeypatch.setattr("roundweave.tasks.executors.clusters.fork_server.begin", named.append)
+    monkeypatch.setattr(fork_server, "begin", lambda: named.append(os.environ[fork_server.EXAMPLES]))
     _begin_ahead(words)
     assert named == [data]
 

@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from roundweave.flows.reporting.following import followed, reported
-from roundweave.flows.reporting.listening import Listener, listening, notice, notify_commit
+from roundweave.flows.reporting.listening import (
+    Listener,
+    followed,
+    listening,
+    notice,
+    notify_commit,
+    reported,
+)
 
 
 class Heard(Listener):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from roundweave.tasks.own_code.imports import Importing, kept
+from roundweave.tasks.own_code.imports import kept
 
 OWN = """
 import gc
@@ -46,20 +46,3 @@ def test_who_collects_no_garbage_still_collects_none() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
-
-
-def test_what_a_thread_imports_is_there_once_it_is_joined(tmp_path, monkeypatch) -> None:
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.2)\nvalue = 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    Importing("nowhere_to_be_found", "slow_to_import").join()
-    assert sys.modules.pop("slow_to_import").value == 1
-    assert gc.isenabled()
-
-
-def test_a_process_ends_after_what_is_imported(tmp_path) -> None:
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.5)\nprint('imported')\n")
-    source = f"import sys; sys.path.append({str(tmp_path)!r})\n"
-    source += "from roundweave.tasks.own_code.imports import Importing\n"
-    source += "Importing('slow_to_import')\nsys.exit('error')"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("imported\n", "error\n", 1)

@@ -111,6 +111,7 @@ def test_nothing_of_the_users_folder_is_imported_and_nothing_outlives_a_client_t
 
 
 READ_AHEAD = """
+import os
 import sys
 import time
 
@@ -139,7 +140,8 @@ if __name__ == "__main__":
     file = f"{sys.argv[1]}/examples.npz"
     data = f"npz:{file}"
     examples(0)
-    fork_server.begin(data)
+    os.environ[fork_server.EXAMPLES] = data
+    fork_server.begin()
     with connect(None, 2) as client:
         for sources in client.run(held).values():
             print(*sources)

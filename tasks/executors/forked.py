@@ -13,8 +13,11 @@ from roundweave.storage.errors import RoundweaveError  # noqa: E402
 from roundweave.tasks.executors.clusters.fork_server import EXAMPLES  # noqa: E402
 from roundweave.tasks.own_code.imports import kept  # noqa: E402
 
-OF_WORKERS = ("nanny", "http.health", "http.statics", "http.worker.prometheus", "protocol.torch")
-"""Modules of Dask that each worker would import by itself."""
+OF_DASK = ("nanny", "http.health", "http.statics", "http.worker.prometheus", "protocol.torch")
+"""Modules that each worker would import by itself."""
+
+HELD_WHOLE = ("digits", "mnist", "fashion-mnist", "npz")
+"""Data of which each worker holds all in memory, whatever else a configuration says."""
 
 with kept(own=True):
     import numpy.ma
@@ -25,9 +28,8 @@ with kept(own=True):
     from roundweave.tasks.data.reading import opened
     from roundweave.tasks.data.sources.table import find_source
 
-    for module in OF_WORKERS:
-        with suppress(ImportError):  # Dask does without
-            import_module(f"distributed.{module}")
-    if data := os.environ.pop(EXAMPLES, ""):
+    for module in OF_DASK:
+        import_module(f"distributed.{module}")
+    if (data := os.environ.pop(EXAMPLES, "")).partition(":")[0] in HELD_WHOLE:
         with suppress(RoundweaveError):  # the flow says so
             opened(find_source(data), None).digest  # noqa: B018 - it is kept with the examples
