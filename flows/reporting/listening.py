@@ -60,7 +60,7 @@ def listening(listener: Listener) -> Iterator[None]:
 Report = Callable[[Callable[[], Any]], Any]
 """Calls a function and reports what it does, such as a flow run of it; returns what that returns."""
 
-PATIENCE_SECONDS = 3.0
+PATIENCE_SECONDS = 5.0
 """How long reports let the first round go first: importing Prefect takes a second of this process's time."""
 
 

@@ -154,7 +154,7 @@ class Progress(Listener):
         if due:
             self.report()
         # It takes a second, which is there while rounds are computed.
-        import matplotlib.backends.backend_agg  # noqa: F401
+        import matplotlib.backends.backend_agg
         import matplotlib.figure  # noqa: F401
         import pandas  # noqa: F401
 

@@ -20,7 +20,7 @@ from roundweave.flows.reporting.reporter import Reporter, run_flow
 from roundweave.flows.stored import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
-ROUNDS = 30
+ROUNDS = 24
 SMALL = ["--executor", "inline", "--partitions", "2", "--window", "1", "--local-steps", "300"]
 
 
