@@ -53,7 +53,7 @@ class Training:
 
     def end(self) -> tuple[int, list[str]]:
         """The exit code, and the lines on standard error that are not of rounds."""
-        code = self.process.wait(120)
+        code = self.process.wait(240)
         lines = self.errors.read_text().splitlines()
         return code, [line for line in lines if not line.startswith("round ")]
 
