@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import math
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -31,6 +29,7 @@ from roundweave.storage.values.tensors import (
 )
 from roundweave.tasks.data.examples import IGNORED, Tensors, first_tensor
 from roundweave.tasks.data.splits.split import LARGEST_SCORE_BATCH
+from roundweave.tasks.networks.copying import copied_module
 from roundweave.tasks.networks.reference import MODELS, Shape
 from roundweave.tasks.networks.scores import (
     AS_SHAPED,
@@ -296,12 +295,12 @@ def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Modul
     """A copy of a network whose tensors are views of the state's vectors, as the layout says."""
     bound = named_tensors(layout, state.params, state.buffers, state.frozen)
     # For objects in its memo deepcopy takes the given copy, so that tied tensors stay tied.
-    memo: dict[int, object] = {
+    memo: dict[int, Any] = {
         id(old): hooked(nn.Parameter(bound[name], requires_grad=old.requires_grad), old)
         for name, old in skeleton.named_parameters()
     }
     memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
-    network = copy.deepcopy(skeleton, memo | _empties(skeleton))
+    network: nn.Module = copied_module(skeleton, memo)
     device = next(iter(bound.values())).device
     return network if device.type == "cpu" else network.to(device)  # buffers that no state holds are still here
 
@@ -325,12 +324,6 @@ def named_tensors(layout: Layout, params: Vectors, buffers: Vectors, frozen: Vec
     return views(layout.params, params) | views(layout.buffers, buffers) | views(layout.frozen, frozen)
 
 
-def _empties(network: nn.Module) -> dict[int, object]:
-    """New empty containers for a network's empty ones, by id, since deepcopy takes long to copy each."""
-    values = (value for module in network.modules() for value in vars(module).values())
-    return {id(value): type(value)() for value in values if type(value) in (OrderedDict, dict, set) and not value}
-
-
 @functools.lru_cache(maxsize=4)
 def _own(loss: Code) -> Loss:
     return loss.load()
@@ -341,13 +334,16 @@ def buffers_of(objective: Objective, network: nn.Module, state: State) -> dict[s
 
     Raises `ModelError` if its frozen parameters are not the state's.
     """
-    check_unchanged(network, objective.layout.frozen, state.frozen, "register it as a buffer")
-    return pack(objective.layout.buffers, network_tensors(network))
+    layout = objective.layout
+    check_unchanged(network, layout.frozen, state.frozen, "register it as a buffer")
+    return pack(layout.buffers, network_tensors(network)) if layout.buffers else {}
 
 
 def check_unchanged(network: nn.Module, specs: Specs, before: Vectors, advice: str) -> None:
     """Raise `ModelError` with an advice if tensors of a network are no longer those of vectors (element,)."""
-    tensors = network_tensors(network) if specs else {}
+    if not specs:
+        return
+    tensors = network_tensors(network)
     for name, values in views(specs, before).items():
         if not same_bits(tensors[name], values):
             raise ModelError(f"forward itself changes {name}, which would get lost; {advice}")
