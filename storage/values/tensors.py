@@ -6,6 +6,8 @@ bits are sent as uint16.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,14 +49,20 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return plain and hasattr(np, RAW.get(name, name))
 
 
+_memcmp = ctypes.CDLL(None).memcmp
+
+
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same dtype, shape and bits. A NaN equals one with the same bits."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
+    first, second = (tensor.detach().reshape(-1).contiguous() for tensor in (one, other))
+    if first.device.type == second.device.type == "cpu":  # torch takes four times as long
+        places = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (first, second))
+        return not _memcmp(*places, ctypes.c_size_t(first.nbytes))
     # Integers of the same size are compared four times as fast as bytes.
     kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(one.element_size(), torch.uint8)
-    first, second = (tensor.detach().reshape(-1).contiguous().view(kind) for tensor in (one, other))
-    return torch.equal(first, second)
+    return torch.equal(first.view(kind), second.view(kind))
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
@@ -160,7 +168,7 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """The number of elements."""
         return math.prod(self.shape)

@@ -20,6 +20,7 @@ from roundweave.storage.values.tensors import (
     from_numpy,
     load_named,
     pack,
+    same_bits,
     specs_of,
     to_numpy,
     vector_sizes,
@@ -237,3 +238,27 @@ def test_products_of_a_record_have_the_same_bits_wherever_its_bytes_were_receive
     assert torch.equal(found, inputs)
     assert found.data_ptr() % 16 == 0
     assert torch.equal(torch.nn.functional.linear(found, weight), torch.nn.functional.linear(inputs, weight))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 3, 5, 64, 1001])
+def test_bits_are_the_same_unless_one_is_another(dtype: str, size: int) -> None:
+    one = torch.arange(2 * size).remainder(7).to(getattr(torch, dtype))
+    other = one.clone()
+    assert same_bits(one[size:], other[size:])
+    for place in {0, size // 2, size - 1}:
+        changed = other.clone()
+        changed[place] = not changed[place] if dtype == "bool" else changed[place] + 1
+        assert not same_bits(one[:size], changed[:size])
+        assert same_bits(one[size:], changed[size:])  # what lies beside them is not looked at
+    assert same_bits(one[::2], other[::2].clone())
+    assert not same_bits(one, other.view(2, size))
+    assert same_bits(one[:0], other[:0])
+
+
+def test_numbers_that_are_equal_may_have_other_bits_and_others_the_same() -> None:
+    zero, nan = torch.zeros(3), torch.full((3,), torch.nan)
+    assert torch.equal(zero, -zero)
+    assert not same_bits(zero, -zero)
+    assert same_bits(nan, nan.clone())
+    assert not same_bits(zero, zero.view(torch.int32))
