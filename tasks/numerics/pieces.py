@@ -34,7 +34,10 @@ THREADS = 8
 
 
 ALONE = 1 << 5
-"""Fewer pieces are computed by this thread alone, which takes less time than to begin others."""
+"""Fewer pieces are computed by this thread alone, which takes less time than to begin others.
+
+Those of a single vector are computed at once: what is read once gains nothing by a cache.
+"""
 
 
 def in_pieces(function: Callable[..., torch.Tensor], *vectors: torch.Tensor) -> torch.Tensor:
@@ -45,7 +48,7 @@ def in_pieces(function: Callable[..., torch.Tensor], *vectors: torch.Tensor) -> 
     """
     *others, elements = vectors[0].shape
     size = max(PIECE // math.prod(others) // ALIGNED * ALIGNED, NARROWEST)
-    if elements < size + ALIGNED:
+    if elements < size + ALIGNED or (not others and elements < ALONE * size):
         return function(*vectors)
     firsts = range(0, elements - ALIGNED + 1, size)
 

@@ -148,7 +148,8 @@ class Sgd(Scheduled, Apply):
         params, velocity = {}, {}
 
         def descend(param: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-            return (param.to(step.dtype) - lr * step).to(param.dtype)
+            taken = lr * step
+            return torch.sub(param.to(step.dtype), taken, out=taken).to(param.dtype)
 
         for name, param in state.params.items():
             step = update.direction[name].to(accumulator(name))

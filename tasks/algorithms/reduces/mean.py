@@ -124,7 +124,7 @@ def _sum(times: int, others: int, left: Vectors, right: Vectors) -> Vectors:
     """The sum of two nodes' vectors, (element,), each times its number; the maximum of what is no float."""
 
     def add(wide: torch.dtype, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return one.to(wide) * times + other.to(wide) * others
+        return (one.to(wide) * times).add_(other.to(wide) * others)
 
     return {
         k: in_pieces(partial(add, accumulator(k)), v, right[k]) if is_float(k) else torch.maximum(v, right[k])
