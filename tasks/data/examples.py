@@ -13,12 +13,16 @@ from roundweave.storage.errors import DataError
 from roundweave.storage.values.digests import tensor_digest
 from roundweave.storage.values.tensors import Record
 from roundweave.tasks.numerics.devices import moved
+from roundweave.tasks.numerics.unofficial import first_of_permutation
 
 Tensors = Any
 """One tensor (example, *), or a dict of several by name."""
 
 IGNORED = -100
 """The label of a place, such as padding, that losses and scores leave out, as torch does."""
+
+MANY = 1 << 8
+"""A pass of so many times as many examples as are used of it is not drawn as a whole."""
 
 Move = Callable[[torch.Tensor], torch.Tensor]
 """Brings a tensor to a device."""
@@ -93,6 +97,9 @@ def passes(examples: int, size: int | None, steps: int, seed: int) -> Iterator[t
     """Yield the rows, (row,), of each pass over so many examples; all passes together are `steps` batches."""
     if size is None or size >= examples:
         yield from [torch.arange(examples)] * steps
+        return
+    if 0 < steps * size * MANY < examples:  # the same rows, sooner
+        yield first_of_permutation(examples, steps * size, seed)
         return
     generator = torch.Generator().manual_seed(seed)
     for done in range(0, steps, -(-examples // size)):

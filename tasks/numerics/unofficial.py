@@ -29,6 +29,24 @@ def hooked(new: nn.Parameter, old: nn.Parameter) -> nn.Parameter:
     return new
 
 
+def first_of_permutation(count: int, first: int, seed: int) -> torch.Tensor:
+    """The ``first`` numbers, (first,), of ``torch.randperm(count)`` by a generator with this seed.
+
+    The others are not drawn, so the time it takes does not grow with `count`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if count >= (1 << 32) // 20:  # torch draws so many in another way
+        return torch.randperm(count, generator=generator)[:first]
+    # A number of 64 bits is two draws of the generator, of which the first is its higher half.
+    pairs = torch.empty((first + 1) // 2, dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
+    draws = [half % (1 << 32) for pair in pairs.tolist() for half in (pair >> 32, pair)]
+    placed: dict[int, int] = {}
+    for place, draw in zip(range(first), draws, strict=False):
+        other = place + draw % (count - place)
+        placed[place], placed[other] = placed.get(other, other), placed.get(place, place)
+    return torch.tensor([placed[place] for place in range(first)])
+
+
 def spectral_norms(network: nn.Module) -> Iterator[tuple[nn.Module, list[torch.Tensor], Callable[[], object]]]:
     """Yield a network's spectral norms: the module to train, its two vectors, and a step of their iteration."""
     for module in network.modules():
