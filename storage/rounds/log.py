@@ -66,6 +66,7 @@ class CommitLog:
         self.run = run
         self.schema = schema
         self._tensors = schema.state(1).keys()
+        self._created = -1, FIRST
 
     def rounds(self) -> list[int]:
         """The rounds with a record, whole or not, ascending."""
@@ -182,6 +183,7 @@ class CommitLog:
         chain = self._chain(commit.round, before.chain, text)
         content = f'{text[:-1]}, "before": "{before.chain}", "chain": "{chain}"}}'
         if self.place.create(_key(commit.round), content.encode()):
+            self._created = commit.round, Link(text, before.chain, chain)
             return commit
         link = self._link(commit.round)
         existing = self.parsed(commit.round, link)
@@ -209,6 +211,9 @@ class CommitLog:
 
     def link_before(self, round: int) -> Link:
         """The sealed record that the record of a round follows: the last one before it, or `FIRST`."""
+        created, link = self._created
+        if created == round - 1:
+            return link
         with suppress(RoundMissing):
             return self._link(round - 1)
         earlier = [number for number in self.rounds() if number < round]

@@ -104,6 +104,7 @@ def test_a_chain_goes_on_over_a_round_that_was_lost(tiny) -> None:
     assert recover(store) == (3, [])
     store.commit(tiny.write(store, 4))
     record(store, 4).unlink()
+    store = RoundStore(store.path)  # who wrote it would go on from what it wrote
     store.commit(tiny.write(store, 5))
     chains = {round: json.loads(record(store, round).read_text()) for round in (3, 5)}
     assert chains[5]["before"] == chains[3]["chain"]
@@ -167,6 +168,16 @@ def test_a_run_of_which_some_records_are_empty_goes_on_from_before_the_first_of_
     for round in range(last + 1, 7):
         opened.commit(tiny.write(opened, round))
     assert (StoredRun(store.path).done, StoredRun(store.path).lost) == (6, sorted(empty & {0}))
+
+
+def test_records_that_processes_write_by_turns_are_one_chain(tiny) -> None:
+    """A process that goes on after another one's record does not follow its own."""
+    stores = [tiny.create(rounds=6), RoundStore(tiny.folder / "tiny.zarr"), RoundStore(tiny.folder / "tiny.zarr")]
+    for round, writer in enumerate((1, 1, 2, 1, 2, 2), 1):
+        stores[writer].commit(tiny.write(stores[writer], round))
+    links = RoundStore(stores[0].path).log.links(range(7))
+    assert [link.before for link in links.values()] == ["", *(link.chain for link in links.values())][:7]
+    assert [*links] == [*range(7)]
 
 
 def test_a_run_whose_documents_are_empty_goes_on(tiny, same) -> None:
