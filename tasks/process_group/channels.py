@@ -34,7 +34,10 @@ class Collectives:
 
     def numbers(self, number: int) -> list[int]:
         """The numbers of all ranks in their order. Returns once all ranks have called it."""
-        return [int(each) for each in self.tensors(torch.tensor([number]))]
+        numbers = torch.zeros(self.ranks, dtype=torch.int64)
+        numbers[dist.get_rank(self._group)] = number
+        unbroken(lambda: dist.all_reduce(numbers, group=self._group))  # takes half the time of `tensors`
+        return numbers.tolist()
 
     def objects(self, value: Any) -> list[Any]:
         """The values of all ranks in their order; for small ones, which are pickled."""

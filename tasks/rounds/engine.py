@@ -6,6 +6,7 @@ the `graph` executor call the same functions (see `roundweave.tasks.rounds.persi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.tasks.compute.communicator import Alone, Communicator
 from roundweave.tasks.data.loading import BlockExamples
+from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist, load_block
@@ -93,15 +95,16 @@ class Engine:
         shared = scatters(job.work.algorithm, size, self.group.ranks)
         for round in range(outcome.state.round + 1, last + 1):
             data = self.data(job, round)
-            mapped = self.map_block(outcome, data, self.data.block)
-            reports, blocks = zip(*self._exchanged(mapped, shared), strict=True)
-            now = [report for each in reports for report in each]
-            if any(report.halted for report in now):
-                return
-            outcome = reduce_apply(job.work, outcome, blocks, self.group if shared else None)
-            del mapped, blocks  # frees the updates, each as large as the state
-            scored = job.attempt.scored(round)
-            tallies = self.group.all_gather(score_outcome(job, outcome, data)) if scored else []
+            with generators_kept():  # once for all steps
+                mapped = self.map_block(outcome, data, self.data.block)
+                reports, blocks = zip(*self._exchanged(mapped, shared), strict=True)
+                now = [report for each in reports for report in each]
+                if any(report.halted for report in now):
+                    return
+                outcome = reduce_apply(job.work, outcome, blocks, self.group if shared else None)
+                del mapped, blocks  # frees the updates, each as large as the state
+                scored = job.attempt.scored(round)
+                tallies = self.group.all_gather(score_outcome(job, outcome, data)) if scored else []
             record = _record(now, before, len(reports[0])) if now else None
             before = now
             yield Computed(outcome, tallies, process_group=record)
@@ -112,6 +115,7 @@ class Engine:
         With `shared`, this one gets only its own share of the elements of each block's result.
         """
         report, ranks = self.report(), self.group.ranks
+        mapped = replace(mapped, code=())  # all have it in their job
         if not shared:
             return self.group.all_gather((report, mapped))
         shares = (replace(mapped, nodes=nodes_share(mapped.nodes, rank, ranks)) for rank in range(ranks))
@@ -128,6 +132,10 @@ def _record(now: Sequence[Report], before: Sequence[Report], sharing: int) -> Pr
         for kind in now[0].sent
     }
     return ProcessGroupRecord(len(now), sharing, sent, tuple(report.memory for report in now))
+
+
+SHORT_SECONDS = 3e-3
+"""A shorter round is committed by the thread that computes it, as two threads would wait for each other."""
 
 
 class Committer:
@@ -162,12 +170,18 @@ class Committer:
                 previous = self._commit(computed, previous)
                 yield previous
             return
+        began, slow = time.monotonic(), self.job.attempt.open().tensors.slow
         with ThreadPoolExecutor(1) as thread:
             for computed in rounds:
                 if self._pending is not None:
                     previous = self._pending.result()
                     yield previous
-                self._pending = thread.submit(self._commit, computed, previous)
+                if not slow and time.monotonic() - began < SHORT_SECONDS:
+                    self._pending = Future()
+                    self._pending.set_result(self._commit(computed, previous))
+                else:
+                    self._pending = thread.submit(self._commit, computed, previous)
+                began = time.monotonic()
             if self._pending is not None:
                 yield self._pending.result()
 

@@ -77,7 +77,7 @@ def with_bytes(mapped: Mapped, received: int) -> Mapped:
 def persist_apart(job: Job, round: int, mapped: Sequence[Mapped], block: int) -> BlockResult:
     """Store and fold the updates of a block that were mapped elsewhere."""
     received = (replace(each, update=each.update.received()) for each in mapped)
-    with persisting(job, [each.partition for each in mapped]) as persist:
+    with persisting(job, round, [each.partition for each in mapped]) as persist:
         return persist_and_fold(job, round, block, received, persist)
 
 

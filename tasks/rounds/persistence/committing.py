@@ -90,7 +90,7 @@ def commit_round(
     stored = computed.stored if computed.digests else stores_state(job, state.round, closing or judged["stop"])
     late = _late(job, after)
     _check_room(store, state.round, len(after.records))
-    with beside(store.place, store.schema.state_bytes) as persist:
+    with beside(store.place, store.schema.state_bytes if stored or computed.updates else 0) as persist:
         kept = {p: update for p, update in computed.updates.items() if p in late or _stored(job, after, p)}
         persist(store.tensors.write_updates, state.round, kept)
         if computed.digests is None:
@@ -166,10 +166,10 @@ def _stored(job: Job, after: Outcome, partition: int) -> bool:
 def _persist_state(job: Job, store: RoundStore, after: Outcome, stored: bool) -> None:
     """Write the matches of a round, and its state if it is to be `stored`. A committed round is left as it is."""
     round = after.state.round
-    if not store.log.has(round):
+    kept = {p: match for p, match in after.matches.items() if _stored(job, after, p)}
+    if (stored or kept) and not store.log.has(round):
         if stored:
             store.tensors.write_state(after.state)
-        kept = {p: match for p, match in after.matches.items() if _stored(job, after, p)}
         store.tensors.write_matches(round, kept)
 
 

@@ -122,7 +122,7 @@ def map_and_persist(
     """
     carry = exchanging(job.work, before, partial(read_carry, job))
     mapped = map_twice(job, before.state, data, carry, again)
-    with persisting(job, data) as persist:
+    with persisting(job, before.state.round + 1, data) as persist:
         return persist_and_fold(job, before.state.round + 1, block, mapped, persist)
 
 
@@ -141,8 +141,8 @@ def map_twice(
 
 
 @contextmanager
-def persisting(job: Job, partitions: Iterable[int]) -> Iterator[Persist]:
-    """A context in which the updates of these partitions are stored, each shard once it is complete.
+def persisting(job: Job, round: int, partitions: Iterable[int]) -> Iterator[Persist]:
+    """A context in which a round's updates of these partitions are stored, each shard once it is complete.
 
     If they are large or the store is far, they are stored during the next maps.
     """
@@ -151,7 +151,8 @@ def persisting(job: Job, partitions: Iterable[int]) -> Iterator[Persist]:
     wanted = Counter(partition // shard for partition in partitions)
     shards: dict[int, list[Mapped]] = defaultdict(list)
     written: dict[int, Future[dict[int, UpdateRecord]]] = {}
-    with beside(store.place, store.schema.state_bytes * max(wanted.values(), default=0)) as call:
+    size = store.schema.state_bytes * max(wanted.values(), default=0)
+    with beside(store.place, size if job.stores_update(round, None) else 0) as call:
 
         def persist(round: int, mapped: Mapped) -> Callable[[], UpdateRecord]:
             partition, number = mapped.partition, mapped.partition // shard

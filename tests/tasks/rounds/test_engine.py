@@ -1,118 +1,131 @@
-"""The data of a block: a cohort has the examples of its round, and the next ones are loaded beside the maps."""
+"""The engine and its committer: what ranks send, and which thread commits a round."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from roundweave.storage.errors import DataError
-from roundweave.tasks.algorithms.table import ALGORITHMS
-from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.splits.split import Cohort, Split
-from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.flows.config.resolving import resolve
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.preparing.job import Prepared, prepared
+from roundweave.storage.places import base
+from roundweave.tasks.compute.communicator import Alone
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.process_group.messages import Message, read_message
 from roundweave.tasks.rounds import engine
-from roundweave.tasks.rounds.engine import BlockData
-from roundweave.tasks.rounds.job import Attempt, Job, Work
-from roundweave.tasks.rounds.persistence.mapping import load_block
+from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
+from roundweave.tasks.rounds.persistence.mapping import map_and_persist, read_outcome
 
-THREE = Cohort(3)
-OBJECTIVE = Objective(ModelSpec("mlp", (1,), 2, "float32", 0), "cross_entropy", ())
-
+OWN_MEAN = """
+import roundweave as rw
+from dataclasses import dataclass
 
 @dataclass(frozen=True)
-class Numbered:
-    """Forty examples with their numbers as inputs; all at once, or the same to each partition."""
+class Total(rw.Mean):
+    weighted: bool = False
 
-    partitioned: bool = False
-
-    def load(self, partition: int, partitions: int) -> Dataset:
-        return Dataset(Examples(torch.arange(40.0)[:, None], torch.arange(40) % 2))
-
-
-def job(resplit_every: int | None = None, cohort: Cohort | None = THREE, **source: Any) -> Job:
-    """A job of four rounds, each with three of ten partitions."""
-    partitions = Partitions(Numbered(**source), Split(10, resplit_every=resplit_every), cohort=cohort)
-    work = Work(OBJECTIVE, ALGORITHMS["fed_avg"].build({}), partitions, seed=0)
-    return Job(work, Attempt("nowhere", "token", 0, rounds=4))
+def algorithm():
+    return rw.Algorithm(rw.Gradient(), Total(), rw.Sgd(0.1))
+"""
 
 
-@dataclass
-class Loads:
-    """Loads as the engine does, without a store; it notes the rounds that were asked for, here and in a thread."""
+class Listening(Alone):
+    """A group of one whose values pass as they would between processes; `sizes` are the bytes of each message."""
 
-    here: list[int] = field(default_factory=list)
-    ahead: list[int] = field(default_factory=list)
-    began: threading.Event = field(default_factory=threading.Event)
-    failing: int = 0
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
 
-    def __call__(self, job: Job, round: int, block: int) -> Any:
-        main = threading.current_thread() is threading.main_thread()
-        (self.here if main else self.ahead).append(round)
-        self.began.set()
-        if round == self.failing:
-            raise DataError(f"round {round} cannot be read")
-        return load_block(job, round, block)
+    def all_gather(self, value: Any) -> list[Any]:
+        message = Message.of(value)
+        self.sizes.append(message.size)
+        memory = memoryview(bytearray(message.size))
+        message.write(memory)
+        return [read_message(memory)]
 
 
-@pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
-    noted = Loads()
-    monkeypatch.setattr(engine, "load_block", noted)
-    monkeypatch.setattr(engine, "load_and_persist", noted)
-    return noted
+def run_in(root: Path, name: str = "run", **fields: Any) -> Any:
+    config = TrainConfig(
+        model="logistic",
+        partitions=2,
+        rounds=6,
+        evaluate_every=6,
+        executor="inline",
+        root=root,
+        name=name,
+        **fields,
+    )
+    return prepared(resolve(config), InlineExecutor())
 
 
-def numbers(examples: Any) -> dict[int, list[float]]:
-    """The inputs of each partition."""
-    return {partition: each.train.inputs.flatten().tolist() for partition, each in examples.items()}
+def committed(run: Prepared, committer: Committer, group: Any = None) -> list[str]:
+    """The digests of all rounds, as the committer commits them."""
+    job = run.job
+    rounds = Engine(job, BlockData(0), lambda *given: map_and_persist(job, *given), group or Alone())
+    return [commit.state for commit in committer.commits(rounds.rounds(read_outcome(job, 0), 6))]
 
 
-def test_the_next_cohort_is_loaded_beside_the_maps_and_each_is_that_of_its_round(loads: Loads) -> None:
-    this, data = job(), BlockData(0)
-    for round in range(1, 5):
-        loads.began.clear()
-        asked = data(this, round, loads)
-        assert numbers(asked) == numbers(load_block(this, round, 0))
-        assert [*asked] == [*this.work.cohort(round)]
-        assert data(this, round, loads) is asked
-        assert round == 4 or loads.began.wait(60)  # nobody has asked for the next round yet
-    assert (loads.here, loads.ahead) == ([1], [2, 3, 4])
+def test_what_ranks_send_each_other_has_no_source_of_the_users(tmp_path: Path) -> None:
+    sizes = []
+    for name, comment in (("short", ""), ("long", "# " + 40_000 * "x" + "\n")):
+        (tmp_path / f"{name}.py").write_text(OWN_MEAN + comment)
+        group = Listening()
+        with run_in(tmp_path, name, algorithm=f"{tmp_path}/{name}.py:algorithm") as run:
+            assert run.job.work.code
+            assert len(committed(run, Committer(run.job, closing=6), group)) == 6
+        sizes.append(max(group.sizes))
+    assert sizes[1] < sizes[0] + 1000
 
 
-def test_an_error_of_the_next_cohort_is_raised_in_its_own_round(loads: Loads) -> None:
-    this, data, loads.failing = job(), BlockData(0), 2
-    assert data(this, 1, loads)
-    for _ in range(2):
-        with pytest.raises(DataError, match="round 2 cannot be read"):
-            data(this, 2, loads)
+def test_short_rounds_are_committed_by_the_thread_that_computes_them(tmp_path: Path, monkeypatch) -> None:
+    commit, threads = engine.commit_round, list[str]()
+
+    def noted(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return commit(*given)
+
+    monkeypatch.setattr(engine, "commit_round", noted)
+    digests = []
+    for seconds in (0.0, 3600.0):
+        monkeypatch.setattr(engine, "SHORT_SECONDS", seconds)
+        with run_in(tmp_path, f"run{seconds:.0f}") as run:
+            digests.append(committed(run, Committer(run.job, closing=6)))
+    here = threading.current_thread().name
+    assert [name == here for name in threads] == [False] * 6 + [True] * 6
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 6
 
 
-@pytest.mark.parametrize(
-    ("how", "here"),
-    [
-        ({"partitioned": True}, [1, 2, 3, 4]),  # to load one may call the user's code, which may draw
-        ({"resplit_every": 1}, [1, 2, 3, 4]),  # its split is stored when it is loaded
-        ({"resplit_every": 2}, [1, 3]),
-        ({"cohort": None}, [1]),
-        ({"cohort": Cohort(3, present=True)}, [1]),
-    ],
-)
-def test_nothing_else_is_loaded_ahead(loads: Loads, how: dict[str, Any], here: list[int]) -> None:
-    this, data = job(**how), BlockData(0)
-    asked = [numbers(data(this, round, loads)) for round in range(1, 5)]
-    assert asked == [numbers(load_block(this, round, 0)) for round in range(1, 5)]
-    assert loads.here == here
-    assert loads.ahead == [round for round in (2, 4) if how.get("resplit_every") == 2]
+@pytest.mark.parametrize(("keep", "threads"), [("all", True), ("every:100", False)])
+def test_updates_that_are_not_stored_need_no_thread(tmp_path: Path, monkeypatch, keep: str, threads: bool) -> None:
+    begun = list[object]()
+
+    class Pool(base.ThreadPoolExecutor):
+        def submit(self, *given: Any, **named: Any) -> Any:
+            begun.append(given[0])
+            return super().submit(*given, **named)
+
+    monkeypatch.setattr(base, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(base, "LARGE", 1)  # as if the network were large
+    with run_in(tmp_path, keep=keep) as run:
+        data = BlockData(0)(run.job, 1)
+        begun.clear()
+        result = map_and_persist(run.job, read_outcome(run.job, 0), data, 0)
+    assert len(result.records) == 2
+    assert bool(begun) == threads
 
 
-def test_a_replay_loads_no_other_round(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "load_and_persist", load_block)
-    this, data = job(), BlockData(0)
-    assert [*data(this, 3, loads)] == [*this.work.cohort(3)]
-    assert (loads.here, loads.ahead) == ([3], [])
+def test_a_round_leaves_the_generators_of_its_caller(tmp_path: Path) -> None:
+    from roundweave.tasks.numerics.pinning import generators
+
+    def states() -> str:
+        return repr([each.tolist() if hasattr(each, "tolist") else each for each in generators()])
+
+    with run_in(tmp_path) as run:
+        job = run.job
+        rounds = Engine(job, BlockData(0), lambda *given: map_and_persist(job, *given))
+        before = states()
+        for _ in rounds.rounds(read_outcome(job, 0), 3):
+            assert states() == before
