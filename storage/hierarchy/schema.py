@@ -17,7 +17,10 @@ from roundweave.storage.parsing import EXACTLY, MOST_PARTITIONS, validated
 from roundweave.storage.values.state import Layout, Rows
 from roundweave.storage.values.tensors import RAW, Specs, TensorSpec, specs_bytes, vector_sizes
 
-VERSION = 10
+VERSION = 11
+
+UNPACKED = 10
+"""The store version whose records stay in a file each, since the programs that wrote it know no packs."""
 
 
 REPORTED = ("metrics", "scores")

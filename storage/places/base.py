@@ -167,6 +167,9 @@ class Place(Protocol):
     def delete(self, prefix: str) -> None:
         """Delete the content of this key and all below ``prefix/``. An empty prefix deletes the whole place."""
 
+    def delete_names(self, prefix: str, names: Sequence[str]) -> None:
+        """Delete contents of these names directly under ``prefix/``, all at once where that can be."""
+
     def sweep(self) -> None:
         """Delete half-written contents of former writers. Only the process that holds the lease may call this.
 

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -227,14 +227,21 @@ class LocalPlace:
             else:
                 os.unlink(name, dir_fd=folder)
 
-    def _delete_fenced(self, folder: int, name: str) -> None:
-        """Delete what has this name in an open folder, by way of a temporary folder that a later writer sweeps."""
-        os.lstat(name, dir_fd=folder)
+    @_deleting
+    def delete_names(self, prefix: str, names: Sequence[str]) -> None:
+        """Delete files of these names in a folder."""
+        with suppress(*NOT_THERE), self._folder(parts_of(prefix, self)) as folder:
+            self._delete_fenced(folder, *names)
+
+    def _delete_fenced(self, folder: int, *names: str) -> None:
+        """Delete names in an open folder, by way of a temporary folder that a later writer sweeps."""
+        os.lstat(names[0], dir_fd=folder)
         partial = f".{secrets.token_hex(8)}{PARTIAL}"
         os.mkdir(partial, dir_fd=folder)
         try:
             self.check()
-            os.rename(name, f"{partial}/{partial}", src_dir_fd=folder, dst_dir_fd=folder)
+            for number, name in enumerate(names):
+                os.rename(name, f"{partial}/{number}", src_dir_fd=folder, dst_dir_fd=folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True, dir_fd=folder)
 

@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -237,6 +237,14 @@ class ObjectPlace:
         keys = [each["path"] for page in obstore.list(client, path) for each in page]
         with suppress(FileNotFoundError):
             obstore.delete(client, [*keys, path])
+
+    @_deleting
+    def delete_names(self, prefix: str, names: Sequence[str]) -> None:
+        """Delete objects of these names directly under ``prefix/``. Takes one request for each thousand."""
+        self.check()
+        client, path = self._at(prefix)
+        with suppress(FileNotFoundError):
+            obstore.delete(client, [f"{path}/{name}" for name in names])
 
     @_writing
     def sweep(self) -> None:

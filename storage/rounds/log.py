@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 
 from roundweave.storage.errors import NotARun, PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.hierarchy.zarr_format import LARGEST
-from roundweave.storage.parsing import numbered
 from roundweave.storage.places.base import Place, together
+from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import Commit, check_names
+from roundweave.storage.rounds.packs import first_of, pack_key, recorded
 from roundweave.storage.values.hashing import bytes_digest, text_digest
 
 SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
@@ -48,17 +51,23 @@ class Link:
         """Whether the updates of the round were stored."""
         return NO_UPDATES not in self.text
 
+    @property
+    def content(self) -> str:
+        """The record as it is stored."""
+        return f'{self.text[:-1]}, "before": "{self.before}", "chain": "{self.chain}"}}'
+
 
 FIRST = Link("", "", "")
 """Stands for the missing record before the first one."""
 
 
 class CommitLog:
-    """The commit records of the run at a place, one JSON file for each round.
+    """The commit records of the run at a place, one JSON file for each round, or a pack for many rounds.
 
     A record is sealed by its chain: the digest of `run`, its round, the chain of the record before it, and its
     own text. Reading a record verifies its chain, so one chain covers the whole history before it. `run` is the
-    digest of the run's attributes. Records must fit the tensors and partitions of the `schema`.
+    digest of the run's attributes. Records must fit the tensors and partitions of the `schema`. `torn` are the
+    first rounds of packs that were read and have damaged line breaks.
     """
 
     def __init__(self, place: Place, run: str, schema: Schema) -> None:
@@ -67,10 +76,20 @@ class CommitLog:
         self.schema = schema
         self._tensors = schema.state(1).keys()
         self._created = -1, FIRST
+        self._packs: set[int] = set()  # first rounds of the packs that are known
+        self._packed = 0  # rounds before this one are in packs, or stay in files of their own
+        self._lines = functools.lru_cache(place.at_once + 1)(self._read_pack)
+        self.torn: set[int] = set()
 
-    def rounds(self) -> list[int]:
-        """The rounds with a record, whole or not, ascending."""
-        return numbered(self.place.names("commits"))
+    def rounds(self, names: Sequence[str] | None = None) -> list[int]:
+        """The rounds with a record, whole or not, ascending; `names` are those in ``commits``, where known."""
+        names = self.place.names("commits") if names is None else names
+        rounds = recorded(names)
+        if rounds and len(rounds) <= rounds[-1]:  # some are lost, or were packed while the names were read
+            names = [*names, *self.place.names("commits")]
+            rounds = recorded(names)
+        self._packs |= packs.packs(names)
+        return rounds
 
     def last(self) -> int:
         """The last round with a record, whole or not; raises `NotARun` where there is none."""
@@ -93,7 +112,11 @@ class CommitLog:
 
     def has(self, round: int) -> bool:
         """Whether there is a record of a round."""
-        return self.place.has(_key(round))
+        return first_of(round) in self._packs or any(map(self.place.has, (_key(round), pack_key(round))))
+
+    def key(self, round: int) -> str:
+        """The key of the file that has the record of a round, or should have it."""
+        return pack_key(round) if first_of(round) in self._packs else _key(round)
 
     def read(self, round: int) -> Commit:
         """The record of a round; raises `RoundMissing`, and `StoreDamaged` where the record is damaged."""
@@ -128,7 +151,7 @@ class CommitLog:
             commit = Commit.from_json(link.text)
             self._check(round, commit)
         except ValueError as error:
-            raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
+            raise StoreDamaged(f"{self._named(round)} is no commit record: {error}") from error
         return commit
 
     def _check(self, round: int, commit: Commit) -> None:
@@ -164,7 +187,9 @@ class CommitLog:
         Left out are records that are missing or damaged, or whose chain is not the one that the next record names.
         """
         links: dict[int, Link] = {}
-        read = dict(zip(rounds, together(self.place, self.whole, rounds), strict=True))
+        files = [list(same) for _, same in groupby(rounds, self.key)]
+        whole = together(self.place, lambda file: {round: self.whole(round) for round in file}, files)
+        read = {round: link for file in whole for round, link in file.items()}
         for round in reversed(rounds):
             link, after = read[round], links.get(round + 1)
             if link and (after is None or after.before == link.chain):
@@ -180,10 +205,10 @@ class CommitLog:
         `WriterFenced` where the existing record has other bits or comes from a later writer.
         """
         text, before = commit.to_json(), before or self.link_before(commit.round)
-        chain = self._chain(commit.round, before.chain, text)
-        content = f'{text[:-1]}, "before": "{before.chain}", "chain": "{chain}"}}'
-        if self.place.create(_key(commit.round), content.encode()):
-            self._created = commit.round, Link(text, before.chain, chain)
+        link = Link(text, before.chain, self._chain(commit.round, before.chain, text))
+        sealed = link.content.encode()
+        if self.place.create(_key(commit.round), sealed):
+            self._created = commit.round, link
             return commit
         link = self._link(commit.round)
         existing = self.parsed(commit.round, link)
@@ -195,8 +220,35 @@ class CommitLog:
             )
         if same:
             return existing
-        self.place.write(_key(commit.round), content.encode())
+        self.place.write(_key(commit.round), sealed)
         return commit
+
+    def pack(self, safe: int) -> None:
+        """Put the records of rounds before `safe` into packs, and delete their own files.
+
+        All of these rounds survive a power loss already. A pack is synced and read again before anything is
+        deleted, so each record is in one of both at any time. Where one of a hundred is damaged or missing, all of
+        them stay in files of their own. Only the holder of the lease may call this.
+        """
+        firsts = range(self._packed, first_of(safe), packs.ROUNDS)
+        names = set(self.place.names("commits")) if firsts else set()
+        self._packs |= packs.packs(names)
+        for first in firsts:
+            rounds = range(first, first + packs.ROUNDS)
+            own = [name for name in (f"{round}.json" for round in rounds) if name in names]
+            if first not in self._packs and len(own) == len(rounds):
+                self._write_pack(first, self.links(rounds))
+            # Where packing was interrupted, only some are left. What a task that was taken for lost has committed
+            # again goes, too: the pack's record counts.
+            if own and first in self._packs and len(self.links(rounds)) == len(rounds):
+                self.place.delete_names("commits", own)
+        self._packed = max(self._packed, first_of(safe))
+
+    def _write_pack(self, first: int, links: Mapping[int, Link]) -> None:
+        content = "".join(f"{link.content}\n" for link in links.values()).encode()
+        if packs.is_aligned(content) and len(content) <= packs.LARGEST_PACK:
+            self.place.write(pack_key(first), content, durable=True)
+            self._packs.add(first)
 
     def unfit(self, after: int) -> list[int]:
         """The rounds whose records are not to be used: those later than `after`, and those that are not whole."""
@@ -205,7 +257,18 @@ class CommitLog:
         return [round for round in rounds if round > after or round not in whole]
 
     def quarantine(self, rounds: Sequence[int]) -> None:
-        """Take the records of these rounds out of the log. They stay under other names, as evidence."""
+        """Take the records of these rounds out of the log. They stay under other names, as evidence.
+
+        Packs with one of them, and packs with damaged line breaks, are replaced by a file for each round.
+        """
+        apart = self._packs & {*map(first_of, rounds), *self.torn}
+        for round in (round for first in apart for round in range(first, first + packs.ROUNDS)):
+            self.place.write(_key(round), self._content(round) or b"")
+        if apart:
+            self.place.flush()
+        for first in apart:
+            self.place.delete(pack_key(first))
+            self._forget(first)
         for round in rounds:
             quarantine_file(self.place, _key(round), f"damaged-{round}")
 
@@ -219,8 +282,36 @@ class CommitLog:
         earlier = [number for number in self.rounds() if number < round]
         return self._link(earlier[-1]) if earlier else FIRST
 
-    def _content(self, round: int) -> memoryview | None:
-        return self.place.read(_key(round), most=LARGEST)
+    def _content(self, round: int) -> bytes | memoryview | None:
+        """The sealed record of a round, empty where its pack lacks it; None where there is no file of it."""
+        first = first_of(round)
+        if first in self._packs:
+            if (lines := self._lines(first)) is not None:
+                return lines.get(round, b"")
+            self._forget(first)  # a later writer took the pack apart
+        content = self.place.read(_key(round), most=LARGEST)
+        if content is None and self.place.has(pack_key(round)):  # it was packed since the log was listed
+            self._packs.add(first)
+            return self._content(round)
+        return content
+
+    def _read_pack(self, first: int) -> dict[int, bytes] | None:
+        content = self.place.read(pack_key(first), most=LARGEST)
+        if content is None:
+            return None
+        if not packs.is_aligned(pack := bytes(content)):
+            self.torn.add(first)
+        return packs.lines_of(first, pack)
+
+    def _forget(self, first: int) -> None:
+        self._packs.discard(first)
+        self.torn.discard(first)
+        self._lines.cache_clear()
+
+    def _named(self, round: int) -> str:
+        """The file of a record in messages, and which of a pack's records it is."""
+        line = f": its record of round {round}" if first_of(round) in self._packs else ""
+        return f"{self.place}/{self.key(round)}{line}"
 
     def _link(self, round: int) -> Link:
         """The sealed record of a round, verified; raises `RoundMissing` and `StoreDamaged`."""
@@ -229,12 +320,12 @@ class CommitLog:
             raise self.missing(round, self.rounds())
         return self._verified(round, content)
 
-    def _verified(self, round: int, content: memoryview) -> Link:
+    def _verified(self, round: int, content: bytes | memoryview) -> Link:
         parts = SEALED.fullmatch(str(content, "utf-8", "replace"))
         link = parts and Link(parts[1] + "}", parts[2], parts[3])
         if not link or self._chain(round, link.before, link.text) != link.chain:
             raise StoreDamaged(
-                f"{self.place}/{_key(round)} is no commit record, or not the one that was written for this round "
+                f"{self._named(round)} is no commit record, or not the one that was written for this round "
                 "of this run; restore it from a copy, or `roundweave resume` goes on without it"
             )
         return link

@@ -21,16 +21,16 @@ from roundweave.storage.errors import (
     PlaceTaken,
     UsageError,
 )
-from roundweave.storage.hierarchy.schema import VERSION, Schema
+from roundweave.storage.hierarchy.schema import UNPACKED, VERSION, Schema
 from roundweave.storage.hierarchy.soundness import checked_schema
 from roundweave.storage.hierarchy.zarr_format import NAME, described_rows, read_document, root_document
-from roundweave.storage.parsing import numbered
 from roundweave.storage.places.base import Place, Where, as_path
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, check_names
 from roundweave.storage.rounds.lease import fenced, read_claim
 from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
 from roundweave.storage.rounds.numbers import Numbers
+from roundweave.storage.rounds.packs import recorded
 from roundweave.storage.rounds.tensors import Splits, StoredTensors
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
 from roundweave.storage.values.hashing import ALGORITHM, json_digest
@@ -55,7 +55,7 @@ class RoundStore:
             version, schema = self.attributes["version"], self.attributes["schema"]
         except (ValueError, KeyError, TypeError) as error:
             raise _not_a_run(self.place) from error
-        if version != VERSION:
+        if version not in (UNPACKED, VERSION):
             advice = "open it with the Roundweave that wrote it, or train its configuration again"
             raise OtherVersion(f"{self.place} has store version {version}, this Roundweave {VERSION}; {advice}")
         try:
@@ -64,7 +64,7 @@ class RoundStore:
             raise NotARun(f"{self.place} is no run that Roundweave made: {error}") from error
         self.log = CommitLog(self.place, json_digest(self.attributes), self.schema)
         names = self.place.names("commits")
-        self.records, self.quarantined = numbered(names), quarantined_rounds(names)
+        self.records, self.quarantined = self.log.rounds(names), quarantined_rounds(names)
         self.newest = self.log.newest(self.records)
         # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.
         counts = [rows for path in ("commits", "committed", "round") if (rows := described_rows(self.place, path))]
@@ -149,7 +149,7 @@ class RoundStore:
 
 def _not_a_run(place: Place) -> NotARun:
     """The error for a place without readable attributes. It says more where there are commit records."""
-    if not numbered(place.names("commits")):
+    if not recorded(place.names("commits")):
         return ForeignPlace(f"{place} is not a run of Roundweave; `roundweave runs` lists them")
     what = "damaged" if place.has(NAME) else "missing"
     return NotARun(f"{place}/{NAME}: it is {what}, and tells what the run is; restore the file from a copy")
@@ -184,11 +184,13 @@ class Syncing:
         self.written = self.safe = safe
 
     def sync(self) -> None:
-        """Sync everything that was written so far; raises `PlaceError`."""
+        """Sync everything that was written so far, and pack records that are safe then; raises `PlaceError`."""
         written, copied = self.written, self.store.numbers.last
         self.store.place.flush()
         self.store.numbers.seal(copied)
         self.safe = written
+        if self.store.attributes["version"] != UNPACKED:
+            self.store.log.pack(written.round)
 
     def repeat(self, done: threading.Event) -> None:
         """Sync every `SYNC_SECONDS` until `done` is set; raises `PlaceError`."""

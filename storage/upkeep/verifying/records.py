@@ -20,6 +20,7 @@ from roundweave.storage.parsing import numbered
 from roundweave.storage.rounds import log, numbers, pruned
 from roundweave.storage.rounds.commits import Commit, numbers_of
 from roundweave.storage.rounds.lease import LEASES, read_claim
+from roundweave.storage.rounds.packs import pack_key
 from roundweave.storage.upkeep.verifying.audit import Audit
 from roundweave.storage.values.hashing import bytes_digest
 
@@ -40,10 +41,12 @@ def records(audit: Audit) -> None:
         lost = "the rounds are lost" if others else "the round is lost"
         audit.find(f"commits/{first}.json", f"it is missing{others}, and {lost}")
     for round in audit.rounds:
-        key = f"commits/{round}.json"
+        key = audit.store.log.key(round)
         audit.keys.add(key)
         if round not in audit.commits and audit.check(key, partial(audit.store.log.read, round)):
-            audit.find(key, "it is not the record that the next one follows")
+            audit.find(key, f"it is not the record of round {round} that the next one follows")
+    for first in audit.store.log.torn:
+        audit.find(pack_key(first), "it has damaged line breaks; `roundweave resume` mends them")
 
 
 def statements(audit: Audit) -> None:
@@ -147,6 +150,8 @@ def _left(audit: Audit, key: str) -> str | None:
     """Why a writer may have left a file; None for a file that no writer leaves."""
     if HALF_WRITTEN.fullmatch(key):
         return "it is half-written, by a writer that is at work or was killed"
+    if any(audit.store.log.key(round) != key for round in numbered([key.removeprefix("commits/")])):
+        return "its record is in a pack, too, and it goes when the run goes on"
     if parts := SPLIT.fullmatch(key):
         used = [commit.split.number for commit in audit.commits.values() if commit.split]
         return "no committed round uses this split yet" if int(parts[1] or 0) > max(used, default=-1) else None

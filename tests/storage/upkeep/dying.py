@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,12 @@ class Dying(LocalPlace):
                 super().delete(f"{prefix}/{key}" if prefix else key)
         self._count(prefix)
         super().delete(prefix)
+
+    def delete_names(self, prefix: str, names: Sequence[str]) -> None:
+        if len(self.calls) == self.at_call:
+            super().delete_names(prefix, names[:1])
+        self._count(prefix)
+        super().delete_names(prefix, names)
 
     def _count(self, key: str) -> None:
         if len(self.calls) == self.at_call:

@@ -1,0 +1,62 @@
+"""Packs: files that each have the sealed records of many rounds, one a line, in place of a file for each round."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from roundweave.storage.parsing import MOST_ROUNDS, numbered
+
+ROUNDS = 100
+"""The rounds of a pack. It begins with a multiple of this, so a round says which pack it may be in."""
+
+LARGEST_PACK = 1 << 23
+"""The most bytes of a pack, since one record of it is read with all others. Longer records stay in own files."""
+
+PACK = re.compile(r"(0|[1-9][0-9]{0,6})-[0-9]{1,7}\.jsonl")
+
+BEGINNING = re.compile(rb'\{"round": ([0-9]{1,7}), ')
+"""Matches the beginning of a record, where its round stands. Quotes within a record are escaped."""
+
+TORN = re.compile(rb'\n|[^\n](?=\{"round": )')
+"""Matches what separates two records: a line break, or whatever became of it."""
+
+
+def first_of(round: int) -> int:
+    """The first round of the pack that a round belongs to."""
+    return round - round % ROUNDS
+
+
+def pack_key(round: int) -> str:
+    """The key of the pack that a round belongs to, such as ``commits/100-199.jsonl``."""
+    first = first_of(round)
+    return f"commits/{first}-{first + ROUNDS - 1}.jsonl"
+
+
+def packs(names: Iterable[str]) -> set[int]:
+    """The first rounds of all packs among the names of files."""
+    found = ((name, int(parts[1])) for name in names if (parts := PACK.fullmatch(name)))
+    return {first for name, first in found if pack_key(first) == f"commits/{name}" and first <= MOST_ROUNDS}
+
+
+def recorded(names: Iterable[str]) -> list[int]:
+    """The rounds with a record, whole or not, according to the names of files, ascending."""
+    names = list(names)
+    packed = (round for first in packs(names) for round in range(first, first + ROUNDS))
+    return sorted({*numbered(names), *packed})
+
+
+def is_aligned(content: bytes) -> bool:
+    """Whether a pack has as many lines as rounds, and nothing after the last one."""
+    return content.count(b"\n") == ROUNDS and content.endswith(b"\n")
+
+
+def lines_of(first: int, content: bytes) -> dict[int, bytes]:
+    """The records in a pack by round, damaged ones included.
+
+    Where line breaks are missing or added, each record goes by the round that it names itself.
+    """
+    if is_aligned(content):
+        return dict(enumerate(content.split(b"\n")[:-1], first))
+    parts = ((BEGINNING.match(part), part) for part in TORN.split(content))
+    return {int(named[1]): part for named, part in parts if named}

@@ -1,0 +1,384 @@
+"""Packs: each record stays a link of the chain with the same bytes, whatever dies, is flipped or is late."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import obstore
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from obstore.store import MemoryStore
+
+from roundweave.storage.errors import StoreDamaged, WriterFenced
+from roundweave.storage.hierarchy.schema import UNPACKED
+from roundweave.storage.places import objects
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.places.objects import ObjectPlace
+from roundweave.storage.rounds import packs
+from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.store import RoundStore, synced
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.copying import copy_run
+from roundweave.storage.upkeep.verifying.verify import verify
+from tests.storage.upkeep.dying import each_death
+
+PACKED = ["0-2.jsonl", "3-5.jsonl"]
+"""The packs of a run of 7 rounds in packs of three, of which round 6 is safe."""
+
+
+@pytest.fixture(autouse=True)
+def threes(monkeypatch) -> None:
+    monkeypatch.setattr(packs, "ROUNDS", 3)
+
+
+def records(path: Path) -> list[str]:
+    return sorted(each.name for each in (path / "commits").iterdir() if each.name[0].isdigit())
+
+
+def contents(path: Path) -> dict[int, bytes]:
+    """The bytes of all records by round, as they lie in files of their own."""
+    return {int(name.split(".")[0]): (path / "commits" / name).read_bytes() for name in records(path)}
+
+
+@pytest.fixture(scope="module")
+def made(tiny_in, tmp_path_factory) -> Path:
+    """A run of 7 rounds with a file for each record."""
+    tiny = tiny_in(tmp_path_factory.mktemp("made"))
+    return tiny.train(tiny.create(rounds=7), 7).path
+
+
+@pytest.fixture
+def path(made: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(made, tmp_path / "run.zarr"))
+
+
+@pytest.fixture
+def packed(path: Path) -> Path:
+    """One whose first six records are in packs."""
+    RoundStore(path).log.pack(6)
+    return path
+
+
+def test_records_keep_their_bytes_and_chain_and_what_is_not_safe_keeps_its_file(made, path) -> None:
+    before, chain = contents(path), StoredRun(path).chain
+    store = RoundStore(path)
+    store.log.pack(5)
+    assert records(path) == ["0-2.jsonl", *(f"{round}.json" for round in range(3, 8))]
+    store.log.pack(6)
+    assert records(path) == [*PACKED, "6.json", "7.json"]
+    for first, name in zip((0, 3), PACKED, strict=True):
+        whole = b"".join(before[round] + b"\n" for round in range(first, first + 3))
+        assert (path / "commits" / name).read_bytes() == whole
+    run = StoredRun(path)
+    assert (run.committed, run.lost, run.chain) == (list(range(8)), [], chain)
+    assert [run.round(round).commit for round in range(8)] == [StoredRun(made).round(r).commit for r in range(8)]
+    assert run.history().equals(StoredRun(made).history())
+    seen = verify(path, expect=json.loads(before[1])["chain"])
+    assert (seen.findings, seen.notes, seen.vouched, seen.rounds) == ((), (), 1, 7)
+    assert recover(RoundStore(path)) == (7, [])
+    assert copy_run(RoundStore(path), LocalPlace(path.with_name("copy.zarr"))) == chain
+    assert records(path.with_name("copy.zarr")) == records(path)
+
+
+def test_whenever_packing_dies_each_round_is_whole_and_the_next_writer_ends_it(made, path) -> None:
+    def anew() -> None:
+        shutil.rmtree(path)
+        shutil.copytree(made, path)
+
+    def work(dying: LocalPlace) -> None:
+        RoundStore(dying).log.pack(6)
+
+    left = []
+    for key in each_death(path, work, anew):
+        left.append((key, len(records(path))))
+        assert StoredRun(path).committed == list(range(8))
+        assert verify(path).findings == ()
+        assert recover(RoundStore(path)) == (7, [])
+        work(LocalPlace(path))
+        assert records(path) == [*PACKED, "6.json", "7.json"]
+        assert (verify(path).findings, verify(path).notes) == ((), ())
+    # Of the three files that a deletion began with, one is gone.
+    assert left == [("commits/0-2.jsonl", 8), ("commits", 8), ("commits/3-5.jsonl", 6), ("commits", 6)]
+
+
+def test_a_process_that_is_killed_while_it_packs_loses_no_round(made, tmp_path) -> None:
+    """Killed later and later, until one gets to the end."""
+    left = set()
+    for number in count():
+        path = Path(shutil.copytree(made, tmp_path / f"{number}.zarr"))
+        log = RoundStore(path).log
+        child = os.fork()
+        if not child:
+            with suppress(BaseException):
+                log.pack(6)
+            os._exit(0)
+        time.sleep(number * 0.0003)
+        os.kill(child, signal.SIGKILL)
+        ended = os.WIFEXITED(os.waitpid(child, 0)[1])
+        left.add(tuple(records(path)))
+        assert StoredRun(path).committed == list(range(8))
+        assert verify(path).findings == ()
+        RoundStore(path).log.pack(6)
+        assert records(path) == [*PACKED, "6.json", "7.json"]
+        if ended:
+            break
+    assert len(left) > 1
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_a_flipped_bit_of_a_pack_is_named_and_costs_one_round_at_most(made, tmp_path_factory, data) -> None:
+    path = Path(shutil.copytree(made, tmp_path_factory.mktemp("flipped") / "run.zarr"))
+    packs.ROUNDS = 3  # hypothesis runs all examples within one call of the fixture
+    before = contents(path)
+    RoundStore(path).log.pack(6)
+    pack = path / "commits" / PACKED[1]
+    content = bytearray(pack.read_bytes())
+    ends = [position for position, byte in enumerate(content) if byte == ord("\n")]
+    at = data.draw(st.integers(0, len(content) - 1) | st.sampled_from([*ends, *(end + 1 for end in ends[:-1])]))
+    content[at] ^= 1 << data.draw(st.integers(0, 7))
+    pack.write_bytes(content)
+    hit = 3 + sum(end < at for end in ends)
+    findings = verify(path).findings
+    assert {finding.path for finding in findings} == {f"commits/{PACKED[1]}"}
+    run = StoredRun(path)
+    assert set(run.lost) <= {hit} and (run.lost or at in ends)
+    for round in {*range(8)} - {*run.lost}:
+        assert run.round(round).state.round == round
+    for round in run.lost:
+        assert any(f"its record of round {round} is no commit record" in finding.what for finding in findings)
+        with pytest.raises(StoreDamaged, match=rf"commits/3-5\.jsonl: its record of round {round} is no commit"):
+            run.round(round)
+    assert recover(RoundStore(path)) == (7, run.lost)
+    assert verify(path).findings == () if not run.lost else len(verify(path).findings) == 1
+    whole = {round: content for round, content in before.items() if round > 2 and round not in run.lost}
+    assert set(records(path)) == {PACKED[0], *(f"{round}.json" for round in whole)}
+    for round, content in whole.items():
+        assert (path / f"commits/{round}.json").read_bytes() == content
+    RoundStore(path).log.pack(6)
+    assert records(path) == [*PACKED, "6.json", "7.json"] or run.lost
+
+
+@pytest.mark.parametrize("left", [0, 1, 0.4, 0.999])
+def test_of_a_pack_that_was_cut_short_the_records_before_the_cut_are_left(packed, left) -> None:
+    pack = packed / "commits/3-5.jsonl"
+    content = pack.read_bytes()
+    size = left if isinstance(left, int) else int(len(content) * left)
+    whole = content[:size].count(b"\n")
+    os.truncate(pack, size)
+    lost = list(range(3 + whole, 6))
+    assert StoredRun(packed).lost == lost
+    told = [str(finding) for finding in verify(packed).findings]
+    assert [round for round in range(8) if any(f"of round {round} is no commit" in each for each in told)] == lost
+    assert recover(RoundStore(packed)) == (7, lost)
+    assert StoredRun(packed).lost == lost
+
+
+def test_what_was_added_to_a_pack_is_found_and_goes(packed) -> None:
+    pack = packed / "commits/0-2.jsonl"
+    content = pack.read_bytes()
+    first, *_ = content.splitlines(keepends=True)
+    for added in (content + first, first + content, content + b"\n", content.replace(b"\n", b"\n\n", 1)):
+        pack.write_bytes(added)
+        assert StoredRun(packed).lost == []
+        (finding,) = verify(packed).findings
+        assert str(finding) == "commits/0-2.jsonl: it has damaged line breaks; `roundweave resume` mends them"
+        store = RoundStore(packed)
+        assert recover(store) == (7, [])
+        store.log.pack(6)
+        assert pack.read_bytes() == content
+        assert verify(packed).sound
+
+
+@pytest.mark.parametrize("name", ["1-3.jsonl", "0-3.jsonl", "00-2.jsonl", "6-8.json", "9999999-10000001.jsonl"])
+def test_a_file_with_a_name_that_no_pack_has_is_none(packed, name) -> None:
+    (packed / "commits" / name).write_text("x")
+    assert StoredRun(packed).committed == list(range(8))
+    assert [str(each) for each in verify(packed).findings] == [f"commits/{name}: it does not belong to the run"]
+
+
+@pytest.mark.parametrize("what", ["folder", "link", "noise"])
+def test_what_has_the_name_of_a_pack_and_is_none_hides_no_bytes(path, what, tmp_path) -> None:
+    """Beside the records in their own files, as nobody leaves it."""
+    pack = path / "commits/3-5.jsonl"
+    if what == "folder":
+        pack.mkdir()
+    elif what == "link":
+        pack.symlink_to(path / "commits/3.json")
+    else:
+        pack.write_bytes(os.urandom(99))
+    with suppress(StoreDamaged):
+        assert StoredRun(path).done == 7
+    with suppress(StoreDamaged):
+        assert not verify(path).sound or what == "folder"
+
+
+def test_a_state_that_is_lost_takes_its_pack_apart_and_the_rounds_are_done_again(tiny, packed) -> None:
+    before = {name: (packed / "commits" / name).read_bytes() for name in records(packed)}
+    for round in range(4, 8):
+        (packed / f"params/fc.weight/c/{round}/0/0").write_bytes(b"")
+    store = RoundStore(packed)
+    assert recover(store) == (3, [4, 5, 6, 7])
+    assert records(packed) == ["0-2.jsonl", "3.json"]
+    assert (StoredRun(packed).done, StoredRun(packed).damaged) == (3, [4, 5, 6, 7])
+    for round in range(4, 8):
+        store.commit(tiny.write(store, round))
+    store.numbers.catch_up()
+    store.log.pack(6)
+    assert {name: (packed / "commits" / name).read_bytes() for name in records(packed)} == before
+    assert verify(packed).sound
+
+
+def test_a_commit_that_comes_after_its_round_was_packed_changes_nothing(tiny, packed) -> None:
+    """Of a task that was taken for lost: the same bits at another time, for which the chain has no place."""
+    chain, store = StoredRun(packed).chain, RoundStore(packed)
+    store.commit(replace(tiny.write(store, 4), seconds=99.0))
+    assert "4.json" in records(packed)
+    run = StoredRun(packed)
+    assert (run.committed, run.chain, run.round(4).commit.seconds) == (list(range(8)), chain, 2.0)
+    seen = verify(packed)
+    assert [str(note) for note in seen.notes] == [
+        "commits/4.json: its record is in a pack, too, and it goes when the run goes on"
+    ]
+    assert seen.sound
+    assert recover(RoundStore(packed)) == (7, [])
+    RoundStore(packed).log.pack(6)
+    assert records(packed) == [*PACKED, "6.json", "7.json"]
+
+
+def test_whoever_opened_the_run_before_reads_on_and_so_does_who_opens_it_meanwhile(path) -> None:
+    before, run = RoundStore(path), StoredRun(path)
+    names = LocalPlace(path).names("commits")
+    RoundStore(path).log.pack(6)
+    assert [before.log.has(round) for round in range(9)] == [True] * 8 + [False]
+    assert [commit.round for commit in before.log.after(-1)] == list(range(8))
+    assert [run.round(round).commit.round for round in range(8)] == list(range(8))
+    # Names that were listed while others were deleted, and before there was a pack.
+    torn = [name for name in names if name not in ("1.json", "2.json", "3.json")]
+    assert RoundStore(path).log.rounds(torn) == list(range(8))
+
+
+def test_a_reader_that_knows_a_pack_reads_on_where_a_later_writer_took_it_apart(packed) -> None:
+    reader = RoundStore(packed)
+    assert reader.log.read(4).round == 4
+    store = RoundStore(packed)
+    store.log.quarantine([5])
+    other = RoundStore(packed)
+    assert [other.log.whole(round) is not None for round in (3, 4, 5)] == [True, True, False]
+    fresh = RoundStore(packed)
+    fresh.log._packs.add(3)
+    assert [fresh.log.whole(round) is not None for round in (3, 4, 5)] == [True, True, False]
+
+
+@pytest.mark.parametrize("round", [4, 5])
+def test_where_a_record_is_damaged_or_missing_all_of_its_pack_stay_in_own_files(path, round) -> None:
+    record = path / f"commits/{round}.json"
+    record.write_bytes(record.read_bytes()[:-9])
+    RoundStore(path).log.pack(6)
+    assert records(path) == ["0-2.jsonl", *(f"{number}.json" for number in range(3, 8))]
+    record.unlink()
+    RoundStore(path).log.pack(6)
+    assert StoredRun(path).lost == [round]
+
+
+def test_long_records_stay_in_own_files(path, monkeypatch) -> None:
+    monkeypatch.setattr(packs, "LARGEST_PACK", len((path / "commits/0.json").read_bytes()) * 3)
+    RoundStore(path).log.pack(6)
+    assert records(path) == [f"{number}.json" for number in range(8)]
+
+
+@pytest.mark.parametrize("version", [UNPACKED, None])
+def test_records_of_a_run_of_the_version_before_stay_in_own_files(tiny, monkeypatch, version) -> None:
+    if version is not None:
+        monkeypatch.setattr("roundweave.storage.rounds.store.VERSION", version)
+    store = tiny.create(rounds=7)
+    monkeypatch.undo()
+    monkeypatch.setattr(packs, "ROUNDS", 3)
+    store = tiny.train(RoundStore(store.place), 7)
+    with synced(store, store.log.read(6)):
+        pass
+    own = [f"{number}.json" for number in range(8)]
+    assert records(store.path) == (own if version else [*PACKED, *own[6:]])
+    assert verify(store.path).sound
+
+
+def test_in_a_bucket_a_history_is_read_by_a_request_a_pack(made, monkeypatch) -> None:
+    objects._memories["packs"] = MemoryStore()
+    place = ObjectPlace("memory://packs/run")
+    copy_run(RoundStore(made), place)
+    store = RoundStore(place)
+    asked: list[str] = []
+
+    def counted(name: str) -> None:
+        function = getattr(obstore, name)
+
+        def call(*arguments: object, **options: object) -> object:
+            asked.append(name)
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(obstore, name, call)
+
+    for name in ("get", "delete", "put"):
+        counted(name)
+    store.log.pack(6)
+    # Each record is read once, and each pack; a request deletes the files of a pack.
+    assert {name: asked.count(name) for name in set(asked)} == {"put": 2, "get": 6 + 2, "delete": 2}
+    store = RoundStore(place)
+    asked.clear()
+    assert len(store.log.links(range(6))) == 6
+    assert asked == ["get", "get"]
+    assert verify(place).sound
+    del objects._memories["packs"]
+
+
+def test_whoever_reads_while_records_are_packed_misses_none(made, tmp_path) -> None:
+    stop, wrong = threading.Event(), []
+
+    def look(path: Path) -> None:
+        while not stop.is_set():
+            run = StoredRun(path)
+            wrong.extend(run.lost)
+            wrong.extend(round for round in range(8) if run.round(round).commit.round != round)
+
+    for number in range(20):
+        path = Path(shutil.copytree(made, tmp_path / f"{number}.zarr"))
+        reader = threading.Thread(target=look, args=(path,))
+        reader.start()
+        RoundStore(path).log.pack(6)
+        stop.set()
+        reader.join()
+        stop.clear()
+    assert wrong == []
+
+
+def test_a_writer_whose_lease_is_over_packs_nothing(path) -> None:
+    def over() -> None:
+        raise WriterFenced("another writer")
+
+    before = records(path)
+    with pytest.raises(WriterFenced):
+        RoundStore(LocalPlace(path).fenced(over)).log.pack(6)
+    assert records(path) == before
+
+
+def test_a_run_that_is_packed_as_it_goes_has_the_bits_of_one_that_is_not_and_goes_on(train, monkeypatch) -> None:
+    fields = {"model": "logistic", "algorithm": "scaffold", "partitions": 2, "local_steps": 1, "cohort": 1}
+    whole = train(**fields, rounds=9, name="whole")
+    monkeypatch.setattr("roundweave.storage.rounds.store.SYNC_SECONDS", 0.01)
+    train(**fields, rounds=5, name="run")
+    run = train(**fields, rounds=9, name="run")
+    assert run.digest == whole.digest
+    assert [name for name in records(run.path) if name.endswith("l")] == ["0-2.jsonl", "3-5.jsonl", "6-8.jsonl"]
+    assert verify(run.path).sound
+    assert all(run.replay(round).identical for round in (2, 3, 7))
