@@ -29,6 +29,7 @@ from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places import objects
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.places.objects import ObjectPlace
+from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.storage.rounds.lease import fenced, hold_lease
 from roundweave.storage.rounds.recovery import recover
@@ -107,6 +108,7 @@ def write(where: str, number: int, keep: Keep, committed: dict[int, set[str]]) -
             committed.setdefault(round, set()).add(commit.state)
             store.numbers.catch_up()
             prune(store, keep, commit)
+            store.log.pack(commit.round)
 
 
 def one_round(store: RoundStore, round: int, epoch: int, number: int) -> Any:
@@ -172,8 +174,11 @@ numbers = itertools.count()
 
 
 @contextmanager
-def run_at(kind: str, folder: Path, damaged: bool = False) -> Iterator[str]:
-    """A run with a first round on a disk or in a bucket; where `damaged`, the state of that round is lost."""
+def run_at(kind: str, folder: Path, damaged: bool = False, packed: bool = False) -> Iterator[str]:
+    """A run with a first round on a disk or in a bucket; where `damaged`, the state of that round is lost.
+
+    Its records are in a pack already where `packed`.
+    """
     name = f"run{next(numbers)}"
     where = str(folder / name) if kind == "disk" else f"memory://{name}/run"
     objects._memories[name] = MemoryStore()
@@ -183,6 +188,8 @@ def run_at(kind: str, folder: Path, damaged: bool = False) -> Iterator[str]:
     store.numbers.catch_up()
     if damaged:
         store.place.write("params/w/c/1/0", b"")
+    if packed:
+        store.log.pack(2)
     yield where
     del objects._memories[name]
 
@@ -191,29 +198,37 @@ KEEPS = (Keep.of("all"), Keep.of("last:1"))
 SLOW = (pytest.mark.slow, pytest.mark.timeout(3600))
 
 
-def steps_alone(kind: str, folder: Path, keep: Keep, damaged: bool) -> int:
-    with run_at(kind, folder, damaged) as where:
+@pytest.fixture(autouse=True)
+def _packs_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer packs the records of rounds 0 and 1 once round 2 is committed."""
+    monkeypatch.setattr(packs, "ROUNDS", 2)
+
+
+def steps_alone(kind: str, folder: Path, keep: Keep, damaged: bool, packed: bool) -> int:
+    with run_at(kind, folder, damaged, packed) as where:
         return together(where, (), keep).steps[0]
 
 
 @pytest.mark.parametrize("keep", KEEPS, ids=["all", "last"])
 @pytest.mark.parametrize(
-    ("kind", "damaged", "stride"),
+    ("kind", "damaged", "packed", "stride"),
     [
-        ("bucket", False, 5),
-        ("disk", False, 31),
-        ("disk", True, 37),
-        pytest.param("bucket", False, 1, marks=SLOW),
-        pytest.param("disk", False, 1, marks=SLOW),
-        pytest.param("disk", True, 1, marks=SLOW),
+        ("bucket", False, False, 5),
+        ("disk", False, False, 31),
+        ("disk", True, False, 37),
+        ("disk", True, True, 41),
+        pytest.param("bucket", False, False, 1, marks=SLOW),
+        pytest.param("disk", False, False, 1, marks=SLOW),
+        pytest.param("disk", True, False, 1, marks=SLOW),
+        pytest.param("disk", True, True, 1, marks=SLOW),
     ],
 )
 def test_a_writer_that_is_suspended_at_any_step_loses_nothing(
-    tmp_path, kind: str, damaged: bool, stride: int, keep: Keep
+    tmp_path, kind: str, damaged: bool, packed: bool, stride: int, keep: Keep
 ) -> None:
     """Suspended at each step in turn, while the other one does all of its work."""
-    for step in range(0, steps_alone(kind, tmp_path, keep, damaged), stride):
-        with run_at(kind, tmp_path, damaged) as where:
+    for step in range(0, steps_alone(kind, tmp_path, keep, damaged, packed), stride):
+        with run_at(kind, tmp_path, damaged, packed) as where:
             together(where, [step], keep)
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from roundweave.storage.places import local
 from roundweave.storage.places.local import LocalPlace, sync_and_close
+from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
@@ -211,6 +213,40 @@ def test_all_of_a_run_is_synced_when_it_ends(train, disk, base, tmp_path) -> Non
     disk.left(len(disk.cuts), base, tmp_path / "left")
     left = StoredRun(tmp_path / "left/runs/a.zarr")
     assert (left.done, left.lost, left.digest) == (2, [], whole.digest)
+
+
+def test_a_power_loss_while_records_are_packed_loses_none(tiny, disk, base, tmp_path, monkeypatch) -> None:
+    """Cut after each sync, where deleted names are gone only once their folder was synced, and where at once."""
+    monkeypatch.setattr(packs, "ROUNDS", 2)
+    tiny = type(tiny)(base / "runs")
+    store = tiny.train(tiny.create(rounds=5), 5)
+    disk.flush(os.open(base, os.O_RDONLY))
+    before, delete = len(disk.cuts), LocalPlace.delete_names
+    deleted = []
+
+    def delete_names(place: LocalPlace, prefix: str, names: Sequence[str]) -> None:
+        deleted.append(len(disk.cuts))
+        delete(place, prefix, names)
+        disk.named(
+            base, tmp_path / f"named{len(deleted)}"
+        )  # the names that are left, with the bytes that were synced
+
+    monkeypatch.setattr(LocalPlace, "delete_names", delete_names)
+    store.log.pack(4)
+    assert len(deleted) == 2
+    assert before < deleted[0] < deleted[1]
+    for cut in range(before, len(disk.cuts) + 1):
+        disk.left(cut, base, tmp_path / f"left{cut}")
+    for root in [*tmp_path.glob("left*"), *tmp_path.glob("named*")]:
+        left = StoredRun(root / "runs/tiny.zarr")
+        assert (left.done, left.lost) == (5, [])
+        assert verify(left.path).findings == ()
+        again = RoundStore(left.path)
+        assert recover(again) == (5, [])
+        again.log.pack(4)
+        assert {name for name in again.place.names("commits") if name[0].isdigit()} == {
+            *("0-1.jsonl", "2-3.jsonl", "4.json", "5.json")
+        }
 
 
 @pytest.mark.parametrize("kept", ["last:1", "every:3", "recompute:4"])
