@@ -231,7 +231,7 @@ class LocalPlace:
     def delete_names(self, prefix: str, names: Sequence[str]) -> None:
         """Delete files of these names in a folder."""
         with suppress(*NOT_THERE), self._folder(parts_of(prefix, self)) as folder:
-            self._delete_fenced(folder, *names)
+            self._delete_fenced(folder, *(parts_of(f"{prefix}/{name}", self)[-1] for name in names))
 
     def _delete_fenced(self, folder: int, *names: str) -> None:
         """Delete names in an open folder, by way of a temporary folder that a later writer sweeps."""

@@ -242,9 +242,8 @@ class ObjectPlace:
     def delete_names(self, prefix: str, names: Sequence[str]) -> None:
         """Delete objects of these names directly under ``prefix/``. Takes one request for each thousand."""
         self.check()
-        client, path = self._at(prefix)
         with suppress(FileNotFoundError):
-            obstore.delete(client, [f"{path}/{name}" for name in names])
+            obstore.delete(self._at(prefix)[0], [self._at(f"{prefix}/{name}")[1] for name in names])
 
     @_writing
     def sweep(self) -> None:

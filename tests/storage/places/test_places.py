@@ -117,6 +117,17 @@ def test_deleting_takes_what_is_under_a_prefix_and_nothing_else(place) -> None:
     assert place.names() == ["ab"]
 
 
+def test_deleting_names_takes_these_and_nothing_below_or_beside(place) -> None:
+    for key in ("a/1", "a/2", "a/3", "b/1"):
+        place.write(key, b"")
+    place.delete_names("a", ["1", "3"])
+    place.delete_names("c", ["1"])
+    assert sorted(place.sizes()) == ["a/2", "b/1"]
+    with pytest.raises(StoreError, match="leads out of"):
+        place.delete_names("a", ["../b/1"])
+    assert sorted(place.sizes()) == ["a/2", "b/1"]
+
+
 def test_a_read_content_can_be_written_to(place) -> None:
     place.write("a", b"abc")
     found = place.read("a")
