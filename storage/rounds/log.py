@@ -15,7 +15,6 @@ from roundweave.storage.hierarchy.zarr_format import LARGEST
 from roundweave.storage.places.base import Place, together
 from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import Commit, check_names
-from roundweave.storage.rounds.packs import first_of, pack_key, recorded
 from roundweave.storage.values.hashing import bytes_digest, text_digest
 
 SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
@@ -84,10 +83,10 @@ class CommitLog:
     def rounds(self, names: Sequence[str] | None = None) -> list[int]:
         """The rounds with a record, whole or not, ascending; `names` are those in ``commits``, where known."""
         names = self.place.names("commits") if names is None else names
-        rounds = recorded(names)
+        rounds = packs.recorded(names)
         if rounds and len(rounds) <= rounds[-1]:  # some are lost, or were packed while the names were read
             names = [*names, *self.place.names("commits")]
-            rounds = recorded(names)
+            rounds = packs.recorded(names)
         self._packs |= packs.packs(names)
         return rounds
 
@@ -112,11 +111,11 @@ class CommitLog:
 
     def has(self, round: int) -> bool:
         """Whether there is a record of a round."""
-        return first_of(round) in self._packs or any(map(self.place.has, (_key(round), pack_key(round))))
+        return self.place.has(_key(round)) or self.place.has(packs.pack_key(round))
 
     def key(self, round: int) -> str:
         """The key of the file that has the record of a round, or should have it."""
-        return pack_key(round) if first_of(round) in self._packs else _key(round)
+        return packs.pack_key(round) if packs.first_of(round) in self._packs else _key(round)
 
     def read(self, round: int) -> Commit:
         """The record of a round; raises `RoundMissing`, and `StoreDamaged` where the record is damaged."""
@@ -230,7 +229,7 @@ class CommitLog:
         deleted, so each record is in one of both at any time. Where one of a hundred is damaged or missing, all of
         them stay in files of their own. Only the holder of the lease may call this.
         """
-        firsts = range(self._packed, first_of(safe), packs.ROUNDS)
+        firsts = range(self._packed, packs.first_of(safe), packs.ROUNDS)
         names = set(self.place.names("commits")) if firsts else set()
         self._packs |= packs.packs(names)
         for first in firsts:
@@ -242,12 +241,12 @@ class CommitLog:
             # again goes, too: the pack's record counts.
             if own and first in self._packs and len(self.links(rounds)) == len(rounds):
                 self.place.delete_names("commits", own)
-        self._packed = max(self._packed, first_of(safe))
+        self._packed = max(self._packed, packs.first_of(safe))
 
     def _write_pack(self, first: int, links: Mapping[int, Link]) -> None:
         content = "".join(f"{link.content}\n" for link in links.values()).encode()
         if packs.is_aligned(content) and len(content) <= packs.LARGEST_PACK:
-            self.place.write(pack_key(first), content, durable=True)
+            self.place.write(packs.pack_key(first), content, durable=True)
             self._packs.add(first)
 
     def unfit(self, after: int) -> list[int]:
@@ -261,15 +260,15 @@ class CommitLog:
 
         Packs with one of them, and packs with damaged line breaks, are replaced by a file for each round.
         """
-        apart = self._packs & {*map(first_of, rounds), *self.torn}
+        apart = self._packs & {*map(packs.first_of, rounds), *self.torn}
         for round in (round for first in apart for round in range(first, first + packs.ROUNDS)):
             if content := self._content(round):
                 self.place.write(_key(round), content)
-        if apart:
-            self.place.flush()
+        self.place.flush()
         for first in apart:
-            self.place.delete(pack_key(first))
-            self._forget(first)
+            self.place.delete(packs.pack_key(first))
+        self._packs -= apart
+        self._lines.cache_clear()
         for round in rounds:
             quarantine_file(self.place, _key(round), f"damaged-{round}")
 
@@ -285,33 +284,28 @@ class CommitLog:
 
     def _content(self, round: int) -> bytes | memoryview | None:
         """The sealed record of a round, empty where its pack lacks it; None where there is no file of it."""
-        first = first_of(round)
+        first = packs.first_of(round)
         if first in self._packs:
             if (lines := self._lines(first)) is not None:
                 return lines.get(round, b"")
-            self._forget(first)  # a later writer took the pack apart
+            self._packs.discard(first)  # a later writer took it apart
+            self._lines.cache_clear()
         content = self.place.read(_key(round), most=LARGEST)
-        if content is None and self.place.has(pack_key(round)):  # it was packed since the log was listed
+        if content is None and self.place.has(packs.pack_key(round)):  # it was packed since the log was listed
             self._packs.add(first)
             return self._content(round)
         return content
 
     def _read_pack(self, first: int) -> dict[int, bytes] | None:
-        content = self.place.read(pack_key(first), most=LARGEST)
-        if content is None:
+        if (content := self.place.read(packs.pack_key(first), most=LARGEST)) is None:
             return None
         if not packs.is_aligned(pack := bytes(content)):
             self.torn.add(first)
         return packs.lines_of(first, pack)
 
-    def _forget(self, first: int) -> None:
-        self._packs.discard(first)
-        self.torn.discard(first)
-        self._lines.cache_clear()
-
     def _named(self, round: int) -> str:
         """The file of a record in messages, and which of a pack's records it is."""
-        line = f": its record of round {round}" if first_of(round) in self._packs else ""
+        line = f": its record of round {round}" if packs.first_of(round) in self._packs else ""
         return f"{self.place}/{self.key(round)}{line}"
 
     def _link(self, round: int) -> Link:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from roundweave.storage.parsing import MOST_ROUNDS, numbered
 
@@ -39,9 +39,8 @@ def packs(names: Iterable[str]) -> set[int]:
     return {first for name, first in found if pack_key(first) == f"commits/{name}" and first <= MOST_ROUNDS}
 
 
-def recorded(names: Iterable[str]) -> list[int]:
+def recorded(names: Sequence[str]) -> list[int]:
     """The rounds with a record, whole or not, according to the names of files, ascending."""
-    names = list(names)
     packed = (round for first in packs(names) for round in range(first, first + ROUNDS))
     return sorted({*numbered(names), *packed})
 
@@ -58,5 +57,4 @@ def lines_of(first: int, content: bytes) -> dict[int, bytes]:
     """
     if is_aligned(content):
         return dict(enumerate(content.split(b"\n")[:-1], first))
-    parts = ((BEGINNING.match(part), part) for part in TORN.split(content))
-    return {int(named[1]): part for named, part in parts if named}
+    return {int(named[1]): part for part in TORN.split(content) if (named := BEGINNING.match(part))}
