@@ -1,16 +1,20 @@
 """Rounds by ranks: a task stays on each Dask worker, and exchanges updates with the others as a process group.
 
-Some rounds are left to the tasks of `GraphExecutor`: asynchronous rounds; replays; the round at which a rank was
-lost (if ranks share a network, after the third loss in a row), so that a partition that kills workers is named;
-and rounds in which maps raise, until there is one in which none does.
+Some rounds are left to the tasks of `GraphExecutor`: replays; the round at which a rank was lost (if ranks share a
+network, after the third loss in a row), so that a partition that kills workers is named; and rounds in which maps
+raise, until there is one in which none does. Of a parameter server it is not the round but the window, and also
+those of long maps, since the rank that is the server does not map.
 """
 
 from __future__ import annotations
 
 import secrets
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlparse
@@ -48,6 +52,12 @@ SHARING_SECONDS = 60.0
 SHORT_SECONDS = 5.0
 """With `auto`, ranks do rounds that take fewer seconds. In longer rounds they would save only a small part."""
 
+TASK_SECONDS, FIRST_MAPS = 0.01, 16
+"""About what a push costs as a task: one rank serves, and does not map, if the others push more often than that.
+
+They are expected to until so many maps are known.
+"""
+
 SHARING_LOSSES = 2
 """How many times in a row ranks share a network again at one round, before tasks with the whole network do it."""
 
@@ -76,6 +86,7 @@ class RanksExecutor(GraphExecutor):
         self._shared_network = False
         self._map_raised = False
         self._by_tasks = False
+        self._mapped: list[float] = []  # the seconds of the first maps for a parameter server
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run the rounds from `first` to `last`, and yield each commit as it is made. The ranks go on after it."""
@@ -84,14 +95,20 @@ class RanksExecutor(GraphExecutor):
         for commit in super().run(job, first, last):
             if self._by_tasks:
                 self._seconds = min(self._seconds, commit.seconds)
+            if commit.server and len(self._mapped) < FIRST_MAPS:
+                self._mapped += [each.seconds for each in commit.updates.values()]
             yield commit
 
     def _compute(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
         """Yield the commits of the ranks, or after losses, or if a map raised, those of Dask's tasks."""
+        by_tasks = self._by_tasks or self._map_raised or losses > self._sharing_losses(job)
+        if by_tasks and job.work.algorithm.when.asynchronous:
+            yield from self._serve_by_tasks(job, rounds)
+            return
         if losses:
             self._let_go()
             self._await_workers(job)
-        if self._by_tasks or self._map_raised or losses > self._sharing_losses(job):
+        if by_tasks:
             for commit in super()._compute(job, rounds, losses):
                 self._map_raised = any(record.raised for record in commit.updates.values())
                 yield commit
@@ -99,9 +116,26 @@ class RanksExecutor(GraphExecutor):
         try:
             yield from self._by_ranks(job, rounds[0], rounds[-1])
         except MapRaised:
-            self._let_go()
+            if not job.work.algorithm.when.asynchronous:  # a server is let go once it has ended
+                self._let_go()
             self.pool.forget()
             self._map_raised = True
+
+    def _serve_by_tasks(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
+        """Run asynchronous rounds by tasks, once ranks have ended: what these still commit is in the order, too.
+
+        A map that raises does not leave the next window to ranks.
+        """
+        if self._running is not None:
+            self._running.halt()
+            self._let_go()
+        log, raised = job.attempt.open().log, False
+        made = [*takewhile(log.has, rounds)]
+        yield from map(log.read, made)
+        for commit in self._serve(job.run_by("graph"), rounds[len(made) :]) if len(made) < len(rounds) else ():
+            raised = raised or any(record.raised for record in commit.updates.values())
+            self._map_raised = raised
+            yield commit
 
     def _sharing_losses(self, job: Job | None) -> int:
         return 0 if job is None or self._by_tasks or job.ranks == 1 else SHARING_LOSSES
@@ -132,6 +166,8 @@ class RanksExecutor(GraphExecutor):
     def _by_ranks(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Yield the commits of the running ranks, or of new ranks if workers came or went or none are running."""
         spread = self.pool.spread(job.run_by("ranks"), ranks=job.ranks)
+        if job.work.algorithm.when.asynchronous:
+            spread = replace(spread, blocks=min(spread.blocks, len(self.pool.workers) - 1))
         if self._running is None or not self._running.goes_on(spread, first - 1, self.pool.workers):
             self.end()
             if len(self.pool.workers) < job.ranks:
@@ -143,13 +179,21 @@ class RanksExecutor(GraphExecutor):
     def _can(self, job: Job) -> bool:
         """Whether ranks can do the job: there are enough workers, each a process of its own with an address."""
         workers = processes(self.client)
-        if self.pool.apart or job.attempt.deadline or job.work.algorithm.when.asynchronous:
+        if self.pool.apart or job.attempt.deadline or not self._serves(job, len(workers)):
             return False
         if self._notifies_why_not(job, len(workers)):
             return False
         if self._would_send_plain(workers):
             return False
         return len(set(workers.values())) == len(workers) and all(urlparse(worker).hostname for worker in workers)
+
+    def _serves(self, job: Job, workers: int) -> bool:
+        """Whether one of so many workers may be the job's parameter server, if it needs one, and not map."""
+        if not job.work.algorithm.when.asynchronous:
+            return True
+        mapping = min(workers - 1, job.work.partitions.taking_part)
+        known = statistics.median(self._mapped) if len(self._mapped) >= FIRST_MAPS else 0.0
+        return job.ranks == 1 and mapping > 0 and known / mapping < TASK_SECONDS
 
     def _would_send_plain(self, workers: Mapping[str, tuple[str, int]]) -> bool:
         """Whether ranks would send unencrypted data over the network of an encrypted cluster.
@@ -192,7 +236,12 @@ class AutoExecutor(RanksExecutor):
 
 
 def _rank_workers(job: Job, workers: list[str]) -> list[str]:
-    """The workers that become ranks, in the order of the ranks: those of one network are neighbours."""
+    """The workers that become ranks, in the order of the ranks: those of one network are neighbours.
+
+    One that has no block is the first rank if that is a parameter server.
+    """
+    if job.work.algorithm.when.asynchronous:
+        return [workers[job.blocks], *workers[: job.blocks]]
     return workers[: job.blocks * job.ranks]
 
 
@@ -262,7 +311,7 @@ class RunningRanks:
             take_part,
             shared,
             self._draw,
-            self._data[rank // self.job.ranks],
+            self._examples(rank),
             meeting,
             self._topic,
             key=("rank", self._topic, self.committed + 1, rank),
@@ -270,6 +319,12 @@ class RunningRanks:
         )
         future.add_done_callback(lambda _: self._events.put(("end", rank)))
         return future
+
+    def _examples(self, rank: int) -> Any:
+        """A future of the examples of a rank's block; a parameter server has none."""
+        if self.job.work.algorithm.when.asynchronous:
+            return self._data[rank - 1] if rank else {}
+        return self._data[rank // self.job.ranks]
 
     def _listen(self, event: tuple[float, Event]) -> None:
         self._events.put(event[1])

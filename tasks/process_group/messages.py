@@ -39,11 +39,16 @@ class Message:
         """How many bytes `write` writes."""
         return 8 * (1 + len(self.pieces)) + sum(piece.nbytes for piece in self.pieces)
 
+    @property
+    def parts(self) -> tuple[memoryview, ...]:
+        """All that `write` writes, (byte,) each: the sizes in one part, and the pieces."""
+        head = np.array([len(self.pieces), *(piece.nbytes for piece in self.pieces)], dtype="<i8")
+        return head.data.cast("B"), *self.pieces
+
     def write(self, to: memoryview) -> None:
         """Write the message to the beginning of a memory, (byte,)."""
-        head = np.array([len(self.pieces), *(piece.nbytes for piece in self.pieces)], dtype="<i8")
         at = 0
-        for piece in (head.data.cast("B"), *self.pieces):
+        for piece in self.parts:
             to[at : at + piece.nbytes] = piece
             at += piece.nbytes
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import operator
 import statistics
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -21,15 +19,12 @@ from typing import Any
 from distributed import Future
 
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
-from roundweave.tasks.executors.parameter_server.server import ParameterServer, Served
+from roundweave.tasks.executors.parameter_server.arrivals import ArrivingServer
 from roundweave.tasks.executors.pool import WorkerPool, elsewhere, run_step, step_aside
-from roundweave.tasks.rounds.asynchronous.orders import Ledger, next_push
-from roundweave.tasks.rounds.asynchronous.steps import drawing
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist
-from roundweave.tasks.rounds.persistence.pushes import Ref, commit_server_rounds
+from roundweave.tasks.rounds.persistence.pushes import commit_server_rounds
 
 SHORT_SECONDS = 0.02
 """Maps that take fewer seconds are short: those of one worker become one task, as a task costs some milliseconds.
@@ -37,38 +32,24 @@ SHORT_SECONDS = 0.02
 For 10 partitions of the digits on 2 workers this gives about 1.7 times as many updates a second (2 busy cores).
 """
 
-AHEAD = 2
-"""How many tasks of short maps a worker is given at once: one to run, and one to go on with."""
-
 PRIORITY = {"read": 3, "serve": 3, "version": 3, "commit": 1}
 """Dask's priority by the kind of task, else 0: the tasks that others wait for go first."""
 
-MOST_UNCOMMITTED = 64
-"""How many rounds may wait to be committed. Their states and updates stay in the workers' memory."""
 
-
-class DaskServer:
-    """An asynchronous run on a cluster, from a committed round on, until work is lost or the run ends.
+class DaskServer(ArrivingServer):
+    """An asynchronous run by tasks on a cluster, from a committed round on, until work is lost or the run ends.
 
     Maps go on between windows of rounds. `committed` is the last round whose commit was yielded.
     """
 
     def __init__(self, pool: WorkerPool, job: Job, round: int) -> None:
+        again = operator.call if pool.apart else elsewhere  # where examples stay, a map that raised is tried there
+        super().__init__(pool.spread(job), round, self._submit, again)
         self.pool = pool
-        self.job = pool.spread(job)
         self.committed = round
         self._homes = pool.homes(self.job.blocks)
         self._home = self._homes[0]  # the worker that the server's own tasks prefer
-        again = operator.call if pool.apart else elsewhere  # where examples stay, a map that raised is tried there
-        self._server = ParameterServer(self.job, round, self._submit, again)
-        self._ledger = Ledger(self._server.when, round, self._server.in_flight, drawing(job.work))
-        self._blocks: dict[int, int] = {}  # of each partition that computes
         self._done: SimpleQueue[tuple[Future[Any], Sequence[int]]] = SimpleQueue()
-        self._arrived: deque[int] = deque()
-        self._waiting: list[int] = []  # their push waits, as the open round has one of theirs
-        self._open: dict[int, Ref] = {}  # the pushes of the open round
-        self._idle: dict[int, None] = {}  # partitions that are to map next and have not begun, in order
-        self._uncommitted: list[Served] = []
         self._committing: Future[Any] | None = None
         self._seconds: dict[int, float] = {}
         self._idleness = Idleness(pool.client)
@@ -95,11 +76,7 @@ class DaskServer:
     def _rounds(self, last: int) -> Iterator[Commit]:
         self._home = self._fastest()
         self._server.data = self.pool.data(self.job, self._server.round + 1, load_and_persist)
-        self._server.read_committed(self._ledger.arrived)
-        for place, partition in enumerate(sorted(self._server.in_flight)):
-            self._blocks.setdefault(partition, place * self.job.blocks // len(self._server.in_flight))
-        self._idle = {}
-        due = self._server.in_flight.keys() - self._server.maps.keys()
+        due = self._go_on()
         suspects = due & self.pool.deaths.keys()
         for partition in suspects:  # one after the other, so that the next death is that of one alone
             self._begin([partition])
@@ -141,58 +118,6 @@ class DaskServer:
             if partition in self._blocks:
                 seconds[self._homes[self._blocks[partition]]].append(took)
         return min(seconds, key=lambda home: statistics.median(seconds[home] or [0.0]))
-
-    def _take_in(self, last: int) -> bool:
-        """Put the pushes that have arrived into rounds, and let their partitions go on.
-
-        Returns whether a round was closed.
-        """
-        closed: list[ServerRound] = []
-        pushed: list[list[Ref]] = []
-        taken: set[int] = set()
-        uncommitted = sum(len(each.pushed) for each in self._uncommitted)
-        room = min(last - self._server.round, MOST_UNCOMMITTED - uncommitted)
-        while self._arrived and len(closed) < room:
-            partition = self._arrived.popleft()
-            if not self._ledger.takes(partition):
-                self._waiting.append(partition)
-                continue
-            self._open[partition] = self._server.take(partition)
-            round, following = self._ledger.arrive(partition), self._ledger.following
-            self._blocks[following] = self._blocks.pop(partition)
-            taken.add(following)
-            self._idle[following] = None
-            if round:
-                closed.append(round)
-                pushed.append([self._open.pop(each) for each in round.partitions])
-                self._arrived.extendleft(reversed(self._waiting))
-                self._waiting = []
-                if self.job.attempt.scored(self._server.round + len(closed)):
-                    break
-        # A partition that has waited begins only when a round closes: its commit records which state was fetched.
-        begin = [p for p in self._idle if (closed or p in taken) and self._may_begin(p)]
-        if closed:
-            # Who goes on after a push in the round that is still open begins from the state before it.
-            fetching = closed[-1].fetching.union(begin).difference(self._ledger.arrived.values())
-            closed[-1] = replace(closed[-1], fetching=fetching)
-            self._uncommitted.append(self._server.serve(closed, pushed))
-        for partition in begin:
-            del self._idle[partition]
-            item = self._server.in_flight[partition]
-            self._server.in_flight[partition] = next_push(self._server.when, item, self._server.round)
-        self._begin(begin)
-        return bool(closed)
-
-    def _may_begin(self, partition: int) -> bool:
-        """Whether a partition's next map begins at once.
-
-        A short map waits while its worker has `AHEAD` tasks of such maps, so that it can join others in one task.
-        """
-        if self._server.when.buffer > 1 or not self._is_short(partition):
-            return True
-        maps, blocks = self._server.maps.items(), self._blocks
-        under_way = {task for p, (task, _) in maps if blocks[p] == blocks[partition]}
-        return len(under_way) < AHEAD
 
     def _is_short(self, partition: int) -> bool:
         """Whether the maps of a partition are known to be short, from the seconds of its last one."""
