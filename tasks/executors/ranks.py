@@ -9,7 +9,6 @@ those of long maps, since the rank that is the server does not map.
 from __future__ import annotations
 
 import secrets
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -192,7 +191,7 @@ class RanksExecutor(GraphExecutor):
         if not job.work.algorithm.when.asynchronous:
             return True
         mapping = min(workers - 1, job.work.partitions.taking_part)
-        known = statistics.median(self._mapped) if len(self._mapped) >= FIRST_MAPS else 0.0
+        known = min(self._mapped) if len(self._mapped) >= FIRST_MAPS else 0.0
         return job.ranks == 1 and mapping > 0 and known / mapping < TASK_SECONDS
 
     def _would_send_plain(self, workers: Mapping[str, tuple[str, int]]) -> bool:

@@ -74,7 +74,7 @@ class Peer:
         left = memoryview(read)
         try:
             while left:
-                if not (count := self.connection.recv_into(left)):
+                if not (count := self.connection.recv_into(left, 0, socket.MSG_WAITALL)):
                     raise Broken("a rank is gone")
                 left = left[count:]
         except OSError as error:
@@ -109,8 +109,9 @@ def meet_peers(group: Group, connections: Connections, host: str) -> Iterator[di
                 peer = Peer(listening.accept()[0])
                 stack.callback(peer.close)
                 peer.connection.settimeout(FORMING.total_seconds())
-                if peer.read(SECRET_BYTES) == secret:
-                    peers[int.from_bytes(peer.read(4), "little")] = peer
+                with suppress(Broken):  # of a stranger
+                    if peer.read(SECRET_BYTES) == secret:
+                        peers[int.from_bytes(peer.read(4), "little")] = peer
         except OSError as error:
             raise Broken(str(error)) from error
         for peer in peers.values():

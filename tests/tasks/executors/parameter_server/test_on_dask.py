@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 import roundweave as rw
@@ -16,73 +14,8 @@ from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import Lost, Seen
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.tasks.executors.deeds import KILL, SOURCE, replay_job
+from tests.tasks.executors.parameter_server.proving import ROUNDS, RUNS, SMALL, identities
 from tests.tasks.sampled import sampled
-
-ROUNDS = 12
-SMALL = {"model": "logistic", "partitions": 3, "rounds": ROUNDS}
-
-RUNS: dict[str, dict[str, object]] = {
-    "async_sgd": {"algorithm": "async_sgd", "fetch_every": 2, "momentum": 0.5, "stale": "scale"},
-    "async_sgd-stale": {"algorithm": "async_sgd", "max_staleness": 1},
-    "downpour": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "max_staleness": 2},
-    "easgd": {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3},
-    "fed_buff": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "outer_momentum": 0.5},
-    "fed_buff-cohort": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "partitions": 7, "cohort": 3},
-    "easgd-cohort": {"algorithm": "easgd", "local_steps": 2, "partitions": 5, "cohort": 2, "cohort_by_size": True},
-}
-
-
-def identities(run: Run) -> list[tuple[object, ...]]:
-    """What the rounds of a run are, whoever made them."""
-    return [run.round(round).commit.identity() for round in range(run.done + 1)]
-
-
-def staleness_by_the_rows(run: Run, partitions: int) -> None:
-    """An update is as stale as rounds that took one came between the row that it began from and its own."""
-    commits = [run.round(round).commit for round in range(run.done + 1)]
-    took = [any(update.refused is None for update in commit.updates.values()) for commit in commits]
-    pushes = list(pushes_by_the_draws(run, partitions))
-    for commit in commits[1:]:
-        for partition, update in commit.updates.items():
-            arrival = update.arrival
-            assert (partition, arrival.push) == pushes.pop(0)
-            assert arrival.version < commit.round
-            assert arrival.staleness == sum(took[arrival.version + 1 : commit.round])
-
-
-def pushes_by_the_draws(run: Run, partitions: int) -> Iterator[tuple[int, int]]:
-    """The pushes in the order in which they arrived: each of who was to compute then, under its own number."""
-    dealt = resolve(TrainConfig.model_validate(run.config)).partitions
-    sizes, size = dealt.sizes(0), dealt.taking_part
-    pushes = dict.fromkeys(range(partitions), 1)
-    if dealt.cohort:
-        pushes = dict.fromkeys(dealt.cohort.draw(0, 0, sizes), 1)
-    arrived = 0
-    for round in range(1, run.done + 1):
-        for partition in run.round(round).commit.updates:
-            arrived += 1
-            push = pushes.pop(partition)
-            yield partition, push
-            following = dealt.cohort.draw_next(0, arrived, sizes, pushes) if dealt.cohort else partition
-            pushes[following] = 1 + (arrived if dealt.cohort else push)
-        in_flight = run.round(round).commit.server.in_flight
-        assert {each: item.push for each, item in in_flight.items()} == pushes
-        assert len(pushes) == size
-
-
-@pytest.fixture
-def proven(train: Callable[..., Run]) -> Callable[[Run], None]:
-    """A run is sound, its rounds replay, and its recorded order gives the same run without a cluster."""
-
-    def prove(run: Run, **fields: object) -> None:
-        assert run.verify().sound
-        assert rw.open_run(run.path).replay("all", trust=True).identical
-        again = train(**fields, order=f"recorded:{run.path}", name=f"{run.name}-again")
-        assert identities(again) == identities(run)
-        assert again.digest == run.digest
-        staleness_by_the_rows(run, int(str(fields["partitions"])))
-
-    return prove
 
 
 @pytest.mark.parametrize("fields", sampled(2, RUNS.values()), ids=RUNS)
@@ -146,27 +79,6 @@ def test_a_run_stops_at_its_target(train, client) -> None:
     assert run.done % 5 == 0
     assert run.done < 200
     assert identities(train(**fields, order="recorded:run", name="again")) == identities(run)
-
-
-@pytest.fixture
-def deeds(own) -> dict[str, object]:
-    """An experiment whose partition 2 does what a file beside its code says."""
-    path = own(SOURCE)
-    return {"data": f"{path}:data", "model": f"{path}:Network", "partitions": 3, "held_out": 0}
-
-
-@pytest.fixture
-def arm(do) -> Callable[..., Callable[[object], None]]:
-    """Have partition 2 do something after each of some rounds."""
-
-    def after(rounds: tuple[int, ...], deed: str, always: bool = False) -> Callable[[object], None]:
-        def armed(commit) -> None:
-            if commit.round in rounds:
-                do(deed, 2, always=always)
-
-        return armed
-
-    return after
 
 
 @pytest.mark.parametrize("name", ["async_sgd", "fed_buff"])
