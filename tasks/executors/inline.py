@@ -74,14 +74,13 @@ class InlineExecutor:
     def _arrivals(self, job: Job, first: int, last: int) -> Iterator[Computed]:
         """Yield the rounds of a parameter server, each computed when it is asked for."""
         from roundweave.tasks.executors.parameter_server.server import OrderedServer
-        from roundweave.tasks.rounds.persistence.pushes import pushes_at
+        from roundweave.tasks.rounds.persistence.pushes import computed_rounds
 
         server, self._server = self._server, None
         if server is None or not server.goes_on(job, first - 1):
             server = OrderedServer(job, first - 1)
         for served in server.rounds(self._data(job, first), last):
-            [outcome], [pushed] = served.outcomes, map(pushes_at, served.pushed)
-            yield Computed(outcome, served.scores, updates={each.partition: each.update for each in pushed})
+            yield from computed_rounds(served.outcomes, served.pushed, served.scores)
         # It is kept for the next window only now: after a failure the server has lost a push.
         self._server = server
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from urllib.parse import urlparse
 
 from distributed import get_worker
 from tornado.ioloop import PeriodicCallback
@@ -16,7 +17,7 @@ from roundweave.tasks.numerics.devices import most_memory
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.process_group.channels import Broken
 from roundweave.tasks.process_group.group import Connections, Group, Rendezvous, join_group, open_rendezvous
-from roundweave.tasks.process_group.peers import Peer, meet_peers
+from roundweave.tasks.process_group.peers import meet_peers
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine, Report
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
@@ -56,15 +57,8 @@ def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, top
     worker.loop.add_callback(asking.start)
     try:
         with join_group(meeting, halted, connections, opened) as group, generators_kept():
-
-            def notify(round: int) -> None:
-                worker.log_event(topic, ("round", round))
-
-            if isinstance(group, Group) and job.work.algorithm.when.asynchronous:
-                with meet_peers(group, connections, meeting.host) as peers:
-                    return _serve(job, group, data, peers, halted, notify)
             examples = BlockData(group.rank // job.ranks, (job.attempt.token, draw), data)
-            return _run(job, group, examples, halted, notify)
+            return _run(job, group, examples, halted, lambda round: worker.log_event(topic, ("round", round)))
     except Broken:
         return None
     finally:
@@ -75,8 +69,8 @@ def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, top
 def _run(
     job: Job, group: Group | Alone, data: BlockData, halted: Callable[[], bool], notify: Callable[[int], None]
 ) -> int:
-    committer = Committer(job, notify=notify)
-    committed = _committed(job, group)
+    log, committer = job.attempt.open().log, Committer(job, notify=notify)
+    committed: int = group.all_gather(log.newest(log.rounds()) or 0)[0]
     rounds = _rounds(job, committed, group, data, lambda: halted() or committer.stopped)
     if group.rank:
         deque(rounds, maxlen=0)  # rank 0 commits them
@@ -86,45 +80,27 @@ def _run(
     return committed
 
 
-def _committed(job: Job, group: Group | Alone) -> int:
-    """The last committed round, as the first rank sees it."""
-    log = job.attempt.open().log
-    committed: int = group.all_gather(log.newest(log.rounds()) or 0)[0]
-    return committed
-
-
-def _serve(
-    job: Job,
-    group: Group,
-    data: BlockExamples,
-    peers: Mapping[int, Peer],
-    halted: Callable[[], bool],
-    notify: Callable[[int], None],
-) -> int:
-    """Run asynchronous rounds, whose server is the first rank."""
-    from roundweave.tasks.executors.parameter_server.among_ranks import RankServer, map_for_server
-
-    committed = _committed(job, group)
-    if group.rank:
-        map_for_server(job, data, peers[0], by_tasks)
-        return committed
-    return RankServer(job, committed, peers).run(halted, notify)
-
-
 def _rounds(
     job: Job, round: int, group: Group | Alone, data: BlockData, halted: Callable[[], bool]
 ) -> Iterator[Computed]:
-    """The rounds after a committed `round`, as this rank computes them."""
+    """Yield the rounds after a committed `round`, as this rank computes them."""
+    if job.work.algorithm.when.asynchronous and isinstance(group, Group):
+        from roundweave.tasks.executors.parameter_server.among_ranks import rounds_of_server
+
+        with meet_peers(group, str(urlparse(get_worker().address).hostname)) as peers:
+            yield from rounds_of_server(job, round, group.rank, peers, data(job, round + 1), halted, by_tasks)
+        return
     if job.ranks > 1 and isinstance(group, Group):
         from roundweave.tasks.executors.tensor_parallel.streaming import shared_rounds
 
-        return shared_rounds(job, round, group, data, halted)
+        yield from shared_rounds(job, round, group, data, halted)
+        return
 
     def report() -> Sequence[Report]:
         return [Report(halted(), {"updates": group.sent}, most_memory())]
 
     engine = Engine(job, data, partial(map_and_persist, job, again=by_tasks), group, report)
-    return engine.rounds(read_outcome(job, round), job.attempt.rounds)
+    yield from engine.rounds(read_outcome(job, round), job.attempt.rounds)
 
 
 def by_tasks(map_again: Callable[[], Mapped]) -> Mapped:

@@ -2,8 +2,8 @@
 
 Some rounds are left to the tasks of `GraphExecutor`: replays; the round at which a rank was lost (if ranks share a
 network, after the third loss in a row), so that a partition that kills workers is named; and rounds in which maps
-raise, until there is one in which none does. Of a parameter server it is not the round but the window, and also
-those of long maps, since the rank that is the server does not map.
+raise, until there is a window in which none does. Of a parameter server the rest of the window is left to tasks,
+and all of it if maps are long, since the rank that serves does not map.
 """
 
 from __future__ import annotations
@@ -100,41 +100,26 @@ class RanksExecutor(GraphExecutor):
 
     def _compute(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
         """Yield the commits of the ranks, or after losses, or if a map raised, those of Dask's tasks."""
+        asynchronous = job.work.algorithm.when.asynchronous
         by_tasks = self._by_tasks or self._map_raised or losses > self._sharing_losses(job)
-        if by_tasks and job.work.algorithm.when.asynchronous:
-            yield from self._serve_by_tasks(job, rounds)
-            return
-        if losses:
-            self._let_go()
+        if losses or (by_tasks and asynchronous):
+            self._let_go(halting=asynchronous)
             self._await_workers(job)
         if by_tasks:
-            for commit in super()._compute(job, rounds, losses):
-                self._map_raised = any(record.raised for record in commit.updates.values())
+            log, raised = job.attempt.open().log, False
+            made = [*takewhile(log.has, rounds)] if asynchronous else []  # ranks are ahead of what they tell
+            yield from map(log.read, made)
+            rest = rounds[len(made) :]
+            for commit in super()._compute(job, rest, losses) if rest else ():
+                self._map_raised = raised = raised or any(record.raised for record in commit.updates.values())
                 yield commit
             return
         try:
             yield from self._by_ranks(job, rounds[0], rounds[-1])
         except MapRaised:
-            if not job.work.algorithm.when.asynchronous:  # a server is let go once it has ended
-                self._let_go()
+            self._let_go(halting=asynchronous)
             self.pool.forget()
             self._map_raised = True
-
-    def _serve_by_tasks(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
-        """Run asynchronous rounds by tasks, once ranks have ended: what these still commit is in the order, too.
-
-        A map that raises does not leave the next window to ranks.
-        """
-        if self._running is not None:
-            self._running.halt()
-            self._let_go()
-        log, raised = job.attempt.open().log, False
-        made = [*takewhile(log.has, rounds)]
-        yield from map(log.read, made)
-        for commit in self._serve(job.run_by("graph"), rounds[len(made) :]) if len(made) < len(rounds) else ():
-            raised = raised or any(record.raised for record in commit.updates.values())
-            self._map_raised = raised
-            yield commit
 
     def _sharing_losses(self, job: Job | None) -> int:
         return 0 if job is None or self._by_tasks or job.ranks == 1 else SHARING_LOSSES
@@ -145,12 +130,13 @@ class RanksExecutor(GraphExecutor):
     def end(self) -> None:
         """Halt the ranks after the round that they are computing, and wait until they have ended."""
         super().end()
-        if self._running is not None:
-            self._running.halt()
-            self._let_go()
+        self._let_go(halting=True)
 
-    def _let_go(self) -> None:
+    def _let_go(self, halting: bool = False) -> None:
+        """Let the ranks end; if `halting`, wait until they have. No two parameter servers may commit at once."""
         if self._running is not None:
+            if halting:
+                self._running.halt()
             self._running.release()
             self._running = None
 
@@ -165,12 +151,12 @@ class RanksExecutor(GraphExecutor):
     def _by_ranks(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Yield the commits of the running ranks, or of new ranks if workers came or went or none are running."""
         spread = self.pool.spread(job.run_by("ranks"), ranks=job.ranks)
-        if job.work.algorithm.when.asynchronous:
-            spread = replace(spread, blocks=min(spread.blocks, len(self.pool.workers) - 1))
+        serving = int(job.work.algorithm.when.asynchronous)  # how many ranks map no block
+        spread = replace(spread, blocks=max(1, min(spread.blocks, len(self.pool.workers) - serving)))
         if self._running is None or not self._running.goes_on(spread, first - 1, self.pool.workers):
             self.end()
-            if len(self.pool.workers) < job.ranks:
-                raise LostWork("there are fewer workers than ranks that share a network")
+            if len(self.pool.workers) < job.ranks + serving:
+                raise LostWork("there are fewer workers than ranks that need each other")
             self._shared_network = job.ranks > 1
             self._running = RunningRanks(self.pool, spread, first - 1)
         return self._running.commits(last)
@@ -239,9 +225,8 @@ def _rank_workers(job: Job, workers: list[str]) -> list[str]:
 
     One that has no block is the first rank if that is a parameter server.
     """
-    if job.work.algorithm.when.asynchronous:
-        return [workers[job.blocks], *workers[: job.blocks]]
-    return workers[: job.blocks * job.ranks]
+    server = workers[job.blocks : job.blocks + 1] if job.work.algorithm.when.asynchronous else []
+    return server + workers[: job.blocks * job.ranks]
 
 
 class RunningRanks:
@@ -260,7 +245,8 @@ class RunningRanks:
         self._idleness = Idleness(pool.client)
         self._broken: float | None = None
         self._draw = job.draw(round + 1)
-        self._data = pool.data(job, round + 1, load_and_persist)
+        server: list[Any] = [{}] if job.work.algorithm.when.asynchronous else []
+        self._data = server + pool.data(job, round + 1, load_and_persist)
         pool.client.subscribe_topic(self._topic, self._listen)
         self._ranks = {0: self._submit(0, port=0)}
 
@@ -310,7 +296,7 @@ class RunningRanks:
             take_part,
             shared,
             self._draw,
-            self._examples(rank),
+            self._data[rank // self.job.ranks],
             meeting,
             self._topic,
             key=("rank", self._topic, self.committed + 1, rank),
@@ -318,12 +304,6 @@ class RunningRanks:
         )
         future.add_done_callback(lambda _: self._events.put(("end", rank)))
         return future
-
-    def _examples(self, rank: int) -> Any:
-        """A future of the examples of a rank's block; a parameter server has none."""
-        if self.job.work.algorithm.when.asynchronous:
-            return self._data[rank - 1] if rank else {}
-        return self._data[rank // self.job.ranks]
 
     def _listen(self, event: tuple[float, Event]) -> None:
         self._events.put(event[1])

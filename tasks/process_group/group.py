@@ -101,7 +101,7 @@ class Group:
         formed: Any = process_group or dist.group.WORLD
         formed.set_timeout(FOREVER)
         connections.watch()
-        self._connections = connections
+        self.connections = connections
         self._all_ranks = Collectives(process_group)
         self.rank = rank
         self.ranks = self._all_ranks.ranks
@@ -130,7 +130,7 @@ class Group:
                 # Torch demands that all ranks make all parts, also those that they are not in.
                 process_group = unbroken(partial(dist.new_group, [*ranks], timeout=FORMING, backend="gloo"))
                 if self.rank in ranks:
-                    mine = Group(ranks.index(self.rank), self._connections, process_group)
+                    mine = Group(ranks.index(self.rank), self.connections, process_group)
                     self._parts.append(mine)
         return mine
 

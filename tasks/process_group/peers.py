@@ -1,120 +1,102 @@
 """Connections of the first rank of a group with each other one, by which either sends when it has something.
 
-They are none of gloo's: gloo takes many times as long to receive from whichever rank sends first, and
-then does not notice that a rank is gone.
+They are none of gloo's: gloo takes many times as long to receive from whichever rank sends first, and then does
+not notice that a rank is gone.
 """
 
 from __future__ import annotations
 
 import pickle
-import secrets
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from roundweave.tasks.process_group.channels import Broken
-from roundweave.tasks.process_group.group import FORMING, Connections, Group
+from roundweave.tasks.process_group.group import FORMING, Group
 from roundweave.tasks.process_group.messages import Message
 
-SECRET_BYTES = 16
-"""The bytes by which the first rank knows the others, before it reads anything else of what they send."""
 
+class Peers:
+    """The ranks at the other ends of this one's `connections`, by rank.
 
-class Peer:
-    """Another rank, at the end of a connection. Each function raises `Broken` once it is gone."""
+    `received` has what they sent, with the rank, in the order in which it came, and None if one is `gone`. Threads
+    receive, so that who sends to a rank that is busy does not wait for it.
+    """
 
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.connection = connection
+    def __init__(self, connections: Mapping[int, socket.socket]) -> None:
+        self.received = SimpleQueue[tuple[int, Any]]()
+        self.gone = False
+        self._connections = connections
+        for rank in connections:
+            Thread(target=self._receive, args=(rank,), daemon=True).start()
 
-    def send(self, value: Any) -> None:
-        """Send a value, whose tensors must be in records. Waits while the other rank does not receive it."""
+    def send(self, rank: int, value: Any) -> None:
+        """Send a value, whose tensors must be in records. Raises `Broken` if the rank is gone."""
         try:
-            for piece in Message.of(value).parts:
-                self.connection.sendall(piece)
+            for part in Message.of(value).parts:
+                self._connections[rank].sendall(part)
         except OSError as error:
             raise Broken(str(error)) from error
-
-    def receive(self) -> Any:
-        """Wait for the next value."""
-        count = int.from_bytes(self.read(8), "little")
-        body, *buffers = [self.read(int(size)) for size in np.frombuffer(self.read(8 * count), "<i8")]
-        return pickle.loads(body, buffers=buffers)
-
-    def incoming(self) -> Iterator[Any]:
-        """Yield the values that come until one is None. Those before it that are not yielded yet are dropped.
-
-        A thread receives them, so that the other rank need not wait until they are used.
-        """
-        received, ended, failed = SimpleQueue[Any](), threading.Event(), list[BaseException]()
-
-        def receive() -> None:
-            try:
-                while (value := self.receive()) is not None:
-                    received.put(value)
-            except BaseException as error:  # noqa: BLE001 - it is raised where values are waited for
-                failed.append(error)
-            ended.set()
-            received.put(None)
-
-        threading.Thread(target=receive, daemon=True).start()
-        while (value := received.get()) is not None and not ended.is_set():
-            yield value
-        if failed:
-            raise failed[0]
-
-    def read(self, size: int) -> bytearray:
-        """Wait for the next bytes, (size,)."""
-        read = bytearray(size)
-        left = memoryview(read)
-        try:
-            while left:
-                if not (count := self.connection.recv_into(left, 0, socket.MSG_WAITALL)):
-                    raise Broken("a rank is gone")
-                left = left[count:]
-        except OSError as error:
-            raise Broken(str(error)) from error
-        return read
 
     def close(self) -> None:
-        """Disconnect, which the other rank notices, also while a thread receives."""
-        with suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
-        self.connection.close()
+        """Disconnect, which the other ranks notice, and the threads that receive."""
+        for connection in self._connections.values():
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _receive(self, rank: int) -> None:
+        stream = self._connections[rank].makefile("rb")
+
+        def read(size: int) -> bytearray:
+            read = bytearray(size)
+            if stream.readinto(read) < size:
+                raise ConnectionError
+            return read
+
+        try:
+            with suppress(OSError):
+                while True:
+                    sizes = np.frombuffer(read(8 * int.from_bytes(read(8), "little")), "<i8")
+                    body, *buffers = [read(int(size)) for size in sizes]
+                    self.received.put((rank, pickle.loads(body, buffers=buffers)))
+        finally:
+            self.gone = True
+            self.received.put((rank, None))
 
 
 @contextmanager
-def meet_peers(group: Group, connections: Connections, host: str) -> Iterator[dict[int, Peer]]:
-    """The other ends of this rank's connections by rank, until the context ends. The first rank listens at `host`.
+def meet_peers(group: Group, host: str) -> Iterator[Peers]:
+    """The first rank, or for that one all others. It listens at its own `host`. They are disconnected at the end.
 
     All ranks must enter it together. Raises `Broken` if one does not come within a minute.
     """
-    peers: dict[int, Peer] = {}
+    found, seconds = dict[int, socket.socket](), FORMING.total_seconds()
     with ExitStack() as stack:
-        listening = stack.enter_context(socket.create_server((host, 0))) if group.rank == 0 else None
-        own = listening and (listening.getsockname()[1], secrets.token_bytes(SECRET_BYTES))
-        port, secret = group.all_gather(own)[0]
         try:
+            first = group.rank == 0
+            listening = (
+                stack.enter_context(socket.create_server((host, 0), backlog=128 + group.ranks)) if first else None
+            )
+            stack.enter_context(listening or nullcontext())
+            place = group.all_gather(listening and (host, listening.getsockname()[1]))[0]
             if listening is None:
-                peers[0] = Peer(socket.create_connection((host, port), FORMING.total_seconds()))
-                stack.callback(peers[0].close)
-                peers[0].connection.sendall(secret + group.rank.to_bytes(4, "little"))
-            while listening is not None and len(peers) < group.ranks - 1:
-                listening.settimeout(FORMING.total_seconds())
-                peer = Peer(listening.accept()[0])
-                stack.callback(peer.close)
-                peer.connection.settimeout(FORMING.total_seconds())
-                with suppress(Broken):  # of a stranger
-                    if peer.read(SECRET_BYTES) == secret:
-                        peers[int.from_bytes(peer.read(4), "little")] = peer
+                found[0] = stack.enter_context(socket.create_connection(place, seconds))
+            names = group.all_gather(found and found[0].getsockname())
+            while listening and len(found) < group.ranks - 1:
+                listening.settimeout(seconds)
+                connection, name = listening.accept()
+                stack.enter_context(connection)
+                if name in names:  # else it is a stranger's
+                    found[names.index(name)] = connection
         except OSError as error:
             raise Broken(str(error)) from error
-        for peer in peers.values():
-            peer.connection.settimeout(None)
-        connections.watch()
-        yield peers
+        for connection in found.values():
+            connection.settimeout(None)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        group.connections.watch()
+        yield stack.enter_context(closing(Peers(found)))

@@ -20,7 +20,7 @@ from distributed import Future
 
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
-from roundweave.tasks.executors.parameter_server.arrivals import ArrivingServer
+from roundweave.tasks.executors.parameter_server.server import ArrivingServer
 from roundweave.tasks.executors.pool import WorkerPool, elsewhere, run_step, step_aside
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist

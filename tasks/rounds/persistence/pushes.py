@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -112,12 +112,18 @@ def commit_server_rounds(
     one's scores. `last` is the last round of the window.
     """
     commits: list[Commit] = []
-    for outcomes, pushed, tallies in served:
-        for outcome, refs in zip(outcomes, pushed, strict=True):
-            previous, closing = commits[-1] if commits else None, outcome.state.round == last
-            updates = {push.partition: push.update for push in pushes_at(refs)}
-            scores = tallies if outcome is outcomes[-1] else ()
-            commits.append(commit_round(job, Computed(outcome, scores, updates=updates), previous, closing))
-            if commits[-1].stop:
-                return commits
+    for computed in (each for together in served for each in computed_rounds(*together)):
+        previous, closing = commits[-1] if commits else None, computed.outcome.state.round == last
+        commits.append(commit_round(job, computed, previous, closing))
+        if commits[-1].stop:
+            break
     return commits
+
+
+def computed_rounds(
+    outcomes: Sequence[Outcome], pushed: Sequence[Sequence[Ref]], tallies: Sequence[Sequence[Tally]]
+) -> Iterator[Computed]:
+    """Yield rounds that the server computed together, from the pushes of each and the tallies of the last one."""
+    for outcome, refs in zip(outcomes, pushed, strict=True):
+        updates = {push.partition: push.update for push in pushes_at(refs)}
+        yield Computed(outcome, tallies if outcome is outcomes[-1] else (), updates=updates)

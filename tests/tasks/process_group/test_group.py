@@ -103,7 +103,7 @@ def one_is_stopped(group: Group) -> str | None:
     processes = group.all_gather(os.getpid())
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-    threading.Timer(0.5, group._connections.shut).start()
+    threading.Timer(0.5, group.connections.shut).start()
     try:
         group.all_gather(group.rank)
     except Broken:
@@ -117,7 +117,7 @@ def one_is_stopped(group: Group) -> str | None:
 def link_is_cut(group: Group) -> str:
     """Of the machine to itself. A heartbeat is of seconds here, not of a minute."""
     HEARTBEAT.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_USER_TIMEOUT=3000)
-    group._connections.watch()
+    group.connections.watch()
     group.all_gather(group.rank)
     if group.rank == 0:
         subprocess.run(["ip", "link", "set", "lo", "down"], check=True)

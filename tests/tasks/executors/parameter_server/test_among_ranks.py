@@ -159,14 +159,15 @@ def test_a_partition_that_ends_every_worker_is_named(train, deeds, arm) -> None:
     assert rw.open_run("deadly").verify().sound
 
 
-def test_long_maps_are_left_to_tasks_once_they_are_known(train, client, proven, monkeypatch) -> None:
+def test_long_maps_are_left_to_tasks_once_they_are_known(train, client, deeds, do, proven) -> None:
     """As the rank that serves would not map. What ranks have committed beyond a window stays in the order."""
-    monkeypatch.setattr("roundweave.tasks.executors.ranks.TASK_SECONDS", 1e-9)
-    fields = SMALL | RUNS["async_sgd"] | {"rounds": 60}
-    run = train(RanksExecutor(client), 20, **fields, name="run")
+    for partition in range(3):
+        do("time.sleep(0.04)", partition, 0, always=True)
+    fields = deeds | RUNS["async_sgd"] | {"rounds": 60}
+    run = train(RanksExecutor(client), 20, **fields, name="there")
     by = executors(run)
-    assert (by[0], by[-1]) == ("ranks", "graph")
     assert by == sorted(by, reverse=True)
+    assert (by[0], by[-1]) == ("ranks", "graph")
     proven(run, **fields)
 
 
