@@ -193,6 +193,12 @@ class StoredTensors:
         """Write updates of a round by partition, vectors (element,), as all that is in their files."""
         self._write_files(round, {partition: update_vectors(update) for partition, update in updates.items()})
 
+    def drop_updates(self, round: int) -> None:
+        """Delete what a killed writer has left of the updates of a round, unless the round is committed."""
+        for spec in self.arrays.values() if not self.log.has(round) else ():
+            if spec.over_rounds and spec.by_partition:
+                self.place.delete(f"{spec.path}/c/{round}")
+
     def read_update(self, at: int | Commit, partition: int) -> Update:
         """The update of one partition in a committed round, vectors (element,).
 

@@ -91,7 +91,9 @@ class ParameterServer:
         The pushes that have `arrived` in the round that is open are taken already.
         It reads the newest state from the store, so that lost work is not computed again from further back.
         """
-        commit = self.job.attempt.open().log.read(self.round)
+        store = self.job.attempt.open()
+        store.tensors.drop_updates(self.round + 1)  # which may be of another partition now
+        commit = store.log.read(self.round)
         self.carry_from = commit.carry_from
         self.settle(arrived)
         for partition, item in server_before(self.job.work, commit.server).in_flight.items():

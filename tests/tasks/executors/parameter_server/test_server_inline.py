@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -128,6 +129,18 @@ def test_a_run_falls_back_to_a_round_whose_states_in_hand_are_whole(some, flip) 
     chunk = next(path for path in (run.path / "params/1.weight/c" / str(row)).rglob("*") if path.is_file())
     flip(chunk, 20)
     assert identities(some(ROUNDS, "run", **fields)) == identities(whole)
+
+
+def test_what_a_killed_commit_left_of_the_next_round_is_deleted_as_another_partition_may_make_it(some) -> None:
+    fields = RUNS["easgd"]
+    whole, run = some(ROUNDS, "whole", **fields), some(5, "run", **fields)
+    stored = [path for path in run.path.glob("**/c/5/*") if {"updates", "carry"} & {*path.parts}]
+    assert {"updates", "carry"} <= {part for path in stored for part in path.parts}
+    for path in stored:
+        for partition in {0, 1, 2, 3} - whole.round(6).commit.updates.keys():
+            shutil.copytree(path, path.parents[1] / "6" / str(partition))
+    assert identities(some(ROUNDS, "run", **fields)) == identities(whole)
+    assert run.verify().sound
 
 
 def test_the_history_tells_of_staleness_and_refusals(some) -> None:
