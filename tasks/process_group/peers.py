@@ -78,10 +78,7 @@ def meet_peers(group: Group, host: str) -> Iterator[Peers]:
     found, seconds = dict[int, socket.socket](), FORMING.total_seconds()
     with ExitStack() as stack:
         try:
-            first = group.rank == 0
-            listening = (
-                stack.enter_context(socket.create_server((host, 0), backlog=128 + group.ranks)) if first else None
-            )
+            listening = None if group.rank else socket.create_server((host, 0), backlog=128 + group.ranks)
             stack.enter_context(listening or nullcontext())
             place = group.all_gather(listening and (host, listening.getsockname()[1]))[0]
             if listening is None:

@@ -1,6 +1,6 @@
 """A parameter server among ranks: the first one has the state, and the others map what partitions push.
 
-The first rank applies one push after the other as they arrive, while its thread commits rounds.
+The first rank applies one push after the other as they arrive, while another thread of it commits rounds.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class RankServer(ArrivingServer):
     def __init__(self, job: Job, round: int, peers: Peers) -> None:
         super().__init__(job, round, self._submit)
         self._peers = peers
+        self._taken: Outcome | None = None
         self._asked: dict[int, deque[tuple[list[Any], tuple[int, ...]]]] = defaultdict(deque)
 
     def rounds(self, halted: Callable[[], bool]) -> Iterator[Computed]:
@@ -65,9 +66,21 @@ class RankServer(ArrivingServer):
                 pass
             while self._uncommitted and self._scored(self._uncommitted[0]):
                 served = self._uncommitted.pop(0)
-                yield from pushes.computed_rounds(served.outcomes, served.pushed, served.scores)
+                for computed in pushes.computed_rounds(served.outcomes, served.pushed, served.scores):
+                    yield computed
+                    self._settle(computed.outcome)
             with suppress(Empty):
                 self._receive(*self._peers.received.get(timeout=LOOK_SECONDS))
+
+    def _settle(self, taken: Outcome) -> None:
+        """Forget what partitions carried that sit out since the round before, which is committed by now.
+
+        A committer that has `taken` a round has committed the one before.
+        """
+        committed, self._taken = self._taken, taken
+        if committed is not None and committed.server is not None:
+            self._server.carry_from = committed.carry_from
+            self._server.settle({*self._ledger.arrived, *committed.server.in_flight})
 
     def _submit(self, kind: str, number: int, at: Any, function: Callable[..., Any], *arguments: Any) -> Result:
         """Run a task here; maps and scores by the rank that has the examples, whose answer is filled in later."""
@@ -97,6 +110,5 @@ class RankServer(ArrivingServer):
 
     def _scored(self, served: Served) -> bool:
         """Whether the scores of some rounds are there, if they have any."""
-        return not any(
-            answer is score for of in self._asked.values() for answer, _ in of for score in served.scores
-        )
+        awaited = {id(answer) for asked in self._asked.values() for answer, _ in asked}
+        return awaited.isdisjoint(map(id, served.scores))

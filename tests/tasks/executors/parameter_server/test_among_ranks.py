@@ -64,6 +64,16 @@ def test_the_same_ranks_serve_over_windows_and_a_later_run_goes_on(train, client
     proven(rw.open_run("run"), **fields | {"rounds": 30})
 
 
+def test_what_a_partition_carries_that_sits_out_is_read_from_the_store(train, client, proven) -> None:
+    """One of nine computes at a time: each comes back long after its last push, to what it carried then."""
+    fields = SMALL | {"algorithm": "easgd", "local_steps": 1, "partitions": 9, "cohort": 1, "rounds": 100}
+    run = train(RanksExecutor(client), 100, **fields, name="run")
+    assert {*executors(run)} == {"ranks"}
+    pushes = Counter(p for round in range(1, 101) for p in run.round(round).commit.updates)
+    assert min(pushes.values()) > 1
+    proven(run, **fields)
+
+
 def test_rounds_that_are_scored_have_the_scores_of_the_recorded_order(train, client) -> None:
     fields = SMALL | RUNS["async_sgd"] | {"evaluate_every": 3}
     run = train(RanksExecutor(client), 12, **fields, name="run")
