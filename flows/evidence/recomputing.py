@@ -9,7 +9,6 @@ from roundweave.flows.config.recorded import recorded_config
 from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
 from roundweave.flows.evidence.replaying import (
     OfRun,
-    evenly_spread,
     examples_wanted,
     key_differences,
     other_network,
@@ -29,9 +28,6 @@ from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.persistence.recomputing import recompute, recomputing
-
-SAMPLED = 20
-"""From the seconds that so many rounds took it is told how long computing them again will take."""
 
 
 class Recomputing:
@@ -82,14 +78,11 @@ class Recomputing:
         return work
 
     def _announce(self, round: int) -> None:
-        """Say which rounds are computed again, and how long they took when they were made."""
+        """Say which rounds are computed again, and how long that takes if all take as long as this one took."""
         store = RoundStore(self.run.address)
-        first = base_of(store.log, store.tensors.pruned(), round - 1) + 1
-        sample = evenly_spread(list(range(first, round + 1)), SAMPLED)
-        seconds = sum(store.log.read(each).seconds for each in sample) / len(sample) * (round + 1 - first)
-        notice(
-            f"computing round {listed(range(first, round + 1))} of {self.run.name} again: about {seconds:.1f} s"
-        )
+        rounds = range(base_of(store.log, store.tensors.pruned(), round - 1) + 1, round + 1)
+        seconds = store.log.read(round).seconds * len(rounds)
+        notice(f"computing round {listed(rounds)} of {self.run.name} again: about {seconds:.1f} s")
 
 
 _recomputing: WeakKeyDictionary[RunFacts, Recomputing] = WeakKeyDictionary()

@@ -193,7 +193,7 @@ def _kept(run: StoredRun) -> str:
     rounds = [number for number in run.committed if number and absent.has_update(number)]
     updates = f"the updates of rounds {listed(rounds)}" if rounds else "no round's updates"
     carried = [number for number, _ in absent.carried]
-    more = f"; of rounds {listed(carried)} those that partitions carry from" if carried else ""
+    more = f"; of rounds {listed(carried)} those that going on, or making others again, takes" if carried else ""
     return f"stored: the states of rounds {states}, and {updates}{more}; else computed when opened"
 
 
