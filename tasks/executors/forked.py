@@ -9,7 +9,6 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the flow, which th
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # SIGINT was blocked when this process was started
 os.environ.pop("PYTHONSAFEPATH", None)  # only this process needs it; each fork gets the user's own setting
 
-from roundweave.storage.errors import RoundweaveError  # noqa: E402
 from roundweave.tasks.executors.clusters.fork_server import EXAMPLES  # noqa: E402
 from roundweave.tasks.own_code.imports import kept  # noqa: E402
 
@@ -31,5 +30,5 @@ with kept(own=True):
     for module in OF_DASK:
         import_module(f"distributed.{module}")
     if (data := os.environ.pop(EXAMPLES, "")).partition(":")[0] in HELD_WHOLE:
-        with suppress(RoundweaveError):  # the flow says so
+        with suppress(Exception):  # whatever it is, the flow reads them, too, and says so
             opened(find_source(data), None).digest  # noqa: B018 - it is kept with the examples
