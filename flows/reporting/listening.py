@@ -22,6 +22,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from roundweave.storage.errors import one_line, printable
 
 if TYPE_CHECKING:
@@ -123,8 +125,10 @@ def followed(report: Report, function: Callable[[], Any]) -> Any:
                 return follower.observe(report, function)
         finally:
             follower.under_way.set()
-            if (error := told.exception()) not in (None, sys.exc_info()[1]):
+            if (error := told.exception()) not in (None, raised := sys.exc_info()[1]):
                 notice(f"Prefect was not told all ({one_line(error)}); the run itself is not affected")
+                if raised is None and isinstance(error, ValidationError):  # a setting is wrong, and stays so
+                    raise error
             with suppress(ValueError):
                 signal.signal(signal.SIGTERM, before)
 

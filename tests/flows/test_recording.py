@@ -56,7 +56,7 @@ def test_rounds_that_stay_are_counted_with_the_initial_state(keep: str, states: 
 
 def test_a_run_that_its_disk_cannot_hold_is_refused_with_what_would_fit(train, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
-    with pytest.raises(UsageError, match=r"^7 rounds would store .* GB are free at .*; --keep last:1 stores "):
+    with pytest.raises(UsageError, match=r"^7 rounds would store .* MB are free at .*; --keep last:1 stores "):
         train(**FIELDS)
     assert not (tmp_path / "runs").exists()
     train(**FIELDS, keep="last:1")
@@ -66,7 +66,7 @@ def test_a_network_that_memory_cannot_hold_is_refused(train, monkeypatch) -> Non
     monkeypatch.setattr(recording, "LARGE", 1)
     monkeypatch.setattr(recording, "_machine", lambda: ("here", 10**4))
     with pytest.raises(
-        UsageError, match=r"^each of 1 processes on here needs .* GB of memory, and it has .* in all;"
+        UsageError, match=r"^each of 1 processes on here needs .* MB of memory, and it has .* in all;"
     ):
         train(**FIELDS)
 
@@ -75,6 +75,6 @@ def test_much_is_said(train, monkeypatch, capsys: pytest.CaptureFixture[str]) ->
     monkeypatch.setattr(recording, "LARGE", 1)
     train(**FIELDS)
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("7 rounds will store 0.00")
+    assert said[0].startswith("7 rounds will store 3.46 MB")
     assert said[0].endswith("; --keep all")
-    assert said[1].startswith("a process that maps will need 0.00")
+    assert said[1].startswith("a process that maps will need 0.307 MB")

@@ -17,7 +17,7 @@ from roundweave.tasks.data.description import CallEach, gather_here
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.persistence.committing import own_params
-from roundweave.tasks.rounds.persistence.recomputing import examples_of, recomputed, recomputing, reduce_again
+from roundweave.tasks.rounds.persistence.recomputing import loaded_partition, recomputed, recomputing, reduce_again
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
 
@@ -134,5 +134,5 @@ def _tallies(
     """The tallies of one of the partitions that score; `own` are the parameters of those with own networks."""
     # All splits hold out the same examples, but for those that partitions hold out themselves.
     split = work.split(state.round) if work.partitions.own_held_out else 0
-    examples = examples_of(work.partitions, split, partition, members.index(partition), len(members))
+    examples = loaded_partition(work.partitions, split, partition, members.index(partition), len(members))
     return score_block(work, state, {partition: examples}, None if own is None else own.__getitem__)

@@ -161,7 +161,7 @@ def _mapped(
             return {}
         return before.carries.get(partition) or store.tensors.read_carry(source, partition)
 
-    examples = {p: examples_of(job.work.partitions, job.work.split(commit.round), p) for p in partitions}
+    examples = {p: loaded_partition(job.work.partitions, job.work.split(commit.round), p) for p in partitions}
     if commit.server is None:
         yield from map_block(job, before.outcome.state, examples, exchanging(job.work, before.outcome, read))
         return
@@ -189,7 +189,7 @@ def _version(work: Work, store: RoundStore, before: Reached, version: int) -> St
 
 
 @functools.lru_cache(maxsize=1024)
-def examples_of(
+def loaded_partition(
     partitions: Partitions, split: int, partition: int, place: int | None = None, scorers: int | None = None
 ) -> Partition:
     """The examples of a partition under a split, as `Partitions.load` gives them."""

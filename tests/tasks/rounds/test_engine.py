@@ -17,7 +17,8 @@ from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.process_group.messages import Message, read_message
 from roundweave.tasks.rounds import engine
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
-from roundweave.tasks.rounds.persistence.mapping import map_and_persist, read_outcome
+from roundweave.tasks.rounds.persistence.mapping import map_and_persist
+from roundweave.tasks.rounds.persistence.recomputing import read_outcome
 
 OWN_MEAN = """
 import roundweave as rw
