@@ -75,7 +75,7 @@ def test_what_ranks_send_each_other_has_no_source_of_the_users(tmp_path: Path) -
         group = Listening()
         with run_in(tmp_path, name, algorithm=f"{tmp_path}/{name}.py:algorithm") as run:
             assert run.job.work.code
-            assert len(committed(run, Committer(run.job, closing=6), group)) == 6
+            assert len(committed(run, Committer(run.job, held=6), group)) == 6
         sizes.append(max(group.sizes))
     assert sizes[1] < sizes[0] + 1000
 
@@ -83,16 +83,16 @@ def test_what_ranks_send_each_other_has_no_source_of_the_users(tmp_path: Path) -
 def test_short_rounds_are_committed_by_the_thread_that_computes_them(tmp_path: Path, monkeypatch) -> None:
     commit, threads = engine.commit_round, list[str]()
 
-    def noted(*given: Any) -> Any:
+    def noted(*given: Any, **named: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return commit(*given)
+        return commit(*given, **named)
 
     monkeypatch.setattr(engine, "commit_round", noted)
     digests = []
     for seconds in (0.0, 3600.0):
         monkeypatch.setattr(engine, "SHORT_SECONDS", seconds)
         with run_in(tmp_path, f"run{seconds:.0f}") as run:
-            digests.append(committed(run, Committer(run.job, closing=6)))
+            digests.append(committed(run, Committer(run.job, held=6)))
     here = threading.current_thread().name
     assert [name == here for name in threads] == [False] * 6 + [True] * 6
     assert digests[0] == digests[1]
