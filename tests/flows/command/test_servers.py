@@ -49,15 +49,15 @@ def test_of_many_refused_updates_show_names_the_first(first, capsys, monkeypatch
     assert out.endswith(f"and {more} more; `roundweave report first --out PAGE.html` has them all\n")
 
 
-def test_what_asks_for_a_state_between_has_it_computed_again(first, capsys) -> None:
+def test_what_asks_for_a_state_between_has_it_computed_again(first, capsys, tmp_path: Path) -> None:
     assert not first.round(11).commit.stored
     for arguments in (
-        ("export", "first@11", "--to", "out.safetensors"),
+        ("export", "first@11", "--to", str(tmp_path / "out.safetensors")),
         ("train", "--from", "first@11", *SHORT),
         ("train", "--start-from", "first@11", "--model", "logistic", *SHORT),
     ):
         code, _, said = run(capsys, *arguments)
-        assert (code, "computing round 11 of first again" in said) == (0, True), arguments
+        assert (code, "computing round 11 of first again" in said) == (0, True), said
 
 
 def test_a_fork_and_an_export_begin_with_a_stored_state(first, capsys, tmp_path: Path) -> None:
