@@ -148,12 +148,7 @@ class ParameterServer:
 
 
 class ArrivingServer(ABC):
-    """An asynchronous run from a committed round on, in the order in which pushes arrive.
-
-    `most` rounds may wait in `_uncommitted`.
-    """
-
-    most = MOST_UNCOMMITTED
+    """An asynchronous run from a committed round on, in the order in which pushes arrive."""
 
     def __init__(self, job: Job, round: int, submit: Submit, again: Again = operator.call) -> None:
         self.job = job
@@ -191,7 +186,7 @@ class ArrivingServer(ABC):
         pushed: list[list[Ref]] = []
         taken: set[int] = set()
         uncommitted = sum(len(each.pushed) for each in self._uncommitted)
-        room = min(last - self._server.round, self.most - uncommitted)
+        room = min(last - self._server.round, MOST_UNCOMMITTED - uncommitted)
         while self._arrived and len(closed) < room:
             partition = self._arrived.popleft()
             if not self._ledger.takes(partition):
