@@ -11,8 +11,9 @@ from roundweave.flows import recording
 from roundweave.flows.config.resolving import resolve, work_of
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.recording import Needs
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.hierarchy.zarr_format import CHECKSUM
+from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.tasks.executors.inline import InlineExecutor
@@ -60,6 +61,17 @@ def test_a_run_that_its_disk_cannot_hold_is_refused_with_what_would_fit(train, m
         train(**FIELDS)
     assert not (tmp_path / "runs").exists()
     train(**FIELDS, keep="last:1")
+
+
+def test_only_a_run_that_may_stop_ends_before_its_disk_is_full(train, monkeypatch) -> None:
+    """The disk fills up after it was looked at; to no run that has room for all its rounds is it said so."""
+    left: list[int] = []
+    monkeypatch.setattr(LocalPlace, "free", lambda place: left.pop() if left else 10)
+    left.append(10**12)
+    assert train(**FIELDS, name="whole").done == 7
+    left += [10, 10**12, 10**12, 10**12]
+    with pytest.raises(RoundFailed, match=r"^round 3: 0 MB are free at .*; rounds to 2 are kept"):
+        train(**FIELDS, patience=100, name="full")
 
 
 def test_a_network_that_memory_cannot_hold_is_refused(train, monkeypatch) -> None:

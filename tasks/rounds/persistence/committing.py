@@ -89,7 +89,7 @@ def commit_round(
     judged = _judged(attempt, previous, scored)
     stored = computed.stored if computed.digests else stores_state(job, state.round, closing or judged["stop"])
     late = _late(job, after)
-    _check_room(store, state.round, len(after.records))
+    _check_room(attempt, state.round, len(after.records))
     with beside(store.place, store.schema.state_bytes if stored or computed.updates else 0) as persist:
         kept = {p: update for p, update in computed.updates.items() if p in late or _stored(job, after, p)}
         persist(store.tensors.write_updates, state.round, kept)
@@ -125,16 +125,18 @@ def commit_round(
     return commit
 
 
-ROUNDS_OF_ROOM = 2
-"""For so many rounds a disk has room, or the run ends: the next one may be written already."""
+def _check_room(attempt: Attempt, round: int, updates: int) -> None:
+    """Raise `RoundFailed` if the disk has no room for this state and, unless this round is the last, the next one.
 
-
-def _check_room(store: RoundStore, round: int, updates: int) -> None:
-    """Raise `RoundFailed` if the disk is about to be full, while it has room to end in order."""
-    free, schema = store.place.free(), store.schema
-    if free is not None and free < ROUNDS_OF_ROOM * (schema.state_bytes + updates * schema.update_bytes):
+    Only attempts that may stop early begin without room for all of their rounds. The updates of this round are
+    written already, and those of the next may be.
+    """
+    place, schema = attempt.open().place, attempt.open().schema
+    free = place.free() if attempt.may_stop else None
+    following = (round < attempt.rounds) * (schema.state_bytes + updates * schema.update_bytes)
+    if free is not None and free < schema.state_bytes + following:
         raise RoundFailed(
-            f"round {round}: {free / 1e6:.0f} MB are free at {store.place}, which will be full soon; rounds to "
+            f"round {round}: {free / 1e6:.0f} MB are free at {place}, which will be full soon; rounds to "
             f"{round - 1} are kept. Make room, or resume with a --keep that stores less"
         )
 
