@@ -28,6 +28,9 @@ from roundweave.tasks.rounds.steps import Mapped, MapRaised
 Event = tuple[str, int]
 """What a rank notifies the client of: (``port``, where the ranks meet) or (``round``, the one just committed)."""
 
+TELLING_MS = 50
+"""The client is told of all rounds of so many milliseconds at once: an event takes four processes a part of one."""
+
 _halted: set[str] = set()
 
 
@@ -52,17 +55,23 @@ def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, top
     def halted() -> bool:
         return topic in _halted or forgotten()
 
+    committed = deque[int](maxlen=1)  # the newest round, until the client is told
     # An exchange cannot ask by itself whether it is still waited for.
     asking = PeriodicCallback(lambda: connections.shut() if forgotten() else None, 1000)
+    telling = PeriodicCallback(
+        lambda: worker.log_event(topic, ("round", committed.pop())) if committed else None, TELLING_MS
+    )
     worker.loop.add_callback(asking.start)
+    worker.loop.add_callback(telling.start)
     try:
         with join_group(meeting, halted, connections, opened) as group, generators_kept():
             examples = BlockData(group.rank // job.ranks, (job.attempt.token, draw), data)
-            return _run(job, group, examples, halted, lambda round: worker.log_event(topic, ("round", round)))
+            return _run(job, group, examples, halted, committed.append)
     except Broken:
         return None
     finally:
         worker.loop.add_callback(asking.stop)
+        worker.loop.add_callback(telling.stop)
         _halted.discard(topic)
 
 
