@@ -25,7 +25,7 @@ from queue import SimpleQueue
 AHEAD = ("uvicorn", "prefect.server.api.server", "alembic.command")
 """Modules that take long to import, and are imported before the folder is known."""
 
-PRIORITY = 5
+PRIORITY = 10
 """By how much other processes go first: a training begins without its reports, and does not wait for them."""
 
 NOWHERE = Path(os.devnull, "prefect")

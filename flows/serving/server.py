@@ -63,7 +63,9 @@ class Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # the server writes a log once it knows its folder
-            start_new_session=True,  # Ctrl-C must reach only the flow, which still has to report its end
+            # Ctrl-C must reach only the flow, which still has to report its end. A session of its own would have
+            # as much of the cores as the whole training, whatever its priority (sched(7), the autogroup feature).
+            process_group=0,
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
