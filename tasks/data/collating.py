@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,12 @@ def batch_of(batch: Any, name: str) -> Examples:
     return _paired(inputs, targets, _stacked, name)
 
 
-def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
-    """Examples of arrays (example, *) of any form, or of several by name, as dense tensors; raises `DataError`."""
-    return _paired(inputs, targets, _dense, name)
+def examples_of(inputs: Any, targets: Any, name: str, owned: bool = False) -> Examples:
+    """Examples of arrays (example, *) of any form, or of several by name, as dense tensors; raises `DataError`.
+
+    Arrays of numpy are copied, unless they are `owned`: nobody else has them, such as after they were read.
+    """
+    return _paired(inputs, targets, partial(_dense, owned=owned), name)
 
 
 def inputs_and_targets(named: Mapping[str, Any], name: str) -> tuple[dict[str, Any], Any]:
@@ -118,12 +122,13 @@ def _check_unmasked(values: Any, name: str) -> None:
         raise DataError(f"{name}: {masked} numbers are masked; fill them or remove the examples")
 
 
-def _dense(value: Any, name: str) -> torch.Tensor:
+def _dense(value: Any, name: str, owned: bool) -> torch.Tensor:
     """An array of any form as a dense, contiguous tensor (example, *); raises `DataError`."""
     _check_unmasked(value, name)
     kind = f"{type(value).__name__} that is no array of numbers, or lacks some"
     with failing_as(lambda error: DataError(f"{name} gives a {kind}: {one_line(error)}")):
-        tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+        array = value if owned or isinstance(value, torch.Tensor) else np.array(value)
+        tensor = array.detach() if isinstance(array, torch.Tensor) else torch.from_numpy(array)
     if not is_dense(tensor):
         raise DataError(f"{name} gives a tensor that is sparse, nested or without values; make it a dense one")
     if tensor.is_floating_point() and tensor.dtype.itemsize == 1:

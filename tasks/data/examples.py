@@ -13,6 +13,7 @@ from roundweave.storage.errors import DataError
 from roundweave.storage.values.digests import tensor_digest
 from roundweave.storage.values.tensors import Record
 from roundweave.tasks.numerics.devices import moved
+from roundweave.tasks.numerics.pieces import is_finite
 from roundweave.tasks.numerics.unofficial import first_of_permutation
 
 Tensors = Any
@@ -153,7 +154,7 @@ def check_values(examples: Examples, name: str, numbers: np.ndarray | None = Non
     """
     called: Callable[[int], int] = int if numbers is None else numbers.item
     for kind, tensor in tensors_by_name(examples).items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        if tensor.is_floating_point() and not is_finite(tensor):
             bad = torch.nonzero(~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1))
             which = f"{len(bad)} of {len(tensor)} examples have NaN or infinite {kind}"
             raise DataError(f"{name}: {which}, the first is number {called(int(bad[0]))}; remove or fill them")

@@ -29,7 +29,7 @@ Event = tuple[str, int]
 """What a rank notifies the client of: (``port``, where the ranks meet) or (``round``, the one just committed)."""
 
 TELLING_MS = 50
-"""The client is told of all rounds of so many milliseconds at once: an event takes four processes a part of one."""
+"""The client is told of all rounds of so many milliseconds at once: four processes pass each event on."""
 
 _halted: set[str] = set()
 

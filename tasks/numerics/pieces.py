@@ -20,6 +20,11 @@ def is_float(dtype: str) -> bool:
     return bool(getattr(torch, dtype).is_floating_point)
 
 
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all numbers of a tensor are finite. If their sum is, they are; it takes a tenth of the time."""
+    return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
+
+
 PIECE = 1 << 17
 """How many numbers are computed at once: so few that a processor's cache holds them."""
 

@@ -5,7 +5,6 @@ An update that must not be averaged is refused, and the reason recorded; an unso
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from roundweave.storage.errors import RoundFailed, ShapeMismatch
 from roundweave.storage.rounds.commits import metric_problem
 from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import Specs, Vectors, check_sizes, views
+from roundweave.tasks.numerics.pieces import is_finite
 
 NOTHING = Update({}, weight=0)
 """Takes the place of an update that does not have the shape to be stored."""
@@ -86,7 +86,7 @@ def non_finite(specs: Specs, vectors: Vectors, before: Vectors | None = None) ->
     Numbers that are the same in `before`, vectors (element,) by dtype, are allowed: a causal mask holds -inf.
     """
     # One pass over each vector. Tensor names are looked up only if it finds something.
-    if all(map(_is_finite, vectors.values())):
+    if all(map(is_finite, vectors.values())):
         return None
     wrong = {dtype: _wrong(vector, (before or {}).get(dtype)) for dtype, vector in vectors.items()}
     for name, tensor in views(specs, wrong).items():
@@ -94,11 +94,6 @@ def non_finite(specs: Specs, vectors: Vectors, before: Vectors | None = None) ->
         if bad:
             return f"{name} has {bad} non-finite of {tensor.numel()} numbers"
     return None
-
-
-def _is_finite(vector: torch.Tensor) -> bool:
-    """Whether all numbers (element,) are finite. If their sum is, they are; it takes a tenth of the time."""
-    return math.isfinite(vector.sum().item()) or bool(vector.isfinite().all())
 
 
 def _wrong(vector: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:

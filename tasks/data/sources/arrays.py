@@ -94,7 +94,7 @@ class Npz(Source):
 def _examples(arrays: dict[str, np.ndarray], inputs: str, targets: str, file: str) -> Examples:
     if missing := {inputs, targets} - {*arrays}:
         raise DataError(f"{file} has no array {missing.pop()} beside {({inputs, targets} & {*arrays}).pop()}")
-    return check_values(examples_of(arrays[inputs], _integers(arrays[targets]), file), file)
+    return check_values(examples_of(arrays[inputs], _integers(arrays[targets]), file, owned=True), file)
 
 
 def _integers(targets: np.ndarray) -> np.ndarray:
