@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from dask import annotate  # type: ignore[attr-defined]
-from distributed import Client, Future, get_worker, secede, worker_client
+from distributed import Client, Future, get_worker, secede, wait, worker_client
 
 from roundweave.storage.errors import ClusterError, RoundweaveError, StoreError, listed, show_whole
 from roundweave.tasks.algorithms.maps.backprop import IS_LET_GO
@@ -17,6 +17,7 @@ from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.reaching import MAPS, Mark, StoringProcess
 from roundweave.tasks.executors.clusters.workers import (
     ANSWER_SECONDS,
+    LOOK_SECONDS,
     SITE,
     Lost,
     Watch,
@@ -376,13 +377,19 @@ def step_after(previous: Any, function: Callable[..., Any], *arguments: Any) -> 
 
 
 def elsewhere(function: Callable[[], T]) -> T:
-    """Call a function on another worker than the one that calls this; in place if there is no other."""
+    """Call a function on another worker than the one that calls this; in place if there is no other.
+
+    Dask must not choose: it would give the function back to this worker while all others are busy.
+    """
     here = get_worker().address
     with worker_client() as client:
-        others = [worker for worker in client.nthreads() if worker != here]
-        if not others:
-            return function()
         # The function holds a state and examples: scattering sends them from worker to worker.
         [sent] = client.scatter([function], hash=False)
-        called: T = client.submit(run_step, sent, workers=others, allow_other_workers=True, pure=False).result()
-        return called
+        while others := client.nthreads().keys() - {here}:
+            called: Future[T] = client.submit(run_step, sent, workers=[*others], pure=False)
+            while not called.done() and others & client.nthreads().keys():
+                with suppress(TimeoutError):
+                    wait([called], timeout=LOOK_SECONDS)
+            if called.done():
+                return called.result()
+        return function()

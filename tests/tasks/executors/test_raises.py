@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -78,14 +79,19 @@ def test_a_partition_that_raises_is_refused_by_name_and_the_others_go_on(
             assert "not mapped again: partition 2 in round 1 to 6, as it had raised" in str(replay)
 
 
-@pytest.mark.parametrize("kind", ["graph", "ranks"])
+@pytest.mark.parametrize("kind", ["graph", "ranks", "graph, all others busy"])
 def test_what_raises_on_one_worker_alone_is_mapped_on_another(train, client, fields, raising, kind) -> None:
     wanted = train(**fields, name="wanted")
-    _, pid = sorted(processes(client).values())[0]
+    [_, pid], *others = sorted(processes(client).values())
+    kind, _, busy = kind.partition(",")
+    if busy:
+        at = [address for address, process in processes(client).items() if process in others]
+        sleeping = client.submit(time.sleep, 3.0, workers=at, pure=False)
     raising(f"if os.getpid() == {pid}: raise ValueError('here alone')", 0, 1, 2, 3)
     run = train(executor(kind, client), 3, **fields, name="run")
     assert refused(run) == {}
     assert run.digest == wanted.digest
+    assert not busy or sleeping.done()
 
 
 def test_the_first_map_of_new_workers_may_raise(train, fields, raising) -> None:
