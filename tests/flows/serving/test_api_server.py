@@ -171,11 +171,15 @@ def test_a_server_that_died_before_its_root_was_known_is_one_clear_error(tmp_pat
 
 
 def test_a_server_lets_the_process_go_first_that_started_it(tmp_path) -> None:
+    """Linux shares the cores among sessions first, and regards priorities only within each (autogroup)."""
     server = Server().settle(tmp_path / "home")
     server.url()
     its, ours = (os.getpriority(os.PRIO_PROCESS, process) for process in (server.process.pid, 0))
+    session, group = os.getsid(server.process.pid), os.getpgid(server.process.pid)
     server.stop()
     assert its == min(19, ours + api_server.PRIORITY)
+    assert session == os.getsid(0)
+    assert group != os.getpgid(0)  # which Ctrl-C interrupts
 
 
 COMPANY = {
