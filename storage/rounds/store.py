@@ -31,7 +31,8 @@ from roundweave.storage.rounds.lease import fenced, read_claim
 from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
 from roundweave.storage.rounds.numbers import Numbers
 from roundweave.storage.rounds.packs import recorded
-from roundweave.storage.rounds.tensors import Splits, StoredTensors
+from roundweave.storage.rounds.splits import Splits
+from roundweave.storage.rounds.tensors import StoredTensors
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
 from roundweave.storage.values.hashing import ALGORITHM, json_digest
 from roundweave.storage.values.state import State, Update

@@ -12,8 +12,8 @@ from typing import Any
 from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.places.base import beside
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord
+from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import split_record
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors, views

@@ -16,8 +16,8 @@ import torch
 
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.rounds.commits import Score, UpdateRecord
+from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import split_record
 from roundweave.storage.values.digests import match_digest, update_digest
 from roundweave.storage.values.state import Layout, Match, State, Update
 from roundweave.storage.values.tensors import TensorSpec

@@ -13,8 +13,8 @@ from roundweave.storage.errors import StoreDamaged
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import Score
+from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import split_record
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run

@@ -16,8 +16,8 @@ from roundweave.storage.errors import NotARun, RoundFailed, RoundMissing, StoreD
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord
 from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import split_record
 from roundweave.storage.runs.figures import Plots
 from roundweave.storage.runs.listing import list_runs, looked_through
 from roundweave.storage.runs.run import StoredRun, open_stored

@@ -15,8 +15,8 @@ import torch
 from roundweave.storage.errors import StoreError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import split_record
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.digests import match_digest
 from roundweave.storage.values.state import Match, State, Update

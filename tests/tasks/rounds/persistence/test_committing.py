@@ -9,7 +9,7 @@ import zarr
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.storage.rounds.tensors import split_record
+from roundweave.storage.rounds.splits import split_record
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.persistence import recomputing
 from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputed
