@@ -26,7 +26,7 @@ class RunDifference:
 
     `what` names the part of the round that differs, `tensor` the part's first differing tensor, and `largest` is
     the largest absolute difference of two numbers in it, None if unknown. `detail` says more. `compared` rounds
-    were equal.
+    were equal, with all updates if `digested`: records have no digests of those that were not stored.
     """
 
     what: str = ""
@@ -36,11 +36,12 @@ class RunDifference:
     runs: tuple[str, str] = ("", "")
     config: tuple[str, ...] = ()
     compared: int = 0
+    digested: bool = True
     round: int | None = None
 
     @property
     def equal(self) -> bool:
-        """Whether experiments, updates and states are the same, to the bit."""
+        """Whether experiments, states, and what both runs recorded of updates are the same, to the bit."""
         return not self.config and self.round is None
 
     def summary(self) -> dict[str, Any]:
@@ -51,8 +52,9 @@ class RunDifference:
     def lines(self) -> list[str]:
         """Lines that name each differing field, and the first differing round and tensor."""
         if self.equal:
-            experiments = f"experiment, updates and states of {self.compared} rounds"
-            return [f"{self.runs[0]} and {self.runs[1]} are equal: {experiments}"]
+            what = "experiment, updates and states" if self.digested else "experiment and states"
+            rest = "" if self.digested else ", and of updates what both recorded"
+            return [f"{self.runs[0]} and {self.runs[1]} are equal: {what} of {self.compared} rounds{rest}"]
         fields = [f"config: {field}" for field in self.config]
         if self.round is None:
             return [*fields, f"all {self.compared} rounds are equal"]
@@ -90,11 +92,15 @@ def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None
     ends = RunDifference(f"{shorter.name} ends with round {shorter.done}") if one.done != other.done else None
     differing_rounds = (pair for pair in chain(rounds, [(shorter.done + 1, ends)]) if pair[1])
     number, difference = next(differing_rounds, (None, None))
+    equal = range(shorter.done + 1 if number is None else number)
     return replace(
         difference or RunDifference(),
         runs=(one.name, other.name),
         config=tuple(_fields(one, other)),
-        compared=shorter.done + 1 if number is None else number,
+        compared=len(equal),
+        digested=all(
+            u.digest for run in (one, other) for n in equal for u in run.round(n).commit.updates.values()
+        ),
         round=number,
     )
 

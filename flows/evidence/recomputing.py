@@ -18,7 +18,6 @@ from roundweave.flows.reporting.listening import notice
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import RoundFailed, RoundPruned, RoundweaveError, listed
 from roundweave.storage.places.base import full_address
-from roundweave.storage.rounds.pruned import base_of
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import Recomputed
 from roundweave.storage.runs.facts import RunFacts
@@ -27,7 +26,7 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.recomputing import recompute, recomputing
+from roundweave.tasks.rounds.persistence.recomputing import nearest, recompute, recomputing
 
 
 class Recomputing:
@@ -78,11 +77,11 @@ class Recomputing:
         return work
 
     def _announce(self, round: int) -> None:
-        """Say which rounds are computed again, and how long that takes if all take as long as this one took."""
+        """Say which rounds are computed again, and how long their maps took, which follow each other now."""
         store = RoundStore(self.run.address)
-        rounds = range(base_of(store.log, store.tensors.pruned(), round - 1) + 1, round + 1)
-        seconds = store.log.read(round).seconds * len(rounds)
-        notice(f"computing round {listed(rounds)} of {self.run.name} again: about {seconds:.1f} s")
+        rounds = range(nearest(store, round - 1) + 1, round + 1)
+        seconds = sum(each.seconds for n in rounds for each in store.log.read(n).updates.values())
+        notice(f"computing round {listed(rounds)} of {self.run.name} again: {max(seconds, 0.1):.1f} s of maps")
 
 
 _recomputing: WeakKeyDictionary[RunFacts, Recomputing] = WeakKeyDictionary()

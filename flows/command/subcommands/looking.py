@@ -191,10 +191,10 @@ def _kept(run: StoredRun) -> str:
     """The rounds whose states and updates a pruned run still has."""
     states, absent = ", ".join(cut(listed(run.kept).split(", "))), run.absent
     rounds = [number for number in run.committed if number and absent.has_update(number)]
-    updates = f"the updates of rounds {listed(rounds)}" if rounds else "no round's updates"
-    carried = [number for number, _ in absent.carried]
-    more = f"; of rounds {listed(carried)} those that going on, or making others again, takes" if carried else ""
-    return f"stored: the states of rounds {states}, and {updates}{more}; else computed when opened"
+    some = [number for number, _ in absent.carried]
+    updates = f"; the updates of rounds {listed(rounds)}" if rounds else ""
+    more = f"; some updates of rounds {listed(some)}, with which others are computed" if some else ""
+    return f"stored: the states of rounds {states}{updates}{more}; all else is computed when it is opened"
 
 
 def _refusals(run: StoredRun) -> list[str]:

@@ -93,24 +93,24 @@ def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
 
 
 def _reached(work: Work, store: RoundStore, round: int) -> Reached:
-    nearest, reached = _nearest(store, round)
-    for later in range(nearest + 1, round + 1):
+    known = nearest(store, round)
+    reached = _read(store, known)
+    for later in range(known + 1, round + 1):
         reached = _next(work, store, reached, store.log.read(later))
     return reached
 
 
-def _nearest(store: RoundStore, round: int) -> tuple[int, Reached]:
-    """The last round up to this one whose state is stored or remembered."""
-    pruned, remembered = store.tensors.pruned(), dict(REMEMBERED)
-    for earlier in range(round, 0, -1):
-        if there(store.log, pruned, earlier):
-            return earlier, _read(store, earlier)
-        if reached := remembered.get(store.log.chain(earlier)):
-            return earlier, reached
-    return 0, _read(store, 0)
+def nearest(store: RoundStore, round: int) -> int:
+    """The last round up to this one whose state is stored, or remembered by this process."""
+    pruned, remembered = store.tensors.pruned(), {chain for chain, _ in REMEMBERED}
+    known = (n for n in range(round, 0, -1) if there(store.log, pruned, n) or store.log.chain(n) in remembered)
+    return next(known, 0)
 
 
 def _read(store: RoundStore, round: int) -> Reached:
+    """What is remembered of a round, or what is stored."""
+    if round and (reached := dict(REMEMBERED).get(store.log.chain(round))):
+        return reached
     commit = store.log.read(round)
     return Reached(Outcome(store.tensors.read_state(commit), carry_from=commit.carry_from, server=commit.server))
 

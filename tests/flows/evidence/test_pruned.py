@@ -57,7 +57,8 @@ def test_runs_of_which_one_was_pruned_are_equal(pruned, train, capsys) -> None:
 
 
 def test_show_says_what_was_pruned(pruned, train, capsys) -> None:
-    rows = "stored: the states of rounds 0, 4 to 5, and the updates of rounds 4 to 5; else computed when opened"
+    kept = "the states of rounds 0, 4 to 5; the updates of rounds 4 to 5"
+    rows = f"stored: {kept}; all else is computed when it is opened"
     assert command(capsys, "show", "small")[1].splitlines()[-1] == rows
     whole = train(**SMALL, name="whole")
     assert "pruned" not in repr(whole)

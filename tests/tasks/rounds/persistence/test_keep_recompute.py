@@ -167,6 +167,24 @@ def test_updates_that_are_not_stored_have_no_digest(train) -> None:
     assert [bool(run.round(round).commit.updates[1].digest) for round in (1, 2, 3, 4)] == [False, True] * 2
 
 
+def test_a_diff_does_not_claim_updates_that_no_record_tells_of(train) -> None:
+    fields = SMALL | {"local_steps": 1, "rounds": 4}
+    few, whole = train(**fields, keep=FEW, name="few"), train(**fields, name="whole")
+    [line] = rw.diff(few.path, whole.path).lines
+    assert line.endswith("are equal: experiment and states of 5 rounds, and of updates what both recorded")
+    [line] = rw.diff(whole.path, whole.path).lines
+    assert line.endswith("are equal: experiment, updates and states of 5 rounds")
+
+
+def test_what_is_said_to_be_computed_again_is_what_is_computed(train, capsys) -> None:
+    """Rounds that this process remembers are not."""
+    run = rw.open_run(train(window=9, **SMALL, local_steps=1, rounds=4, keep=FEW, name="run").path)
+    capsys.readouterr()
+    for round, named in ((2, "round 1 to 2 of"), (3, "round 3 of"), (1, "round 1 of")):
+        run.round(round).params  # noqa: B018 - it is computed when it is read
+        assert named in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_who_computes_without_gradients_gets_the_round_too(train, context) -> None:
     run = train(window=3, **SMALL, local_steps=1, rounds=3, keep=FEW, name="run")
