@@ -26,7 +26,7 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.recomputing import nearest, recompute, recomputing
+from roundweave.tasks.rounds.persistence.recomputing import known_before, recompute, recomputing
 
 
 class Recomputing:
@@ -79,7 +79,7 @@ class Recomputing:
     def _announce(self, round: int) -> None:
         """Say which rounds are computed again, and how long their maps took, which follow each other now."""
         store = RoundStore(self.run.address)
-        rounds = range(nearest(store, round - 1) + 1, round + 1)
+        rounds = range(known_before(store, round - 1) + 1, round + 1)
         seconds = sum(each.seconds for n in rounds for each in store.log.read(n).updates.values())
         notice(f"computing round {listed(rounds)} of {self.run.name} again: {max(seconds, 0.1):.1f} s of maps")
 

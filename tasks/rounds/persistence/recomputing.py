@@ -93,14 +93,14 @@ def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
 
 
 def _reached(work: Work, store: RoundStore, round: int) -> Reached:
-    known = nearest(store, round)
+    known = known_before(store, round)
     reached = _read(store, known)
     for later in range(known + 1, round + 1):
         reached = _next(work, store, reached, store.log.read(later))
     return reached
 
 
-def nearest(store: RoundStore, round: int) -> int:
+def known_before(store: RoundStore, round: int) -> int:
     """The last round up to this one whose state is stored, or remembered by this process."""
     pruned, remembered = store.tensors.pruned(), {chain for chain, _ in REMEMBERED}
     known = (n for n in range(round, 0, -1) if there(store.log, pruned, n) or store.log.chain(n) in remembered)
