@@ -56,11 +56,14 @@ def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, top
         return topic in _halted or forgotten()
 
     committed = deque[int](maxlen=1)  # the newest round, until the client is told
+
+    def tell() -> None:
+        if committed:
+            worker.log_event(topic, ("round", committed.pop()))
+
     # An exchange cannot ask by itself whether it is still waited for.
     asking = PeriodicCallback(lambda: connections.shut() if forgotten() else None, 1000)
-    telling = PeriodicCallback(
-        lambda: worker.log_event(topic, ("round", committed.pop())) if committed else None, TELLING_MS
-    )
+    telling = PeriodicCallback(tell, TELLING_MS)
     worker.loop.add_callback(asking.start)
     worker.loop.add_callback(telling.start)
     try:
@@ -72,6 +75,7 @@ def take_part(job: Job, draw: int, data: BlockExamples, meeting: Rendezvous, top
     finally:
         worker.loop.add_callback(asking.stop)
         worker.loop.add_callback(telling.stop)
+        worker.loop.add_callback(tell)  # also if a step raised: the rounds before it come before the error
         _halted.discard(topic)
 
 

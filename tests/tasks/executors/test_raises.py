@@ -152,3 +152,28 @@ def test_what_raises_at_a_server_on_one_worker_alone_is_mapped_on_another(train,
     assert refused(run) == {}
     raising("", 0, 1, 2, 3)
     assert rw.open_run("run").replay("all").identical
+
+
+FAILS_LATE = """
+from dataclasses import dataclass
+import roundweave as rw
+
+@dataclass(frozen=True)
+class Late(rw.Sgd):
+    def __call__(self, state, update):
+        if state.round == 12:
+            raise ValueError("too late")
+        return super().__call__(state, update)
+
+def algorithm():
+    return rw.Algorithm(rw.Gradient(batch_size=5), rw.Mean(), Late(lr=0.1))
+"""
+
+
+def test_all_rounds_before_an_error_are_told_of(train, client, own) -> None:
+    """Ranks tell of several rounds at once, and end with an error before they would tell of the last ones."""
+    told: list[int] = []
+    fields = {"algorithm": f"{own(FAILS_LATE)}:algorithm", "data": "digits", "model": "logistic", "rounds": 20}
+    with pytest.raises(RoundFailed, match=r"^round 13: the reduce or apply failed with ValueError: too late"):
+        train(RanksExecutor(client), 20, lambda commit: told.append(commit.round), **fields, name="run")
+    assert told == list(range(1, 13))
