@@ -383,9 +383,9 @@ def elsewhere(function: Callable[[], T]) -> T:
     """
     here = get_worker().address
     with worker_client() as client:
-        # The function holds a state and examples: scattering sends them from worker to worker.
-        [sent] = client.scatter([function], hash=False)
         while others := client.nthreads().keys() - {here}:
+            # The function holds a state and examples: scattering sends them from worker to worker.
+            [sent] = client.scatter([function], hash=False)
             called: Future[T] = client.submit(run_step, sent, workers=[*others], pure=False)
             while not called.done() and others & client.nthreads().keys():
                 with suppress(TimeoutError):
