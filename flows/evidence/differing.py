@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from typing import Any
 
 import torch
@@ -52,9 +51,10 @@ class RunDifference:
     def lines(self) -> list[str]:
         """Lines that name each differing field, and the first differing round and tensor."""
         if self.equal:
-            what = "experiment, updates and states" if self.digested else "experiment and states"
-            rest = "" if self.digested else ", and of updates what both recorded"
-            return [f"{self.runs[0]} and {self.runs[1]} are equal: {what} of {self.compared} rounds{rest}"]
+            said = f"experiment, updates and states of {self.compared} rounds"
+            if not self.digested:
+                said = f"experiment and states of {self.compared} rounds, and of updates what both recorded"
+            return [f"{self.runs[0]} and {self.runs[1]} are equal: {said}"]
         fields = [f"config: {field}" for field in self.config]
         if self.round is None:
             return [*fields, f"all {self.compared} rounds are equal"]
@@ -88,20 +88,20 @@ def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None
     """
     one, other = (run if isinstance(run, StoredRun) else open_stored(run, root) for run in (first, second))
     shorter = min(one, other, key=lambda run: run.done)
-    rounds = ((number, _in_round(one, other, number)) for number in range(shorter.done + 1))
-    ends = RunDifference(f"{shorter.name} ends with round {shorter.done}") if one.done != other.done else None
-    differing_rounds = (pair for pair in chain(rounds, [(shorter.done + 1, ends)]) if pair[1])
-    number, difference = next(differing_rounds, (None, None))
-    equal = range(shorter.done + 1 if number is None else number)
+    within, compared, digested = RunDifference(), 0, True
+    for number in range(shorter.done + 1):
+        if (within := _in_round(one, other, number)).what:
+            break
+        compared, digested = number + 1, digested and within.digested
+    if not within.what and one.done != other.done:
+        within = RunDifference(f"{shorter.name} ends with round {shorter.done}")
     return replace(
-        difference or RunDifference(),
+        within,
         runs=(one.name, other.name),
         config=tuple(_fields(one, other)),
-        compared=len(equal),
-        digested=all(
-            u.digest for run in (one, other) for n in equal for u in run.round(n).commit.updates.values()
-        ),
-        round=number,
+        compared=compared,
+        digested=digested,
+        round=compared if within.what else None,
     )
 
 
@@ -118,7 +118,7 @@ def _fields(one: StoredRun, other: StoredRun) -> Iterator[str]:
         yield f"data: {said}"
 
 
-def _in_round(one_run: StoredRun, other_run: StoredRun, number: int) -> RunDifference | None:
+def _in_round(one_run: StoredRun, other_run: StoredRun, number: int) -> RunDifference:
     """The first difference of a round: an update, the state, the split, the partitions' carry, the server."""
     try:
         first, second = one_run.round(number), other_run.round(number)
@@ -126,7 +126,7 @@ def _in_round(one_run: StoredRun, other_run: StoredRun, number: int) -> RunDiffe
         return RunDifference("its record is lost", detail=str(error))
     one, other = first.commit, second.commit
     if one.agrees(other):
-        return None
+        return RunDifference(digested=all(u.digest for each in (one, other) for u in each.updates.values()))
     for partition in sorted({*one.updates, *other.updates}):
         if within := _in_update(first, second, partition):
             return within
