@@ -26,7 +26,7 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.recomputing import known_before, recompute, recomputing
+from roundweave.tasks.rounds.persistence.recomputing import last_known, mapped_again, recompute, recomputing
 
 
 class Recomputing:
@@ -77,11 +77,12 @@ class Recomputing:
         return work
 
     def _announce(self, round: int) -> None:
-        """Say which rounds are computed again, and how long their maps took, which follow each other now."""
+        """Say which rounds are computed again, and how long the maps took that are called again for it."""
         store = RoundStore(self.run.address)
-        rounds = range(known_before(store, round - 1) + 1, round + 1)
-        seconds = sum(each.seconds for n in rounds for each in store.log.read(n).updates.values())
-        notice(f"computing round {listed(rounds)} of {self.run.name} again: {max(seconds, 0.1):.1f} s of maps")
+        rounds = range(last_known(store, round - 1) + 1, round + 1)
+        seconds = sum(c.updates[p].seconds for c in map(store.log.read, rounds) for p in mapped_again(store, c))
+        line = f"computing round {listed(rounds)} of {self.run.name} again"
+        notice(f"{line}: about {max(seconds, 0.1):.1f} s of maps" if seconds else f"{line} from stored updates")
 
 
 _recomputing: WeakKeyDictionary[RunFacts, Recomputing] = WeakKeyDictionary()

@@ -15,7 +15,7 @@ import torch
 
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Commit, InFlight
-from roundweave.storage.rounds.pruned import there
+from roundweave.storage.rounds.pruned import base_of
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import Recomputed
 from roundweave.storage.values.digests import state_digest, tensor_digests
@@ -93,23 +93,26 @@ def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
 
 
 def _reached(work: Work, store: RoundStore, round: int) -> Reached:
-    known = known_before(store, round)
+    known = last_known(store, round)
     reached = _read(store, known)
     for later in range(known + 1, round + 1):
         reached = _next(work, store, reached, store.log.read(later))
     return reached
 
 
-def known_before(store: RoundStore, round: int) -> int:
+def last_known(store: RoundStore, round: int) -> int:
     """The last round up to this one whose state is stored, or remembered by this process."""
-    pruned, remembered = store.tensors.pruned(), {chain for chain, _ in REMEMBERED}
-    known = (n for n in range(round, 0, -1) if there(store.log, pruned, n) or store.log.chain(n) in remembered)
-    return next(known, 0)
+    remembered = [
+        n
+        for chain, reached in REMEMBERED
+        if (n := reached.outcome.state.round) <= round and (link := store.log.whole(n)) and link.chain == chain
+    ]
+    return max(base_of(store.log, store.tensors.pruned(), round), *remembered, 0)
 
 
 def _read(store: RoundStore, round: int) -> Reached:
     """What is remembered of a round, or what is stored."""
-    if round and (reached := dict(REMEMBERED).get(store.log.chain(round))):
+    if reached := dict(REMEMBERED).get(store.log.chain(round)):
         return reached
     commit = store.log.read(round)
     return Reached(Outcome(store.tensors.read_state(commit), carry_from=commit.carry_from, server=commit.server))
@@ -140,15 +143,20 @@ def _next(work: Work, store: RoundStore, before: Reached, commit: Commit) -> Rea
 
 def _updates(work: Work, store: RoundStore, before: Reached, commit: Commit) -> dict[int, Update]:
     """The updates of a round by partition: those that are stored, and the others mapped again."""
-    pruned, round = store.tensors.pruned(), commit.round
-    updates = dict.fromkeys(commit.updates, NOTHING)
-    sound = [partition for partition, record in commit.updates.items() if not record.raised]
-    read = {p for p in sound if commit.has_update(p) and pruned.has_update(round, p)}
+    again, updates = mapped_again(store, commit), dict.fromkeys(commit.updates, NOTHING)
+    read = [p for p, record in commit.updates.items() if not record.raised and p not in again]
     updates |= {partition: store.tensors.read_update(commit, partition) for partition in read}
-    job = Job(work, Attempt(str(store.place), "", 0, round))
-    for mapped in _mapped(job, store, before, commit, [each for each in sound if each not in read]):
+    job = Job(work, Attempt(str(store.place), "", 0, commit.round))
+    for mapped in _mapped(job, store, before, commit, again):
         updates[mapped.partition] = mapped.update.received()
     return updates
+
+
+def mapped_again(store: RoundStore, commit: Commit) -> list[int]:
+    """The partitions of a round that are mapped again for it: those whose update is sound and not stored."""
+    pruned, round = store.tensors.pruned(), commit.round
+    stored = {p for p in commit.updates if commit.has_update(p) and pruned.has_update(round, p)}
+    return [p for p, record in commit.updates.items() if not record.raised and p not in stored]
 
 
 def _mapped(

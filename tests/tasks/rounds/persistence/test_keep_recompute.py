@@ -185,6 +185,13 @@ def test_what_is_said_to_be_computed_again_is_what_is_computed(train, capsys) ->
         assert named in capsys.readouterr().err
 
 
+def test_updates_that_are_stored_are_not_said_to_be_mapped_again(train, capsys) -> None:
+    run = train(window=9, **SMALL, local_steps=1, rounds=4, keep="updates:4", name="run")
+    capsys.readouterr()
+    rw.open_run(run.path).round(2).params  # noqa: B018 - it is computed when it is read
+    assert "computing round 1 to 2 of run again from stored updates\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_who_computes_without_gradients_gets_the_round_too(train, context) -> None:
     run = train(window=3, **SMALL, local_steps=1, rounds=3, keep=FEW, name="run")
