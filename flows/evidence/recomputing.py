@@ -26,7 +26,7 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.recomputing import last_known, mapped_again, recompute, recomputing
+from roundweave.tasks.rounds.persistence.recomputing import mapped_again, recompute, recomputing, rounds_to_compute
 
 
 class Recomputing:
@@ -79,10 +79,11 @@ class Recomputing:
     def _announce(self, round: int) -> None:
         """Say which rounds are computed again, and how long the maps took that are called again for it."""
         store = RoundStore(self.run.address)
-        rounds = range(last_known(store, round - 1) + 1, round + 1)
+        rounds = rounds_to_compute(store, round)
         seconds = sum(c.updates[p].seconds for c in map(store.log.read, rounds) for p in mapped_again(store, c))
-        line = f"computing round {listed(rounds)} of {self.run.name} again"
-        notice(f"{line}: about {max(seconds, 0.1):.1f} s of maps" if seconds else f"{line} from stored updates")
+        how = f": about {max(seconds, 0.1):.1f} s of maps" if seconds else " from stored updates"
+        if rounds:
+            notice(f"computing round {listed(rounds)} of {self.run.name} again{how}")
 
 
 _recomputing: WeakKeyDictionary[RunFacts, Recomputing] = WeakKeyDictionary()

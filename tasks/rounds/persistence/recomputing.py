@@ -83,6 +83,14 @@ def recompute(work: Work, store: RoundStore, round: int) -> Recomputed:
     return Recomputed(reached.outcome.state, reached.updates, reached.matches)
 
 
+def rounds_to_compute(store: RoundStore, round: int) -> range:
+    """The rounds that `recompute` would compute in this process: none if it remembers all that this one gave."""
+    reached = dict(REMEMBERED).get(store.log.chain(round))
+    if reached is not None and reached.updates is not None:
+        return range(0)
+    return range(_last_known(store, round - 1) + 1, round + 1)
+
+
 def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
     """The outcome of a committed round, verified, if needed recomputed by the work that made it.
 
@@ -93,14 +101,14 @@ def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
 
 
 def _reached(work: Work, store: RoundStore, round: int) -> Reached:
-    known = last_known(store, round)
+    known = _last_known(store, round)
     reached = _read(store, known)
     for later in range(known + 1, round + 1):
         reached = _next(work, store, reached, store.log.read(later))
     return reached
 
 
-def last_known(store: RoundStore, round: int) -> int:
+def _last_known(store: RoundStore, round: int) -> int:
     """The last round up to this one whose state is stored, or remembered by this process."""
     remembered = [
         n

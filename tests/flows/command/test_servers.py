@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from roundweave.flows.stored import Run, open_run
+from roundweave.tasks.rounds.persistence import recomputing
 from tests.flows.command.in_process import refused, run
 
 FIELDS = {"algorithm": "async_sgd", "model": "logistic", "rounds": 24, "max_staleness": 3, "evaluate_every": 12}
@@ -56,6 +57,7 @@ def test_what_asks_for_a_state_between_has_it_computed_again(first, capsys, tmp_
         ("train", "--from", "first@11", *SHORT),
         ("train", "--start-from", "first@11", "--model", "logistic", *SHORT),
     ):
+        recomputing.REMEMBERED.clear()  # each command is a process of its own
         code, _, said = run(capsys, *arguments)
         assert (code, "computing round 11 of first again" in said) == (0, True), said
 

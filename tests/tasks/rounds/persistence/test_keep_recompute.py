@@ -183,6 +183,8 @@ def test_what_is_said_to_be_computed_again_is_what_is_computed(train, capsys) ->
     for round, named in ((2, "round 1 to 2 of"), (3, "round 3 of"), (1, "round 1 of")):
         run.round(round).params  # noqa: B018 - it is computed when it is read
         assert named in capsys.readouterr().err
+    rw.open_run(run.path).round(1).params  # noqa: B018
+    assert capsys.readouterr().err == ""
 
 
 def test_updates_that_are_stored_are_not_said_to_be_mapped_again(train, capsys) -> None:
