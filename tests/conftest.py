@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from roundweave.flows.serving import server
 from roundweave.flows.serving.server import stop_server
 from roundweave.flows.stored import Run
 from roundweave.storage.places import local
@@ -69,6 +70,14 @@ def syncs() -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(local, "sync_file_system", lambda descriptor: None)
         yield synced
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _servers_have_time() -> Iterator[None]:
+    """To start: what a training does without a server after a minute is the subject of few tests, which say so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "START_SECONDS", 600)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -25,8 +25,8 @@ from queue import SimpleQueue
 AHEAD = ("uvicorn", "prefect.server.api.server", "alembic.command")
 """Modules that take long to import, and are imported before the folder is known."""
 
-PRIORITY = 10
-"""By how much other processes go first: a training begins without its reports, and does not wait for them."""
+PRIORITY = 3
+"""By how much other processes go first: a training begins without its reports, but cannot end without them."""
 
 NOWHERE = Path(os.devnull, "prefect")
 """Prefect's home until the real one is known: a path where nothing can be read or written."""
