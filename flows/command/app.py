@@ -34,6 +34,7 @@ COMMANDS = {
     "show": ("looking", "Print what a run is and how it went."),
     "verify": ("upkeep", "Read all of a run and name every file that is not as it was written."),
     "runs": ("looking", "List the runs under a root."),
+    "alias": ("aliases", "Show who has an alias such as champion, give it to a run, or take it back."),
     "prune": ("upkeep", "Let go of the tensors of rounds; their records and numbers stay."),
     "cp": ("upkeep", "Copy a run to another root or place, verified."),
     "rm": ("upkeep", "Delete a run."),

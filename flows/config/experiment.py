@@ -82,6 +82,11 @@ class Dealing(DataConfig):
     """The examples, how they are split into partitions, and how they are prepared."""
 
     data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
+    data_options: dict[str, JsonValue] = Field(
+        default={},
+        description="keyword arguments of the function of data, such as day; {date} is today, {date-1} yesterday",
+        examples=[{"day": "{date-1}"}],
+    )
     hash_data: bool = Field(
         default=False, description="read all bytes of files larger than 256 MB to show that they are the same"
     )

@@ -50,7 +50,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case "algorithm", {"name": name}:
             parts = {option: _seen(folder, option, given) for option, given in value.items() if option in PARTS}
             return value | parts | {"name": _seen(folder, key, name)}
-        case ("scores", str() | list()) | ("data", list()):
+        case ("scores" | "accept", str() | list()) | ("data", list()):
             names = value.split(",") if isinstance(value, str) else value
             return [_place(folder, name.strip()) if isinstance(name, str) else name for name in names]
         case _, str() if key in PLACED:

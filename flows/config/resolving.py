@@ -14,7 +14,8 @@ from math import inf, prod
 from typing import Any
 
 from roundweave.flows.config.experiment import PREPARED, Dealing
-from roundweave.flows.config.recorded import check_same_experiment, differences
+from roundweave.flows.config.gate import check_conditions, with_code
+from roundweave.flows.config.recorded import check_changed, check_same_experiment, differences
 from roundweave.flows.config.scheduled import address_of_run, scheduled
 from roundweave.flows.config.train import RECORDED, TrainConfig
 from roundweave.storage.errors import DataError, UsageError
@@ -87,6 +88,8 @@ def resolve(config: TrainConfig, by_worker: bool = False) -> Resolved:
     resolved = resolve_work(config, by_worker, new=run is None)
     if run is not None:
         check_same_experiment(run, resolved.config, resolved.description)
+    elif resolved.description:
+        check_changed(resolved.config, resolved.description)
     return replace(resolved, run=run, order=_order_of(resolved.config, resolved.algorithm))
 
 
@@ -155,6 +158,7 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None)
     if start is not None:
         start.check(objective)
     _check_stops(config, description)
+    check_conditions(config.accept or (), objective.judges, description.held_out)
     bound = {"algorithm": algorithm, "partitions": partitions, "description": description, "objective": objective}
     return replace(resolved, **bound)
 
@@ -170,7 +174,7 @@ def deal(config: Dealing, dtype: str = "float32") -> Partitions:
     """The partitions of a configuration's examples; nothing is loaded yet. Raises `UsageError`, `CodeError`."""
     seed = config.seed if config.split_seed is None else config.split_seed
     split = Split(config.partitions, config.split, seed, config.resplit_every)
-    source = find_source(config.data, config.target, split.deal.column, config.hash_data)
+    source = find_source(config.data, config.target, split.deal.column, config.hash_data, config.data_options)
     sites = config.site_of_each
     source = at_sites(source, config.data, sites) if sites and not source.partitioned else source
     own, options = config.score_partitions or 0.0, config.partition_options or {}
@@ -186,6 +190,7 @@ def _complete(config: TrainConfig) -> TrainConfig:
         "model": named_or_own("model", config.model, MODELS),
         "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
+        "accept": config.accept and with_code(config.accept),
         "algorithm": config.algorithm.recorded(config.rounds),
         "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.recorded()),
     }

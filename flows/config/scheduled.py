@@ -4,43 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import available_timezones
 
-from roundweave.flows.config.train import TODAY, TrainConfig
+from roundweave.flows.config.dates import dated, moment
+from roundweave.flows.config.train import DAY, Skipped, TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
-from roundweave.storage.runs.names import is_run, new_name, run_address, stored_round
+from roundweave.storage.runs.aliases import aliases, holder_of
+from roundweave.storage.runs.names import find_run, is_run, new_name, run_address, stored_round
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import is_reference, short_name
 
 Run = TypeVar("Run")
 
-DATE = "%Y%m%d"
-"""The format of a date in a run's name."""
-
-
-class Skipped(Exception):
-    """Raised if the configuration says to skip this training; `address` is that of the existing run."""
-
-    def __init__(self, text: str, address: str) -> None:
-        super().__init__(text)
-        self.address = address
-
 
 def with_name(config: TrainConfig) -> TrainConfig:
-    """The configuration with {date} in its name replaced by today's date; without a name it gets a new one.
+    """The configuration with the dates of today; without a name it gets a new one, which no run has yet.
 
-    No run has the new name yet; it is made from those of the algorithm and the network.
+    It is made from those of the algorithm and the network.
     """
-    if config.address:
+    config = dated(config)
+    if config.address or config.name:
         return config
-    if config.name:
-        return config.model_copy(update={"name": config.name.replace(TODAY, _today(config))})
     model = config.model
     if isinstance(model, str) and is_reference(model):
         model = model.rpartition(":")[2]
@@ -58,9 +46,9 @@ def scheduled(config: TrainConfig) -> tuple[TrainConfig, StoredRun | None]:
     run = _stored(config)
     changes: dict[str, Any] = {"on_complete": None, "start_from": _start(config, run)}
     if run is not None and config.on_complete and not config.address:
-        whole = run.status == "complete"
+        whole = run.status in ("complete", "rejected")
         if whole and config.on_complete == "skip":
-            text = f"{run.name} is complete, {run.done} rounds; skipped, as on_complete says"
+            text = f"{run.name} is {run.status}, {run.done} rounds; skipped, as on_complete says"
             raise Skipped(text, run.address)
         if whole and config.on_complete == "new":
             return scheduled(config.model_copy(update={"name": _following(config)}))
@@ -96,6 +84,14 @@ def is_pattern(start: Any) -> bool:
     return stored is not None and "*" in stored[0]
 
 
+def is_alias(config: TrainConfig) -> bool:
+    """Whether `start_from` names a round of an alias: one that there is, or that this run may take."""
+    stored = stored_round(config.start_from) if isinstance(config.start_from, str) else None
+    if stored is None or is_run(run_address(config.root, stored[0])):
+        return False
+    return stored[0] == config.promote or stored[0] in aliases(config.root)
+
+
 def machine_timezone() -> str:
     """The name of this machine's time zone, such as Europe/Berlin; raises `UsageError` if it has none."""
     place = os.environ.get("TZ") or os.path.realpath("/etc/localtime")
@@ -106,33 +102,39 @@ def machine_timezone() -> str:
 
 
 def _stored(config: TrainConfig) -> StoredRun | None:
-    """The run of a configuration that has a name, None if there is none yet; raises `NotARun` for a lost one."""
+    """The run of a configuration that has a name, None if there is none yet.
+
+    Raises `NotARun` for a lost one, and `UsageError` for the name of an alias.
+    """
     address = address_of_run(config)
-    return StoredRun(address) if config.address or is_run(address) else None
-
-
-def _today(config: TrainConfig) -> str:
-    """The date now, in the configuration's time zone or else this machine's."""
-    zone = ZoneInfo(config.timezone) if config.timezone else None
-    return datetime.fromtimestamp(time.time(), zone).strftime(DATE)
+    if config.address or is_run(address):
+        return StoredRun(address)
+    if config.name in aliases(config.root):
+        raise UsageError(f"{config.name} is an alias under {config.root}; give the run another --name")
+    if config.promote and is_run(run_address(config.root, config.promote)):
+        raise UsageError(f"promote = {config.promote}: there is a run of that name under {config.root}")
+    return None
 
 
 def _following(config: TrainConfig) -> str:
     """The name after this one: that of ``NAME`` has today's date, and then a number from 2 on."""
-    today = _today(config)
+    today = moment(config).strftime(DAY)
     numbered = re.fullmatch(rf"(.*{today})(?:-(\d+))?", f"{config.name}")
     return f"{numbered[1]}-{int(numbered[2] or 1) + 1}" if numbered else f"{config.name}-{today}"
 
 
 def _start(config: TrainConfig, run: StoredRun | None) -> Any:
-    """The value of `start_from` with a pattern such as ``nightly-*@-1`` replaced by the newest complete run.
+    """The value of `start_from` with a pattern or an alias replaced by the newest complete run, or the holder.
 
     None if there is no such run. An existing run keeps the start that it recorded.
     """
-    if not is_pattern(config.start_from):
+    alias = is_alias(config)
+    if not alias and not is_pattern(config.start_from):
         return config.start_from
     if run is not None:
         return TrainConfig(start_from=run.config.get("start_from")).start_from
+    if alias:
+        return _start_of_alias(config)
     from roundweave.storage.runs.listing import looked_through
 
     pattern, _, which = str(config.start_from).rpartition("@")
@@ -147,4 +149,13 @@ def _start(config: TrainConfig, run: StoredRun | None) -> Any:
     notice(
         f"no run {pattern} is complete under {config.root}; {config.name} begins as if start_from were not given"
     )
+    return None
+
+
+def _start_of_alias(config: TrainConfig) -> str | None:
+    """The round of the run that has the alias which `start_from` names; None, with a line, if nobody has it."""
+    alias, _, which = str(config.start_from).rpartition("@")
+    if holder_of(config.root, alias):
+        return f"{find_run(alias, config.root)}@{which}"
+    notice(f"nobody is {alias} under {config.root} yet; {config.name} begins as if start_from were not given")
     return None

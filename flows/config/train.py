@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
 from roundweave.flows.config.base import Config, Numbers
 from roundweave.flows.config.experiment import Experiment
+from roundweave.flows.config.gate import Conditions
 from roundweave.storage.errors import nearest
 from roundweave.storage.parsing import MOST_ROUNDS
 from roundweave.storage.places.base import address_of
@@ -35,14 +36,25 @@ if TYPE_CHECKING:
 else:
     ExecutorName = Literal[tuple(EXECUTORS)]
 
-TODAY = "{date}"
-"""Stands in a run's name for the date on which the run begins."""
+DATE = r"\{date([+-]\d{1,4})?(:[^{}]+)?\}"
+"""Matches what stands for the day that a run is trained, such as ``{date}``, ``{date-1}`` or ``{date:%Y-%m}``."""
+
+DAY = "%Y%m%d"
+"""The form of a day that names none."""
 
 DECENTRALISED = "d_psgd"
 """The algorithm where none is named beside a topology."""
 
 LONGEST_NAME = 250
 """The most characters of a run's name, as file systems allow 255 in that of its folder."""
+
+
+class Skipped(Exception):
+    """Raised if the configuration says to skip this training; `address` is that of a run that exists."""
+
+    def __init__(self, text: str, address: str) -> None:
+        super().__init__(text)
+        self.address = address
 
 
 def _known_place(root: Any) -> Any:
@@ -145,7 +157,7 @@ class Execution(Placement):
     name: str | None = Field(
         default=None,
         max_length=LONGEST_NAME,
-        pattern=r"^(\w|\{date\})([\w.\-]|\{date\})*$",
+        pattern=rf"^(\w|{DATE})([\w.\-]|{DATE})*$",
         description="its name, of letters, digits, '_', '-', '.' and {date}, today's; an existing one goes on",
     )
     on_complete: Literal["new", "extend", "skip"] | None = Field(
@@ -156,6 +168,10 @@ class Execution(Placement):
         default=None,
         description="such as Europe/Berlin, whose date {date} is, and by whose clock schedules go; default: this "
         "machine's",
+    )
+    on_unchanged: Literal["skip"] | None = Field(
+        default=None,
+        description="where the examples are those of the run that start_from names: nothing is trained",
     )
     on_busy: Literal["skip"] | None = Field(
         default=None, description="where another process writes the run: end without a failure"
@@ -173,6 +189,16 @@ class Execution(Placement):
     )
     target_accuracy: float | None = Field(default=None, gt=0, le=1, description="stop when this is reached")
     patience: int | None = Field(default=None, ge=1, description="stop after so many scores without a better loss")
+    accept: Conditions | None = Field(
+        default=None,
+        description="conditions at commas, such as 'accuracy >= 0.9, loss <= parent', or FILE.py:fn; a run that "
+        "does not meet all is rejected",
+    )
+    promote: str | None = Field(
+        default=None,
+        pattern=r"^\w[\w.\-]*$",
+        description="an alias of the root, such as champion, that the run takes if it is accepted",
+    )
     deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="seconds after which a round that has its quorum goes on without the partitions that have not "
@@ -241,6 +267,8 @@ class TrainConfig(Experiment, Execution):
     def _can_be_repeated(self) -> TrainConfig:
         if self.on_complete and not self.name:
             raise ValueError(f"on_complete = {self.on_complete} is about the run of a name; give a name, too")
+        if self.on_unchanged and not self.start_from:
+            raise ValueError("on_unchanged is about the run that this one begins with; give start_from, too")
         if self.on_complete == "extend" and self.algorithm.name == "auto":
             raise ValueError("on_complete = extend adds rounds, and auto counts epochs; name an algorithm")
         if (self.cohort is not None or self.sites) and self.algorithm.name == "auto":

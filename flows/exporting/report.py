@@ -32,7 +32,13 @@ TEMPLATE = Environment(
     finalize=lambda value: value if isinstance(value, Markup) else printable(value),
 ).get_template("report.html")
 
-COLOURS = {"complete": "#3a9d5d", "running": "#3b82c4", "failed": "#d0384a", "interrupted": "#c98a1b"}
+COLOURS = {
+    "complete": "#3a9d5d",
+    "running": "#3b82c4",
+    "failed": "#d0384a",
+    "interrupted": "#c98a1b",
+    "rejected": "#8b5cb3",
+}
 """The colour of each status of a run, readable on white and on black."""
 
 PAGES = (".html", ".htm")

@@ -10,6 +10,7 @@ from itertools import permutations
 from math import ceil, inf
 from typing import Any
 
+from roundweave.flows.config.dates import dated
 from roundweave.flows.config.resolving import Resolved, work_of
 from roundweave.flows.config.train import Planned, Raced, TrainConfig
 from roundweave.flows.planning.racing import MOST, Curve, Race, behind, cut_curve, goal, race
@@ -134,6 +135,7 @@ def plan(config: TrainConfig) -> Plan:
         >>> plan = rw.plan(rw.TrainConfig(rounds=1, partitions=2, workers=1, local_steps=1))
         >>> plan.chosen.name, plan.reason
     """
+    config = dated(config)
     work, plain = workload(config)
     with bench_for(config, work, plain) as bench:
         candidates = {each.name: each for each in strategies(work, bench.workers, os.cpu_count() or 1)}

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from roundweave.flows.config.experiment import Dealing
-from roundweave.flows.config.recorded import check_same_experiment, other_examples
+from roundweave.flows.config.recorded import check_changed, check_same_experiment, other_examples
 from roundweave.flows.config.resolving import Resolved, work_of
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.machines import common_fingerprints, machines
@@ -160,6 +160,8 @@ def _create_or_check(
     """Create the run if it is new; else raise an error if it is another experiment or has other numerics."""
     run = resolved.run
     if run is None:
+        if resolved.description is None:
+            check_changed(resolved.config, description)
         executor.gather(work.partitions.check_again, range(1))
         try:
             _create(resolved, work, description, executor, processes)

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 from prefect import State, flow
+from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from roundweave.flows.config.algorithms import without_form
-from roundweave.flows.config.scheduled import Skipped, past_others, with_name
-from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.config.dates import dated
+from roundweave.flows.config.scheduled import past_others, with_name
+from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.reporting.listening import notify_skip
 from roundweave.flows.reporting.progress import titled
 from roundweave.flows.serving.ahead import started
@@ -25,9 +27,11 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
     def train_flow(config: TrainConfig) -> Run | State[None]:
         """Train from the last committed round of the run of this name up to round `config.rounds`.
 
-        Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do.
+        Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do,
+        and one named "Rejected" where its gate did not accept the run.
         """
-        return past_others(_train, with_name(config))
+        # A night that began late is of the day on which it was due, and a retry of its flow run, too.
+        return past_others(_train, with_name(dated(config, flow_run.scheduled_start_time)))
 
 
 def _train(config: TrainConfig) -> Run | State[None]:
@@ -42,11 +46,14 @@ def _train(config: TrainConfig) -> Run | State[None]:
 def as_flow(name: str, function: Callable[[], Run]) -> Run | State[None]:
     """Call a function that trains a run of this name as the current flow run's.
 
-    Returns what it returns, or a completed Prefect state named "Skipped" where there is nothing to do.
+    Returns what it returns, or a completed Prefect state named "Skipped" or "Rejected"; see `train_flow`.
     """
     with titled(name):
         try:
-            return function()
+            run = function()
+            if run.judgement is None or run.judgement.accepted:
+                return run
+            return Completed(name="Rejected", message="; ".join(run.judgement.reasons), data=run)
         except Skipped as skipped:
             notify_skip(str(skipped))
             return Completed(name="Skipped", message=str(skipped))

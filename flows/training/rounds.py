@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from roundweave.flows.config.resolving import Resolved
-from roundweave.flows.config.scheduled import Skipped
-from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.flows.reporting.listening import Raises, listening, notify_commit, reported
 from roundweave.flows.stored import Run
+from roundweave.flows.training.judging import judge, promote
 from roundweave.storage.errors import RunBusy
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Executor
@@ -40,11 +40,14 @@ def train_rounds(resolved: Resolved, executor: Executor) -> Run:
     try:
         with prepared(resolved, executor) as run, listening(Raises()):
             reported(partial(_all, run), partial(_train, resolved.config, executor, run))
+            judge(Run(resolved.address, resolved.config.root), resolved.config, run.store.place)
     except RunBusy as error:
         if resolved.config.on_busy is None:
             raise
         raise Skipped(f"{error}; skipped, as on_busy says", resolved.address) from error
-    return Run(resolved.address, resolved.config.root)
+    trained = Run(resolved.address, resolved.config.root)
+    promote(trained, resolved.config)
+    return trained
 
 
 def _train(config: TrainConfig, executor: Executor, run: Prepared) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from roundweave.flows.config.dates import dated
 from roundweave.flows.config.resolving import Resolved
-from roundweave.flows.config.scheduled import Skipped, past_others
-from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.config.scheduled import past_others
+from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import begun, followed, going_on, notify_skip
 from roundweave.flows.serving.ahead import ahead, reachable
@@ -55,7 +55,7 @@ def train(config: TrainConfig, bar: bool = True) -> Run:
 
 def _train(config: TrainConfig, bar: bool) -> Run:
     with bar_of_rounds(config.rounds, bar):
-        return past_others(_run_flow, config)
+        return past_others(_run_flow, dated(config))
 
 
 def _run_flow(config: TrainConfig) -> Run:
@@ -64,8 +64,11 @@ def _run_flow(config: TrainConfig) -> Run:
     except Skipped as skipped:
         notify_skip(str(skipped))
         return Run(skipped.address, config.root)
-    with ahead(resolved.config, resolved.config.site_of_each) as executor, suppress(Skipped):
-        followed(partial(_as_flow_run, resolved), partial(train_rounds, resolved, executor))
+    try:
+        with ahead(resolved.config, resolved.config.site_of_each) as executor:
+            followed(partial(_as_flow_run, resolved), partial(train_rounds, resolved, executor))
+    except Skipped as skipped:  # which the flow run has said
+        return Run(skipped.address, config.root)
     return Run(resolved.address, config.root)
 
 

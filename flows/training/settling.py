@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from roundweave.flows.config.dates import dated, is_dated
 from roundweave.flows.config.resolving import Resolved, resolve, resolve_work
-from roundweave.flows.config.scheduled import is_pattern, scheduled
+from roundweave.flows.config.scheduled import is_alias, is_pattern, scheduled
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.reporting.listening import notice
+from roundweave.storage.errors import DataError
 from roundweave.tasks.algorithms.table import AUTO
 from roundweave.tasks.data.partitions import forget_examples
 
@@ -25,13 +28,19 @@ def settled(config: TrainConfig) -> Resolved:
 def check(config: TrainConfig) -> None:
     """Raise an error for mistakes in a configuration, its code, its data or its network before it is trained.
 
-    Data that each partition loads by itself are not read.
+    Data that each partition loads by itself are not read. Data of a date may come later, which is said.
     """
-    if is_pattern(config.start_from):
+    daily = is_dated(config.data) or is_dated(config.data_options)
+    if is_pattern(config.start_from) or is_alias(config):
         config = config.model_copy(update={"start_from": None})
-    if config.algorithm.name == AUTO:
-        from roundweave.flows.planning.strategies import workload
+    try:
+        if config.algorithm.name == AUTO:
+            from roundweave.flows.planning.strategies import workload
 
-        workload(config)
-    else:
-        resolve_work(config)
+            workload(dated(config))
+        else:
+            resolve_work(dated(config))
+    except DataError as error:
+        if not daily:
+            raise
+        notice(f"the data of today cannot be read yet, those of a day are read on that day: {error}")

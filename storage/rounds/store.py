@@ -27,6 +27,7 @@ from roundweave.storage.hierarchy.zarr_format import NAME, described_rows, read_
 from roundweave.storage.places.base import Place, Where, as_path
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, check_names
+from roundweave.storage.rounds.judgements import FOLDER as JUDGED
 from roundweave.storage.rounds.lease import fenced, read_claim
 from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
 from roundweave.storage.rounds.numbers import Numbers
@@ -42,7 +43,8 @@ class RoundStore:
     """A stored run: its `log` of commits, the `tensors` and `splits` of its rounds, and copies of their `numbers`.
 
     Opening it reads the attributes and lists the log: `records` are the rounds with a record, whole or not, and
-    `newest` is the last one whose record is whole, None where there are none; `quarantined` are the rounds of
+    `newest` is the last one whose record is whole, None where there are none; `is_judged` says whether a gate has
+    said something of the run; `quarantined` are the rounds of
     quarantined records. Its `rounds` are how many it has
     room for: those of its arrays, or the argument `rounds` where that is more. Where `fsync`, everything that is
     written survives a power loss. Raises `NotARun` where there is no run, or where its attributes are damaged, and
@@ -65,6 +67,7 @@ class RoundStore:
             raise NotARun(f"{self.place} is no run that Roundweave made: {error}") from error
         self.log = CommitLog(self.place, json_digest(self.attributes), self.schema)
         names = self.place.names("commits")
+        self.is_judged = JUDGED in names
         self.records, self.quarantined = self.log.rounds(names), quarantined_rounds(names)
         self.newest = self.log.newest(self.records)
         # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.

@@ -17,6 +17,7 @@ from roundweave.storage.parsing import Count, Round, Time, validated
 from roundweave.storage.places.base import Place, Where
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.judgements import Judgement, read_judgement
 from roundweave.storage.rounds.lease import read_lease
 from roundweave.storage.rounds.log import Link
 from roundweave.storage.rounds.numbers import History
@@ -281,20 +282,31 @@ class RunFacts:
         return self._lease.failure if self._lease else None
 
     @property
+    def judgement(self) -> Judgement | None:
+        """What the gate said of the newest round: whether it is ``accepted``, and the ``reasons``."""
+        if not self._store.is_judged:
+            return None
+        return read_judgement(self._place, self.done, self.chain)
+
+    @property
     def damaged(self) -> list[int]:
         """The rounds whose damaged records were quarantined when the run was resumed."""
         return [round for round in self._store.quarantined if round in self._rounds or round > self.done]
 
     @property
     def status(self) -> str:
-        """``complete``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
+        """``complete``, ``rejected``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
 
-        A run counts as running for up to 30 seconds after a writer on another machine was killed.
+        A run counts as running for up to 30 seconds after a writer on another machine was killed. One with a gate
+        is complete when it was accepted.
         """
         if self._lease and self._lease.fresh:
             return "running"
         if self.done >= self.rounds or self.stop:
-            return "complete"
+            if judgement := self.judgement:
+                return "complete" if judgement.accepted else "rejected"
+            if not self.config.get("accept"):
+                return "complete"
         return "failed" if self.failure else "interrupted"
 
     @property

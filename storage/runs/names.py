@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from roundweave.storage.errors import NotARun, UsageError, nearest
 from roundweave.storage.places.base import Where, above, address_of, join_address, last_name, scheme_of
 from roundweave.storage.places.schemes import place_of
+from roundweave.storage.runs.aliases import holder_of
 
 SUFFIX = ".zarr"
 """The suffix of the folders of runs."""
@@ -102,7 +103,7 @@ def which_round(text: str) -> WhichRound:
 
 
 def find_run(run: Where, root: Where | None = None) -> str:
-    """The address of a run by its name under the root, or by its path or address.
+    """The address of a run by its name or its alias under the root, or by its path or address.
 
     The run may be damaged. Raises `NotARun`, with a hint, where nothing is found.
     """
@@ -110,6 +111,12 @@ def find_run(run: Where, root: Where | None = None) -> str:
     folders = stored_names(above(named))
     if last_name(named) in folders:
         return named
+    if held := holder_of(above(named), run_name(named)):
+        if f"{held}{SUFFIX}" not in folders:
+            raise NotARun(
+                f"{run} is an alias of {held}, which is gone; give it to another, `roundweave alias {run} RUN`"
+            )
+        return run_address(above(named), held)
     for address in (join_address(root or default_root(), run), address_of(run)):
         if contents := place_of(address).names():
             if runs := _folders(contents):

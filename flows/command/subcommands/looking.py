@@ -24,8 +24,9 @@ from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.train import Planned
 from roundweave.flows.reporting.listening import shown
 from roundweave.storage.errors import StoreError, UsageError, cut, listed
-from roundweave.storage.places.base import full_address
+from roundweave.storage.places.base import above, full_address
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
+from roundweave.storage.runs.aliases import holders
 from roundweave.storage.runs.listing import flat_config, looked_through
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.runs.tables import worker_rows
@@ -95,6 +96,7 @@ def run_summary(run: StoredRun) -> dict[str, Any]:
         "refused": int(history["refused"].sum()),
         "stop": run.stop,
         "failure": run.failure,
+        "judgement": run.judgement and {"accepted": run.judgement.accepted, "reasons": run.judgement.reasons},
     }
 
 
@@ -219,7 +221,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
     examples += f", digest {data['digest'][:16]}" if data["digest"] else ""
     facts = {
         "algorithm": _algorithm(run),
-        "data": f"{_reference(config['data'])}, {examples}",
+        "data": f"{_reference(config['data'])}{config.get('data_options') or ''}, {examples}",
         "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
         "own scores": f"of {network}" if score else "",
         "topology": named if isinstance(named := config.get("topology") or "", str) else f"{len(named)} edges",
@@ -235,6 +237,8 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "digest": run.digest,
         "planned": _planned(config.get("planned")),
         "failed": run.failure or "",
+        "gate": "; ".join(run.judgement.reasons) if run.judgement else "",
+        "alias": ", ".join(alias for alias, holder in holders(above(run.address)).items() if holder == run.name),
     }
     return {name: fact for name, fact in facts.items() if fact}
 

@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo
 
 import typer
 
+from roundweave.flows.config.dates import is_dated
 from roundweave.flows.config.files import read_toml
 from roundweave.flows.config.scheduled import machine_timezone
-from roundweave.flows.config.train import TODAY, TrainConfig
+from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.serving.server import prefect_api, user_api
 from roundweave.flows.training.settling import check
 from roundweave.storage.errors import UsageError
@@ -78,7 +79,7 @@ def _read(
         raise UsageError("cron and interval are two schedules; give one of them")
     values = read_toml(file)
     config = TrainConfig(**values | {"timezone": timezone or values.get("timezone") or machine_timezone()})
-    called = name or (config.name if config.name and TODAY not in config.name else file.stem)
+    called = name or (config.name if config.name and not is_dated(config.name) else file.stem)
     if any(character in called for character in "/%&<>"):
         raise UsageError(f"{called!r} is no name of a deployment: Prefect refuses /, %, &, < and >; give --name")
     return config, called
@@ -87,4 +88,4 @@ def _read(
 def _clock(config: TrainConfig) -> str:
     """A line that says by whose clock schedules and dates go."""
     zone = ZoneInfo(f"{config.timezone}")
-    return f"--cron and {TODAY} go by the clock of {zone}, where it is {datetime.now(zone):%Y-%m-%d %H:%M}"
+    return f"--cron and {{date}} go by the clock of {zone}, where it is {datetime.now(zone):%Y-%m-%d %H:%M}"

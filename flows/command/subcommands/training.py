@@ -17,6 +17,9 @@ from roundweave.flows.config.train import Execution, TrainConfig
 from roundweave.flows.reporting.listening import Listener, listening, shown_commit
 from roundweave.storage.rounds.commits import Commit
 
+REJECTED = 3
+"""The exit code of a training whose run its gate rejected."""
+
 
 @with_options(Experiment, Execution, without=("recombined", "planned"))
 def train_command(
@@ -73,6 +76,8 @@ def _train(config: TrainConfig, as_json: bool, quiet: bool) -> None:
         print_json(run_summary(run) | seconds | {"skipped": timer.why})
     elif not quiet and run.status != "running":  # else another process trains it, as a notice has said
         print_result(run, seconds)
+    if run.status == "rejected":
+        sys.exit(REJECTED)
 
 
 class _Timer(Listener):

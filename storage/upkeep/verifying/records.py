@@ -19,6 +19,7 @@ from roundweave.storage.hierarchy.zarr_format import (
 from roundweave.storage.parsing import numbered
 from roundweave.storage.rounds import log, numbers, pruned
 from roundweave.storage.rounds.commits import Commit, numbers_of
+from roundweave.storage.rounds.judgements import JUDGEMENTS, read_judgement
 from roundweave.storage.rounds.lease import LEASES, read_claim
 from roundweave.storage.rounds.packs import pack_key
 from roundweave.storage.upkeep.verifying.audit import Audit
@@ -66,6 +67,15 @@ def claims(audit: Audit) -> None:
             audit.find(key, "it is missing")
         elif read_claim(audit.place, epoch) is None:
             audit.find(key, "it is not the claim that a writer wrote")
+
+
+def judgements(audit: Audit) -> None:
+    """Verify that what gates said is of the rounds as they are recorded."""
+    for key in audit.sizes:
+        for round in numbered([key.removeprefix(f"{JUDGEMENTS}/")] if key.startswith(JUDGEMENTS) else []):
+            audit.keys.add(key)
+            if round in audit.links and read_judgement(audit.place, round, audit.links[round].chain) is None:
+                audit.find(key, "it is not what was said of the round that is recorded")
 
 
 def verify_quarantined(audit: Audit) -> None:

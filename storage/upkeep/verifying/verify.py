@@ -20,6 +20,7 @@ from roundweave.storage.upkeep.verifying.numbers import numbers
 from roundweave.storage.upkeep.verifying.records import (
     claims,
     descriptions,
+    judgements,
     records,
     statements,
     strangers,
@@ -87,7 +88,17 @@ def verify(where: Where | Place, expect: str | None = None) -> Verification:
     except StoreError as error:
         return _unopened(place, error)
     audit = Audit.of(store)
-    for look in (records, claims, verify_quarantined, statements, numbers, descriptions, _chunks, strangers):
+    for look in (
+        records,
+        claims,
+        judgements,
+        verify_quarantined,
+        statements,
+        numbers,
+        descriptions,
+        _chunks,
+        strangers,
+    ):
         look(audit)
     newest = audit.links.get(audit.newest)
     result = Verification(

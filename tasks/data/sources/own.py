@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
-from roundweave.storage.errors import DataError, failing_as, located, one_line
+from roundweave.storage.errors import DataError, UsageError, failing_as, located, nearest, one_line
 from roundweave.storage.values.digests import tensor_digest
 from roundweave.tasks.data.collating import (
     TARGETS,
@@ -37,10 +40,11 @@ class Own(Source):
     """A user's function as a source: ``f()`` gives everything, ``f(partition, partitions)`` one partition.
 
     It returns (inputs, targets), a pair of such pairs of which the second is held out, a `Dataset` of ours, or a
-    data set of torch or Hugging Face, or a pair of those.
+    data set of torch or Hugging Face, or a pair of those. `options` is a JSON object of keyword arguments.
     """
 
     code: Code
+    options: str = "{}"
 
     def __str__(self) -> str:
         return self.code.reference
@@ -48,7 +52,17 @@ class Own(Source):
     @property
     def partitioned(self) -> bool:
         """Whether the function takes (partition, partitions)."""
-        return needed(self.code.load()) == 2
+        return needed(self._function()) == 2
+
+    def _function(self) -> Callable[..., Any]:
+        """The function with its options; raises `UsageError` for an option that it does not take."""
+        function, options = self.code.load(), json.loads(self.options)
+        taken = inspect.signature(function).parameters.values()
+        names = [each.name for each in taken if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+        if not any(each.kind is each.VAR_KEYWORD for each in taken) and (other := sorted({*options} - {*names})):
+            such = nearest(other[0], names, f"it takes {', '.join(names) or 'no options'}")
+            raise UsageError(f"data {self} takes no option {other[0]!r}; {such}")
+        return partial(function, **options)
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """What the function gives, checked for NaN and bad labels unless it is `partitioned`."""
@@ -63,7 +77,7 @@ class Own(Source):
         name, asked = str(self), (partition, partitions) if self.partitioned else ()
         failing = failing_as(lambda error: DataError(f"{name}{asked or ''} failed with {located(error)}"))
         with failing, alone():  # it may seed generators itself
-            value = self.code.load()(*asked)
+            value = self._function()(*asked)
         if isinstance(value, Dataset):
             held = value.held_out
             return replace(value, train=_given(value.train, name), held_out=held and _given(held, name))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roundweave.storage.errors import DataError, UsageError
@@ -88,7 +90,13 @@ Data = str | Code | tuple[str | Code, ...]
 """A name such as ``digits``, ``csv:FILE`` or ``FILE.py:function``, a user's function, or one a partition."""
 
 
-def find_source(data: Data, target: str | None = None, by: str | None = None, hash_data: bool = False) -> Source:
+def find_source(
+    data: Data,
+    target: str | None = None,
+    by: str | None = None,
+    hash_data: bool = False,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Source:
     """The source of examples that a name, a file or a function stands for; nothing is loaded yet.
 
     Args:
@@ -96,6 +104,7 @@ def find_source(data: Data, target: str | None = None, by: str | None = None, ha
         target: The column of the targets, if the data have columns; of ``npy:FILE`` their file.
         by: A column that the split reads and that is no input.
         hash_data: Whether all bytes of files larger than 256 MB are read to show that they are the same.
+        options: Keyword arguments of the user's function, as JSON has them.
 
     Returns:
         The source, a small value from which every worker loads the examples that it needs.
@@ -109,7 +118,7 @@ def find_source(data: Data, target: str | None = None, by: str | None = None, ha
     if isinstance(data, tuple):
         names = tuple(each.name if isinstance(each, Code) else PurePath(each).stem for each in keep_source(data))
         distinct = names if len({*names}) == len(names) else ()
-        return Each(tuple(find_source(one, target, by, hash_data) for one in data), distinct)
+        return Each(tuple(find_source(one, target, by, hash_data, options) for one in data), distinct)
     kept = keep_source(data)
     entry, given = (OWN, kept) if isinstance(kept, Code) else find("data", kept, SOURCES)
     build: Callable[..., Source] = entry.load()
@@ -117,9 +126,12 @@ def find_source(data: Data, target: str | None = None, by: str | None = None, ha
     if target is not None and "target" not in parameters:
         name = kept.reference if isinstance(kept, Code) else kept
         raise UsageError(f"data {name} has no columns to take a target of")
-    options = {"target": target, "by": by, "hash_data": hash_data or None}
-    options = {key: value for key, value in options.items() if value is not None and key in parameters}
-    return build(*([given] if given else []), **options)
+    if options and not isinstance(kept, Code):
+        raise UsageError(f"data {kept} takes no options; data_options are for a function of yours")
+    own = json.dumps(dict(options), sort_keys=True) if options else None
+    taken = {"target": target, "by": by, "hash_data": hash_data or None, "options": own}
+    taken = {key: value for key, value in taken.items() if value is not None and key in parameters}
+    return build(*([given] if given else []), **taken)
 
 
 def at_sites(source: Source, data: Data, sites: Sequence[str]) -> Each:

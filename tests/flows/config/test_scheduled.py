@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.client.schemas.objects import FlowRun
+from prefect.flow_engine import run_flow
+from prefect.states import Scheduled
 
 import roundweave as rw
 from roundweave.flows import train_flow
@@ -23,6 +26,7 @@ from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, DataError, ExperimentDiffers, RoundFailed, RunBusy, UsageError
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.runs.aliases import holder_of
 from roundweave.storage.runs.listing import looked_through
 from roundweave.storage.values.digests import tensor_digests
 from roundweave.storage.values.hashing import json_digest
@@ -259,3 +263,22 @@ def test_of_two_processes_on_one_name_the_second_is_skipped(tmp_path: Path) -> N
         first.wait(60)
     assert (second.returncode, second.stdout) == (0, ""), second.stderr
     assert re.search(rf"is being written by process {first.pid} .*; skipped, as on_busy says\n", second.stderr)
+
+
+def test_prefect_calls_what_a_gate_did_not_accept_rejected_and_completed(tmp_path: Path) -> None:
+    run = train_flow(config(tmp_path, name="no-champion", accept="loss <= 0", promote="champion"))
+    assert isinstance(run, Run)
+    assert run.judgement is not None
+    (state,) = [each.state for each in flow_runs("no-champion")]
+    assert state is not None
+    assert (state.name, state.type.value) == ("Rejected", "COMPLETED")
+    assert state.message == run.judgement.reasons[0]
+    assert holder_of(tmp_path, "champion") is None
+
+
+def test_a_scheduled_run_is_of_the_day_on_which_it_was_due(tmp_path: Path) -> None:
+    due = Scheduled(scheduled_time=datetime(2025, 12, 31, 23, 50, tzinfo=UTC))
+    parameters = {"config": config(tmp_path, name="a-{date}", timezone="Europe/Berlin").model_dump(mode="json")}
+    with get_client(sync_client=True) as client:
+        asked = client.create_flow_run(train_flow, parameters=parameters, state=due)
+    assert run_flow(train_flow, asked, parameters).name == "a-20260101"

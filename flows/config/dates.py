@@ -1,0 +1,62 @@
+"""Dates in configurations: `{date}`, `{date-1}` and `{date:%Y/%m/%d}` stand for the day of the training."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from roundweave.flows.config.train import DATE, DAY, Placement, TrainConfig
+from roundweave.storage.errors import UsageError
+
+DATED = ("name", "data", "start_from", "data_options", "model_options", "partition_options")
+"""The fields whose texts may have dates."""
+
+
+def dated(config: TrainConfig, due: datetime | None = None) -> TrainConfig:
+    """The configuration with the days that its texts stand for, in its time zone.
+
+    `due` is the moment at which it was to be trained, by default now: a night that began late is of its own day.
+    Raises `UsageError` for what is no date, and for a name that no run can have.
+    """
+    day = moment(config, due)
+    values = {name: getattr(config, name) for name in DATED}
+    values["algorithm"] = config.algorithm.model_extra
+    filled = {name: _filled(value, day) for name, value in values.items() if is_dated(value)}
+    if "name" in filled:
+        Placement(name=filled["name"])
+    if "algorithm" in filled:
+        filled["algorithm"] = config.algorithm.model_copy(update=filled["algorithm"])
+    return config.model_copy(update=filled)
+
+
+def moment(config: TrainConfig, due: datetime | None = None) -> datetime:
+    """The time now, or when it was due, by the clock of the configuration's time zone or else this machine's."""
+    zone = ZoneInfo(config.timezone) if config.timezone else None
+    return datetime.fromtimestamp(due.timestamp() if due else time.time(), zone)
+
+
+def is_dated(value: Any) -> bool:
+    """Whether a text, or one among nested values, has a date."""
+    if isinstance(value, dict | list | tuple):
+        return any(map(is_dated, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and "{date" in value
+
+
+def _filled(value: Any, day: datetime) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(inner, day) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_filled(inner, day) for inner in value)
+    if not isinstance(value, str):
+        return value
+    text = re.sub(DATE, lambda date: _shown(day, *date.groups()), value)
+    if is_dated(text):
+        raise UsageError(f"{value!r} has no date of a known form; give {{date}}, {{date-1}} or {{date:%Y/%m/%d}}")
+    return text
+
+
+def _shown(day: datetime, days: str | None, form: str | None) -> str:
+    return (day.replace(tzinfo=None) + timedelta(days=int(days or 0))).strftime((form or DAY).removeprefix(":"))

@@ -1,0 +1,56 @@
+"""The gate of a configuration: conditions by which a run is accepted or rejected after its last round."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from roundweave.flows.config.base import Names
+from roundweave.storage.errors import UsageError, nearest
+from roundweave.tasks.own_code.code import Code, find_code, is_reference
+
+COMPARED = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+
+NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+
+CONDITION = re.compile(rf"(\w+) *(>=|<=|>|<) *(?:(-?{NUMBER})|parent(?: *([+-]) *({NUMBER}))?)")
+"""Matches a condition such as ``accuracy >= 0.9`` or ``loss <= parent + 0.01``."""
+
+
+def _known(conditions: tuple[str | Code, ...]) -> tuple[str | Code, ...]:
+    """The conditions unchanged; raises `ValueError` for a text that is none."""
+    for condition in conditions:
+        if isinstance(condition, str) and not (CONDITION.fullmatch(condition) or is_reference(condition)):
+            raise ValueError(
+                f"{condition!r} is no condition; give one such as accuracy >= 0.9, loss <= parent or FILE.py:fn"
+            )
+    return conditions
+
+
+Conditions = Annotated[Names, AfterValidator(_known)]
+"""Conditions of scores, or functions of the user's, all of which must hold; or a text of them at commas."""
+
+
+def with_code(conditions: tuple[str | Code, ...]) -> tuple[str | Code, ...]:
+    """The conditions with the source of the user's functions; raises `CodeError`."""
+    return tuple(each if parts_of_condition(each) else find_code(each) for each in conditions)
+
+
+def check_conditions(conditions: Iterable[str | Code], scores: Iterable[str], held_out: int) -> None:
+    """Raise `UsageError` for a condition of a score that a run of these scores will not have."""
+    for parts in filter(None, map(parts_of_condition, conditions)):
+        if not held_out:
+            raise UsageError(f"accept = {parts[0]} needs scores, and no examples are held out; give held_out")
+        if parts[1] not in (names := [*scores]):
+            hint = nearest(parts[1], names, f"there are {', '.join(names)}")
+            raise UsageError(f"accept: {parts[1]!r} is not scored; {hint}")
+
+
+def parts_of_condition(condition: str | Code) -> tuple[str, ...] | None:
+    """The text, and the groups, of a condition of scores; None for a function of the user's."""
+    match = None if isinstance(condition, Code) else CONDITION.fullmatch(condition)
+    return match and (match[0], *match.groups())

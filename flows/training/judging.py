@@ -1,0 +1,102 @@
+"""The end of a training: the run is judged by its gate and, if it is accepted, takes an alias of its root."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from roundweave.flows.config.gate import COMPARED, parts_of_condition
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.reporting.listening import notice
+from roundweave.flows.stored import Round, Run
+from roundweave.storage.errors import CodeError, UsageError, failing_as, located
+from roundweave.storage.places.base import Place, Where
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.rounds.judgements import Judgement, write_judgement
+from roundweave.storage.runs.aliases import Holding, Unless, give_alias, unconditionally
+from roundweave.storage.runs.names import is_run, run_address
+from roundweave.storage.runs.run import StoredRun
+from roundweave.tasks.own_code.code import Code
+
+
+def judge(run: Run, config: TrainConfig, place: Place) -> None:
+    """Judge a run that has ended by the gate of its configuration, and keep the result in its `place`.
+
+    A judgement that there is of its last round stays. Raises `CodeError` where a function of the user's fails.
+    """
+    if not config.accept or run.judgement:
+        return
+    answers = [_judged(condition, run) for condition in config.accept]
+    accepted = all(holds for holds, _ in answers)
+    reasons = [reason if holds else f"{reason}, which is not enough" for holds, reason in answers]
+    write_judgement(place, Judgement(run.done, run.chain, accepted, reasons))
+    notice(f"{run.name} is {'accepted' if accepted else 'rejected'}: {'; '.join(reasons)}")
+
+
+def _judged(condition: str | Code, run: Run) -> tuple[bool, str]:
+    """Whether a condition accepts a run that has ended, and a line that says why.
+
+    The parent is round 0, whose network is that with which the run began, scored on the same examples. Where the
+    run began with weights drawn from the seed there is no parent, and a comparison with it accepts.
+    """
+    parent = run.round(0) if run.parent else None
+    if isinstance(condition, Code):
+        return _judged_by(condition, run, parent)
+    parts = parts_of_condition(condition)
+    assert parts is not None
+    text, name, compare, number, sign, more = parts
+    value = _number(run.round(-1).score, name)
+    if number:
+        return COMPARED[compare](value, float(number)), f"{text}: {value:.6g}"
+    if parent is None:
+        return True, f"{text}: {value:.6g}, and there is no parent"
+    bound = _number(parent.score, name)
+    limit = bound + float(f"{sign or '+'}{more or 0}")
+    return COMPARED[compare](value, limit), f"{text}: {value:.6g}, the parent's is {bound:.6g}"
+
+
+def _judged_by(function: Code, run: Run, parent: Round | None) -> tuple[bool, str]:
+    with failing_as(lambda error: CodeError(f"accept {function.reference} failed with {located(error)}")):
+        answer: Any = function.load()(run, parent)
+    if not isinstance(answer, bool | np.bool_ | str):
+        raise CodeError(
+            f"accept {function.reference} must return True, False or why not, not {type(answer).__name__}"
+        )
+    accepted = not isinstance(answer, str) and bool(answer)
+    return accepted, f"{function.reference}: {answer}"
+
+
+def _number(score: Score | None, name: str) -> float:
+    """A score of a round, NaN where it has none, which no condition accepts."""
+    return float(score.row().get(name, np.nan)) if score else np.nan
+
+
+def promote(run: Run, config: TrainConfig) -> None:
+    """Give a run that ended and was not rejected the alias that its configuration says, and notice it.
+
+    One that had the alias before is left as it is. One that began with a former holder does not take the alias
+    from the one that followed, with which nobody has compared it.
+    """
+    if not config.promote or run.status == "rejected":
+        return
+    alias, parent = config.promote, (run.parent or "").rpartition("@")[0]
+    why = "; ".join(run.judgement.reasons) if run.judgement else "it is complete"
+    stays = give(config.root, alias, run, why, lambda entries: _superseded(run.name, parent, entries))
+    notice(f"{run.name} is {alias} now" if stays is None else f"{run.name} does not become {alias}: {stays}")
+
+
+def _superseded(run: str, parent: str, entries: list[Holding]) -> str | None:
+    names = [entry.run for entry in entries]
+    if run in names:
+        return "it has been so before"
+    if parent in names and names[-1] != parent:
+        return f"it began with {parent}, and {names[-1] or 'nobody'} followed since"
+    return None
+
+
+def give(root: Where, alias: str, run: StoredRun, why: str, unless: Unless = unconditionally) -> str | None:
+    """Give a run an alias as `give_alias` does; raises `UsageError` for the name of a run."""
+    if is_run(run_address(root, alias)):
+        raise UsageError(f"{alias} is a run under {root}, and no alias; give the alias another name")
+    return give_alias(root, alias, run.name, why, run.done, run.chain, unless)
