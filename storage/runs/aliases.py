@@ -17,7 +17,7 @@ from pydantic import Field
 
 from roundweave.storage.errors import StoreDamaged, UsageError
 from roundweave.storage.parsing import Round, Time, numbered
-from roundweave.storage.places.base import Place, Where, join_address
+from roundweave.storage.places.base import Place, Where, join_address, together
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.values.digests import sealed, unsealed
 from roundweave.storage.values.hashing import bytes_digest
@@ -63,14 +63,7 @@ def aliases(root: Where) -> list[str]:
 
 def alias_history(root: Where, alias: str) -> list[Holding]:
     """The entries of an alias, the newest last; raises `StoreDamaged` for one that is missing or changed."""
-    place, entries, before = _place(root), [], ""
-    for number in range(1, _newest(place, alias) + 1):
-        content = _content(place, alias, number)
-        entries.append(_entry(place, alias, number, content))
-        if entries[-1].before != before:
-            raise StoreDamaged(f"{place}/{alias}/{number}.json does not follow the entry before it; restore both")
-        before = bytes_digest(content)
-    return entries
+    return [entry for entry, _ in _read_history(_place(root), alias)]
 
 
 def holder_of(root: Where, alias: str) -> str | None:
@@ -105,11 +98,10 @@ def give_alias(
     place = _place(root)
     place.make()
     while True:  # until no other process has given the alias in between
-        entries = alias_history(root, alias)
-        if reason := unless(entries):
+        known = _read_history(place, alias)
+        if reason := unless([entry for entry, _ in known]):
             return reason
-        number = len(entries) + 1
-        before = bytes_digest(_content(place, alias, number - 1)) if entries else ""
+        number, before = len(known) + 1, known[-1][1] if known else ""
         entry = Holding(number, run, round, chain, why, time.time(), before)
         if place.create(_key(alias, number), sealed(entry), durable=True):
             return None
@@ -125,6 +117,18 @@ def _key(alias: str, number: int) -> str:
 
 def _newest(place: Place, alias: str) -> int:
     return max(numbered(place.names(alias)), default=0)
+
+
+def _read_history(place: Place, alias: str) -> list[tuple[Holding, str]]:
+    """The entries of an alias, the newest last, each with the digest of its content; raises `StoreDamaged`."""
+    numbers = range(1, _newest(place, alias) + 1)
+    contents = together(place, lambda number: _content(place, alias, number), numbers)
+    entries = [_entry(place, alias, number, content) for number, content in zip(numbers, contents, strict=True)]
+    digests = [bytes_digest(content) for content in contents]
+    for entry, before in zip(entries, ["", *digests], strict=False):
+        if entry.before != before:
+            raise StoreDamaged(f"{place}/{_key(alias, entry.number)} does not follow the one before; restore both")
+    return list(zip(entries, digests, strict=True))
 
 
 def _content(place: Place, alias: str, number: int) -> bytes:

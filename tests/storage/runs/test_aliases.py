@@ -59,7 +59,7 @@ def test_a_history_that_was_changed_is_refused(tmp_path: Path) -> None:
     give_alias(tmp_path, "other", "b", "")
     give_alias(tmp_path, "other", "b", "")
     (tmp_path / FOLDER / "other/2.json").rename(second)  # a whole one, of another history
-    with pytest.raises(StoreDamaged, match=r"does not follow the entry before it"):
+    with pytest.raises(StoreDamaged, match=r"does not follow the one before"):
         alias_history(tmp_path, "champion")
 
 
