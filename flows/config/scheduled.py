@@ -35,12 +35,16 @@ class Skipped(Exception):
 def with_name(config: TrainConfig) -> TrainConfig:
     """The configuration with {date} in its name replaced by today's date; without a name it gets a new one.
 
-    No run has the new name yet; it is made from those of the algorithm and the network.
+    No run has the new name yet; it is made from those of the algorithm and the network. The first time, `schedule`
+    becomes the pattern of all names that the configuration gives to runs, from night to night.
     """
     if config.address:
         return config
     if config.name:
-        return config.model_copy(update={"name": config.name.replace(TODAY, _today(config))})
+        dated = re.escape(config.name).replace(re.escape(TODAY), r"\d{8}")
+        schedule = config.schedule or dated + r"(-\d{8})?(-\d+)?" * (config.on_complete == "new")
+        name = config.name.replace(TODAY, _today(config))
+        return config.model_copy(update={"name": name, "schedule": schedule})
     model = config.model
     if isinstance(model, str) and is_reference(model):
         model = model.rpartition(":")[2]
@@ -84,10 +88,11 @@ def past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run
     except ExperimentDiffers as error:
         if config.on_complete != "new":
             raise
-        following = _following(scheduled(config)[0])
+        taken, _ = scheduled(config)
+        following = _following(taken)
         what, _, _ = str(error).rpartition("; ")  # its advice is followed already
         notice(f"{what}; {following} begins instead, as on_complete says")
-        return past_others(train, config.model_copy(update={"name": following}))
+        return past_others(train, config.model_copy(update={"name": following, "schedule": taken.schedule}))
 
 
 def is_pattern(start: Any) -> bool:

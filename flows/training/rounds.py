@@ -12,6 +12,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.flows.reporting.listening import Raises, listening, notify_commit, reported
 from roundweave.flows.stored import Run
+from roundweave.flows.training.retaining import remove_older
 from roundweave.storage.errors import RunBusy
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Executor
@@ -44,6 +45,7 @@ def train_rounds(resolved: Resolved, executor: Executor) -> Run:
         if resolved.config.on_busy is None:
             raise
         raise Skipped(f"{error}; skipped, as on_busy says", resolved.address) from error
+    remove_older(resolved)
     return Run(resolved.address, resolved.config.root)
 
 

@@ -150,7 +150,7 @@ class RunFacts:
         """
         self._store = RoundStore(self._place)
         if recomputer.recompute is not None:
-            self._store.tensors.recompute = partial(recomputer.recompute, self)
+            self._store.recompute = partial(recomputer.recompute, self)
         checked = checked_attributes(self._store.attributes, self._store.place)
         self._created = checked.created
         self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes
