@@ -176,7 +176,9 @@ def test_nothing_is_cut_where_no_terminal_is(train, capsys) -> None:
 
 
 def test_the_list_is_of_the_last_that_match_in_the_order_asked_for(train, capsys, monkeypatch) -> None:
-    runs = {n: train(model="logistic", partitions=2, rounds=r, name=n) for n, r in (("a", 2), ("b1", 1), ("b2", 3))}
+    runs = {
+        n: train(model="logistic", partitions=2, rounds=r, name=n) for n, r in (("a", 2), ("b1", 1), ("b2", 3))
+    }
 
     def names(*arguments: str) -> list[str]:
         return [each["run"] for each in json.loads(run(capsys, "runs", *arguments, "--json")[1])]

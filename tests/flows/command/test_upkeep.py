@@ -70,7 +70,9 @@ def test_rm_deletes_a_run_where_it_is_told_to(first, capsys) -> None:
     assert not first.path.exists()
 
 
-def test_rm_takes_names_and_patterns_and_says_a_line_for_each_and_a_sum(train, capsys, tmp_path: Path, flip) -> None:
+def test_rm_takes_names_and_patterns_and_says_a_line_for_each_and_a_sum(
+    train, capsys, tmp_path: Path, flip
+) -> None:
     short = FIELDS | {"rounds": 1}
     paths = {name: train(**short | {"name": name, "lr": lr}).path for lr, name in enumerate(NIGHTS, 1)}
     flip(paths["night-4"] / "zarr.json")
