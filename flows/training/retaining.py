@@ -11,7 +11,7 @@ from roundweave.storage.errors import cut, one_line
 from roundweave.storage.parsing import span_seconds
 from roundweave.storage.runs.listing import looked_through
 from roundweave.storage.runs.names import run_address
-from roundweave.storage.runs.removing import YOUNGER, Fitting, remove
+from roundweave.storage.runs.removing import YOUNGER, Eligible, remove
 
 
 def remove_older(resolved: Resolved) -> None:
@@ -28,7 +28,7 @@ def remove_older(resolved: Resolved) -> None:
             each for each in runs if each[0] != resolved.name and re.fullmatch(config.schedule or "", each[0])
         )
         older = {run_address(config.root, name): run for name, run in others}
-        done = list(remove(Fitting(span_seconds(config.retain)).removals(config.root, older)))
+        done = list(remove(Eligible(span_seconds(config.retain)).removals(config.root, older)))
         for each in done:
             if each.stays not in ("", YOUNGER):
                 notice(f"{each.name} stays, though retain is {config.retain}: {each.stays}")

@@ -43,7 +43,7 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class Fitting:
+class Eligible:
     """Which of some runs are to go.
 
     Those that began longer ago than so many seconds, if `older` is given. Of those that are complete, the `best`

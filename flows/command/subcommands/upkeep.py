@@ -19,7 +19,7 @@ from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.listing import looked_through
 from roundweave.storage.runs.names import SUFFIX, default_root, find_run, is_run, run_address, run_name
-from roundweave.storage.runs.removing import Fitting, Removal, remove
+from roundweave.storage.runs.removing import Eligible, Removal, remove
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.upkeep.copying import copy_run
 from roundweave.storage.upkeep.keep import Keep, policies_spelled
@@ -123,7 +123,7 @@ def rm_command(
         older = None if older_than is None else span_seconds(older_than)
     except ValueError as error:
         raise UsageError(f"--older-than {error}") from error
-    removals = Fitting(older, keep_best, by, named).removals(root, opened)
+    removals = Eligible(older, keep_best, by, named).removals(root, opened)
     for removal in removals:
         if removal.stays and removal.address in named and not (older or keep_best):
             raise UsageError(f"{removal.name} stays: {removal.stays}")
