@@ -113,12 +113,9 @@ def rm_command(
 ) -> None:
     """Delete runs with all their rounds; none that is written, or that another run needs."""
     named = {find_run(run, root): run for run in runs if not _is_pattern(run, root)}
-    opened: dict[str, StoredRun | StoreError] = {address: _opened(address) for address in named}
-    for pattern in (run for run in runs if run not in named.values()):
-        found = {run_address(root, name): run for name, run in looked_through(root, pattern).items()}
-        if not found:
-            raise NotARun(f"no run {pattern} under {root or default_root()}; `roundweave runs` lists them")
-        opened = found | opened
+    opened = _matched([run for run in runs if run not in named.values()], root) | {
+        each: _opened(each) for each in named
+    }
     try:
         older = None if older_than is None else span_seconds(older_than)
     except ValueError as error:
@@ -137,6 +134,17 @@ def rm_command(
     output(as_json, summary | {"stay": stay, "dry_run": dry_run}, _print_removals, done, dry_run)
     if len(gone) < len(going):
         sys.exit(FAILED)
+
+
+def _matched(patterns: Sequence[str], root: str | None) -> dict[str, StoredRun | StoreError]:
+    """The runs under a root that fit patterns, by address; raises `NotARun` for a pattern that none fits."""
+    matched: dict[str, StoredRun | StoreError] = {}
+    for pattern in patterns:
+        found = looked_through(root, pattern).items()
+        if not found:
+            raise NotARun(f"no run {pattern} under {root or default_root()}; `roundweave runs` lists them")
+        matched |= {run_address(root, name): run for name, run in found}
+    return matched
 
 
 def _is_pattern(run: str, root: str | None) -> bool:
