@@ -63,7 +63,7 @@ def create_run(
     algorithm, model = work.algorithm, work.objective.model
     initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)
     recorded = {
-        "config": config.model_dump(mode="json", exclude={"root", "address"}),
+        "config": config.model_dump(mode="json", exclude={"root", "address", "schedule"}),
         "algorithm": repr(algorithm),
         "data": asdict(description),
         "network": {"inputs": model.inputs, "outputs": model.outputs},

@@ -37,7 +37,7 @@ COMMANDS = {
     "alias": ("aliases", "Show who has an alias such as champion, give it to a run, or take it back."),
     "prune": ("upkeep", "Let go of the tensors of rounds; their records and numbers stay."),
     "cp": ("upkeep", "Copy a run to another root or place, verified."),
-    "rm": ("upkeep", "Delete a run."),
+    "rm": ("upkeep", "Delete runs: by name, by pattern, by age."),
     "list": ("starting", "List what there is by name: algorithms with their options, data, models and the rest."),
     "split": ("starting", "Show how many examples of each label a split gives to each partition."),
     "init": ("starting", "Write a commented train.toml and mine.py to start from."),

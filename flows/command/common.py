@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, JustifyMethod
 from rich.table import Table
 from rich.text import Text
@@ -73,20 +74,40 @@ class TextTable:
     """Rows that all have the same keys, printed as a table with a column for each key.
 
     If they are too wide, several tables are printed below each other, each with the first column; none is cut.
-    Numbers are formatted by their column's name. With `right`, all columns but the first are aligned right.
+    Numbers are formatted by their column's name. With `right`, all columns but the first are aligned right. Those
+    that are `spare` are left out where they would not fit, the first of these first.
     """
 
     rows: Sequence[Mapping[Any, Any]]
     right: bool = False
+    spare: tuple[str, ...] = ()
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
         wide, width = options.update(width=WIDE), options.max_width
         first, *rest = self.rows[0] if self.rows else [""]
+        for name in (None, *self.spare):
+            rest = [other for other in rest if other != name]
+            if rest and cell_len((lines := self._lines([first, *rest]))[0]) <= width:
+                yield Text.assemble(
+                    (lines[0], "bold"), "\n".join(["", *lines[1:]]), no_wrap=True, overflow="ignore"
+                )
+                return
         while rest:
             tables = [self._table([first, *rest[:count]], width) for count in range(len(rest), 0, -1)]
             fitting = (table for table in tables if console.measure(table, options=wide).minimum <= width)
             yield (table := next(fitting, tables[-1]))
             rest = rest[len(table.columns) - 1 :]
+
+    def _lines(self, names: Sequence[Any]) -> list[str]:
+        """The head and the rows as lines of the same width; rich takes several times as long for it."""
+        columns = []
+        for number, name in enumerate(names):
+            cells = [printable(text) for text in (name, *(shown_cell(str(name), row[name]) for row in self.rows))]
+            width = max(map(cell_len, cells))
+            spaces = [" " * (width - cell_len(cell)) for cell in cells]
+            right = self.right and number > 0
+            columns.append([s + cell if right else cell + s for cell, s in zip(cells, spaces, strict=True)])
+        return ["  ".join(row) for row in zip(*columns, strict=True)]
 
     def _table(self, names: Sequence[Any], width: int) -> Table:
         """The table of some columns. Texts are wrapped at spaces, long names and the first column anywhere."""

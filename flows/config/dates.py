@@ -25,6 +25,8 @@ def dated(config: TrainConfig, due: datetime | None = None) -> TrainConfig:
     values = {name: getattr(config, name) for name in DATED}
     values["algorithm"] = config.algorithm.model_extra
     filled = {name: _filled(value, day) for name, value in values.items() if is_dated(value)}
+    if config.retain and config.name and not config.schedule:
+        filled["schedule"] = _schedule(config)
     if "name" in filled:
         Placement(name=filled["name"])
     if "algorithm" in filled:
@@ -43,6 +45,16 @@ def is_dated(value: Any) -> bool:
     if isinstance(value, dict | list | tuple):
         return any(map(is_dated, value.values() if isinstance(value, dict) else value))
     return isinstance(value, str) and "{date" in value
+
+
+def _schedule(config: TrainConfig) -> str:
+    """A regular expression of all names that a configuration gives to its runs, from night to night."""
+    pattern, last = "", 0
+    for date in re.finditer(DATE, name := config.name or ""):
+        pattern += re.escape(name[last : date.start()]) + (r"[\d._-]+" if date[2] else r"\d{8}")
+        last = date.end()
+    following = r"(-\d{8})?(-\d+)?" if config.on_complete == "new" else ""
+    return pattern + re.escape(name[last:]) + following
 
 
 def _filled(value: Any, day: datetime) -> Any:

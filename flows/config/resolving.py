@@ -17,10 +17,11 @@ from roundweave.flows.config.experiment import PREPARED, Dealing
 from roundweave.flows.config.gate import check_conditions, with_code
 from roundweave.flows.config.recorded import check_changed, check_same_experiment, differences
 from roundweave.flows.config.scheduled import address_of_run, scheduled
-from roundweave.flows.config.train import RECORDED, TrainConfig
+from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.names import run_name
+from roundweave.storage.runs.removing import RECORDED
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd

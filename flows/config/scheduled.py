@@ -72,10 +72,11 @@ def past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run
     except ExperimentDiffers as error:
         if config.on_complete != "new":
             raise
-        following = _following(scheduled(config)[0])
+        taken, _ = scheduled(config)
+        following = _following(taken)
         what, _, _ = str(error).rpartition("; ")  # its advice is followed already
         notice(f"{what}; {following} begins instead, as on_complete says")
-        return past_others(train, config.model_copy(update={"name": following}))
+        return past_others(train, config.model_copy(update={"name": following, "schedule": taken.schedule}))
 
 
 def is_pattern(start: Any) -> bool:

@@ -6,6 +6,7 @@ and how long the run is trained, and may change when it is resumed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,16 +21,17 @@ from roundweave.flows.config.base import Config, Numbers
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.gate import Conditions
 from roundweave.storage.errors import nearest
-from roundweave.storage.parsing import MOST_ROUNDS
+from roundweave.storage.parsing import MOST_ROUNDS, span_seconds
 from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import default_root
+from roundweave.storage.runs.removing import RECORDED
 from roundweave.storage.upkeep.keep import Keep, policies_spelled
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.executors.base import EXECUTORS
 
-SEEDED, RECORDED = "seeded", "recorded:"
-"""The orders in which updates may arrive: a simulated one, or after the prefix that of a recorded run."""
+SEEDED = "seeded"
+"""The simulated order in which updates may arrive; after the prefix `RECORDED` it is that of a recorded run."""
 
 if TYPE_CHECKING:
     ExecutorName = str
@@ -77,6 +79,12 @@ def _known_timezone(name: str) -> str:
         hint = nearest(name, regions, "give one such as Europe/Berlin")
         raise ValueError(f"{name!r} is no time zone; {hint}") from error
     return name
+
+
+def _known_span(span: str) -> str:
+    """A span of time unchanged; raises `ValueError` for another text."""
+    span_seconds(span)
+    return span
 
 
 class Placement(Config):
@@ -164,6 +172,10 @@ class Execution(Placement):
         default=None,
         description="where the run of this name is complete: another, dated name, so many more rounds, or nothing",
     )
+    retain: Annotated[str, AfterValidator(_known_span)] | None = Field(
+        default=None,
+        description="once a run with a dated name has ended, remove those that began longer ago: 12h, 14d or 2w",
+    )
     timezone: Annotated[str, AfterValidator(_known_timezone)] | None = Field(
         default=None,
         description="such as Europe/Berlin, whose date {date} is, and by whose clock schedules go; default: this "
@@ -243,6 +255,10 @@ class TrainConfig(Experiment, Execution):
         default=None, description="where the run lies that goes on; default: by its name under the root"
     )
 
+    schedule: str | None = Field(
+        default=None, description="a regular expression of the names of its runs; default: made from its name"
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _with_options(cls, values: Any) -> Any:
@@ -269,6 +285,11 @@ class TrainConfig(Experiment, Execution):
             raise ValueError(f"on_complete = {self.on_complete} is about the run of a name; give a name, too")
         if self.on_unchanged and not self.start_from:
             raise ValueError("on_unchanged is about the run that this one begins with; give start_from, too")
+        follows = self.on_complete == "new" or re.search(DATE, self.name or "")
+        if self.retain and not (follows or self.schedule or self.address):
+            raise ValueError(
+                "retain is about runs night after night; give a name with {date}, or on_complete = new"
+            )
         if self.on_complete == "extend" and self.algorithm.name == "auto":
             raise ValueError("on_complete = extend adds rounds, and auto counts epochs; name an algorithm")
         if (self.cohort is not None or self.sites) and self.algorithm.name == "auto":

@@ -8,7 +8,7 @@ damaged chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -116,24 +116,24 @@ class History:
         later = {path for commit in self._later for path in numbers_of(commit)}
         return sorted(path for path in later.union(self._copied.since) if path.partition("/")[0] in REPORTED)
 
-    def blocks(self) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
+    def blocks(self, paths: Collection[str] | None = None) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
         """The committed rounds of each block with their numbers by array, (round,) or (round, partition).
 
-        NaN stands for a number that a round does not have.
+        NaN stands for a number that a round does not have. Only arrays of these `paths` are read where given.
         """
         for index, rounds in groupby(self._rounds, lambda round: round // self.schema.block):
-            chunks = self.block(index)
+            chunks = self.block(index, paths)
             rows = {round: round % self.schema.block for round in rounds}
             committed = [round for round, row in rows.items() if chunks and chunks["committed"][row]]
             if committed:
                 places = [rows[round] for round in committed]
                 yield committed, {path: chunk[places] for path, chunk in chunks.items()}
 
-    def block(self, index: int) -> dict[str, np.ndarray]:
+    def block(self, index: int, paths: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """The chunks of a block of rounds by array; empty where no record of the block is whole."""
         start = index * self.schema.block
         copied = start <= self._copied.round
-        chunks = self._chunks(index) if copied else {}
+        chunks = self._chunks(index, paths) if copied else {}
         commits = self._read(start, start + self.schema.block) if copied and not chunks else self._later
         return put(chunks, self.schema, commits, index)
 
@@ -142,10 +142,12 @@ class History:
         rounds = [round for round in self._rounds if start <= round < end]
         return [self.log.parsed(round, link) for round, link in self.log.links(rounds).items()]
 
-    def _chunks(self, index: int) -> dict[str, np.ndarray]:
+    def _chunks(self, index: int, paths: Collection[str] | None) -> dict[str, np.ndarray]:
         """The stored chunks of a block by array; empty where any of them is missing or damaged."""
         rows, place = (index + 1) * self.schema.block, self.log.place
-        specs = [self.schema.number(path, rows) for path, first in self._copied.since.items() if first <= index]
+        since = (path for path, first in self._copied.since.items() if first <= index)
+        wanted = (path for path in since if paths is None or path in (*paths, "committed"))
+        specs = [self.schema.number(path, rows) for path in wanted]
         try:
             chunks = together(place, lambda spec: read_chunk(place, spec, (index,)), specs)
         except StoreDamaged:

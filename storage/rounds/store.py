@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,7 +34,7 @@ from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
 from roundweave.storage.rounds.numbers import Numbers
 from roundweave.storage.rounds.packs import recorded
 from roundweave.storage.rounds.splits import Splits
-from roundweave.storage.rounds.tensors import StoredTensors
+from roundweave.storage.rounds.tensors import Recompute, StoredTensors
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
 from roundweave.storage.values.hashing import ALGORITHM, json_digest
 from roundweave.storage.values.state import State, Update
@@ -43,15 +44,17 @@ class RoundStore:
     """A stored run: its `log` of commits, the `tensors` and `splits` of its rounds, and copies of their `numbers`.
 
     Opening it reads the attributes and lists the log: `records` are the rounds with a record, whole or not, and
-    `newest` is the last one whose record is whole, None where there are none; `is_judged` says whether a gate has
-    said something of the run; `quarantined` are the rounds of
-    quarantined records. Its `rounds` are how many it has
-    room for: those of its arrays, or the argument `rounds` where that is more. Where `fsync`, everything that is
-    written survives a power loss. Raises `NotARun` where there is no run, or where its attributes are damaged, and
-    `StoreDamaged` where the records do not belong to them.
+    `newest` is the last one whose record is whole, None where there are none; `quarantined` are the rounds of
+    quarantined records, and `is_judged` says whether a gate has judged the run. Its `rounds`, looked at when they
+    are asked for, are how many it has room for: those of its arrays, or the argument `rounds` where that is more.
+    Where `fsync`, everything that is written survives a power loss. Raises `NotARun` where there is no run, or
+    where its attributes are damaged, and `StoreDamaged` where the records do not belong to them.
     """
 
+    recompute: Recompute | None = None
+
     def __init__(self, where: Where | Place, fsync: bool = False, rounds: int = 0) -> None:
+        self._room = rounds
         self.place = place_of(where, fsync)
         try:
             self.attributes: dict[str, Any] = read_document(self.place)["attributes"]
@@ -70,12 +73,24 @@ class RoundStore:
         self.is_judged = JUDGED in names
         self.records, self.quarantined = self.log.rounds(names), quarantined_rounds(names)
         self.newest = self.log.newest(self.records)
+        self.splits = Splits(self.log)
+
+    @cached_property
+    def rounds(self) -> int:
+        """How many rounds the run has room for."""
         # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.
         counts = [rows for path in ("commits", "committed", "round") if (rows := described_rows(self.place, path))]
-        self.rounds = max(rounds, self.newest or 0, statistics.mode(counts) - 1 if counts else 0)
-        self.tensors = StoredTensors(self.log, self.rounds + 1)
-        self.splits = Splits(self.log)
-        self.numbers = Numbers(self.log, self.rounds + 1)
+        return max(self._room, self.newest or 0, statistics.mode(counts) - 1 if counts else 0)
+
+    @cached_property
+    def tensors(self) -> StoredTensors:
+        """The tensors of the rounds; `recompute` computes again what of them is not stored, if that is given."""
+        return StoredTensors(self.log, self.rounds + 1, self.recompute)
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """The arrays of numbers, to be written."""
+        return Numbers(self.log, self.rounds + 1)
 
     @property
     def address(self) -> str:

@@ -151,13 +151,14 @@ class RunFacts:
         """
         self._store = RoundStore(self._place)
         if recomputer.recompute is not None:
-            self._store.tensors.recompute = partial(recomputer.recompute, self)
+            self._store.recompute = partial(recomputer.recompute, self)
         checked = checked_attributes(self._store.attributes, self._store.place)
         self._created = checked.created
         self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes
         self._attributes["data"] = asdict(checked.data) | self._attributes["data"]
         self._rounds, self._done = self._store.records, self._store.newest
         self._lease = read_lease(self._place)
+        self._planned = (self._lease and self._lease.rounds) or self._store.rounds
         self._commits: dict[int, Commit] = {}
         self._links: dict[int, Link] | None = None
         self._numbers: History | None = None
@@ -215,8 +216,7 @@ class RunFacts:
     @property
     def rounds(self) -> int:
         """How many rounds the run is meant to have, according to the process that wrote it last."""
-        planned = self._lease.rounds if self._lease else 0
-        return max(planned, self._done or 0) if planned else self._store.rounds
+        return max(self._planned, self._done or 0)
 
     @property
     def partitions(self) -> int:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.errors import StoreError, UsageError, nearest
-from roundweave.storage.places.base import Where, address_of, join_address
+from roundweave.storage.hierarchy.zarr_format import read_document
+from roundweave.storage.places.base import Place, Where, address_of, join_address
+from roundweave.storage.places.local import LocalPlace, folder_bytes
+from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.figures import draw_columns, legend_below, plot_axes
 from roundweave.storage.runs.names import SUFFIX, default_root, recorded_name, stored_names
 from roundweave.storage.runs.run import StoredRun
@@ -53,21 +56,42 @@ def list_runs(root: Where | None = None) -> pd.DataFrame:
     return pd.DataFrame(list(rows.values()), pd.Index(list(rows), name="run"), columns)
 
 
-def looked_through(root: Where | None = None, pattern: str = "*") -> dict[str, StoredRun | StoreError]:
+def looked_through(
+    root: Where | None = None, pattern: str = "*", last: int | None = None
+) -> dict[str, StoredRun | StoreError]:
     """The runs under a root whose names match a pattern such as ``first*``, by name.
 
-    The oldest comes first. Runs that cannot be opened come last, each as the error.
+    The oldest comes first. Runs that cannot be opened come last, each as the error. Where only the `last` so many
+    are asked for, no more is read of others than when they began.
     """
     root = address_of(root or default_root())
     began: list[tuple[float, str, StoredRun]] = []
     damaged: dict[str, StoredRun | StoreError] = {}
-    for name in fnmatch.filter(stored_names(root), f"{pattern}{SUFFIX}"):
+    names = fnmatch.filter(stored_names(root), f"{pattern}{SUFFIX}")
+    if last is not None:
+        times = {name: _began(join_address(root, name)) for name in names}
+        newest = sorted((time, name) for name, time in times.items() if time is not None)[-last:]
+        names = [name for name in names if (time := times[name]) is None or (time, name) in newest]
+    for name in names:
         try:
             run = StoredRun(join_address(root, name))
             began.append((run.created, run.name, run))
         except StoreError as error:
             damaged[name.removesuffix(SUFFIX)] = error
     return {name: run for _, name, run in sorted(began, key=lambda each: each[:2])} | damaged
+
+
+def _began(address: str) -> float | None:
+    """When the run at an address began, as its attributes have it; None where they cannot be read."""
+    try:
+        return float(read_document(place_of(address))["attributes"]["created"])
+    except (StoreError, ValueError, KeyError, TypeError):
+        return None
+
+
+def stored_bytes(place: Place) -> int:
+    """The bytes of all files of the run at a place as they are now."""
+    return folder_bytes(place.path) if isinstance(place, LocalPlace) else sum(place.sizes().values())
 
 
 def _row(run: StoredRun | StoreError) -> dict[str, Any]:

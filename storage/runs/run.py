@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from roundweave.storage.runs.arrays import Arrays
     from roundweave.storage.runs.round import StoredRound
+    from roundweave.storage.runs.tables import Totals
     from roundweave.storage.upkeep.verifying.verify import Verification
 
 
@@ -120,6 +121,13 @@ class StoredRun(RunFacts):
         from roundweave.storage.runs.tables import history_table
 
         return history_table(self._history)
+
+    @property
+    def totals(self) -> Totals:
+        """What a list of runs says of all rounds, read in a fraction of the time that `history` takes."""
+        from roundweave.storage.runs.tables import totals_of
+
+        return totals_of(self._history, ["loss", *self.scores])
 
     def arrivals(self) -> pd.DataFrame:
         """The updates that were pushed to a parameter server.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +61,29 @@ def _block_table(
     return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
 
 
+@dataclass(frozen=True)
+class Totals:
+    """The seconds of each round, how many updates were refused in all, and the `last` scores by name."""
+
+    seconds: Mapping[int, float]
+    refused: int
+    last: Mapping[str, float]
+
+
+def totals_of(history: History, scores: Sequence[str]) -> Totals:
+    """The totals of a history; `last` has the numbers of these scores in the last round with a loss, if any."""
+    paths = ["bookkeeping/seconds", "bookkeeping/accepted", *(f"scores/{name}" for name in scores)]
+    seconds, refused, last = dict[int, float](), 0, dict[str, float]()
+    for rounds, numbers in history.blocks(paths):
+        seconds |= zip(rounds, numbers["bookkeeping/seconds"].tolist(), strict=True)
+        refused += int((numbers.get("bookkeeping/accepted", np.empty(0)) == 0).sum())
+        scored = np.flatnonzero(~np.isnan(numbers.get("scores/loss", np.empty(0))))
+        if len(scored):
+            row = {name: numbers.get(f"scores/{name}") for name in scores}
+            last = {name: float(column[scored[-1]]) for name, column in row.items() if column is not None}
+    return Totals(seconds, refused, last)
+
+
 BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
 """The names of bookkeeping arrays. A metric with such a name is another number, so its column is renamed."""
 
@@ -84,12 +108,17 @@ def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return mean
 
 
+def is_lower_better(score: str) -> bool:
+    """Whether the lowest number of a score is the best one."""
+    return score.removeprefix("worst_") in LOWEST or score.startswith("spread_")
+
+
 def best_round(history: pd.DataFrame, score: str, scores: Sequence[str], lowest: bool | None) -> int:
     """The number of the first round with the best score; arguments and errors are as for `Run.best`."""
     if score not in scores:
         hint = nearest(score, scores, f"there are {', '.join(scores)}")
         raise UsageError(f"no score {score!r}; {hint}")
-    lower = score.removeprefix("worst_") in LOWEST or score.startswith("spread_")
+    lower = is_lower_better(score)
     scored = history.dropna(subset=score)
     if scored.empty:
         raise RoundMissing(f"no round has the score {score}")

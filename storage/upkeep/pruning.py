@@ -16,7 +16,7 @@ from roundweave.storage.hierarchy.schema import ArraySpec
 from roundweave.storage.hierarchy.zarr_format import NAME, array_of, chunk_bytes, index_bytes, keep_chunks
 from roundweave.storage.places.base import Place
 from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.rounds.lease import check_at_rest, fenced, hold_lease, read_lease
+from roundweave.storage.rounds.lease import fenced, hold_lease, read_lease
 from roundweave.storage.rounds.pruned import Pruned, absent, base_of, there, write_pruned
 from roundweave.storage.rounds.recovery import cut_short, newest_sound
 from roundweave.storage.rounds.store import RoundStore
@@ -132,8 +132,9 @@ def _delete(store: RoundStore, spec: ArraySpec, pruned: Pruned) -> None:
 def remove_run(place: Place) -> None:
     """Delete the run at a place; raises `RunBusy` while it is written.
 
-    The root's ``zarr.json`` is deleted first, so that the rest of an interrupted removal does not count as a run.
+    It is claimed for that, so nobody begins to write it meanwhile. The root's ``zarr.json`` is deleted first, so
+    that the rest of an interrupted removal does not count as a run.
     """
-    check_at_rest(place)
-    place.delete(NAME)
+    with hold_lease(place, secrets.token_hex(4)):
+        place.delete(NAME)
     place.delete("")

@@ -6,9 +6,11 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from roundweave.flows.command.common import (
     Json,
@@ -23,11 +25,12 @@ from roundweave.flows.command.common import (
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.train import Planned
 from roundweave.flows.reporting.listening import shown
-from roundweave.storage.errors import StoreError, UsageError, cut, listed
+from roundweave.storage.errors import StoreError, UsageError, cut, listed, nearest
 from roundweave.storage.places.base import above, full_address
+from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.storage.runs.aliases import holders
-from roundweave.storage.runs.listing import flat_config, looked_through
+from roundweave.storage.runs.listing import flat_config, looked_through, stored_bytes
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.runs.tables import worker_rows
 from roundweave.tasks.algorithms.table import ABOUT
@@ -39,6 +42,24 @@ if TYPE_CHECKING:
 
 SHOWN_ROUNDS = 12
 """The most rounds that `show` prints; of a longer history it prints the first and last scored ones."""
+
+COLUMNS = (
+    "run",
+    "status",
+    "rounds",
+    "loss",
+    "accuracy",
+    "seconds",
+    "size",
+    "began",
+    "parent",
+    "algorithm",
+    "data",
+)
+SORTED_BY = dict(zip(COLUMNS, COLUMNS, strict=True)) | {"seconds": "seconds_of_rounds", "size": "bytes"}
+"""The columns that a list of runs can be sorted by, and the members of a run's summary that they show."""
+
+HALF_YEAR = 183 * 86_400
 
 SHOWN_REFUSALS = 24
 """The most refused updates that `show` names."""
@@ -60,23 +81,36 @@ def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None
 
 def runs_command(
     folder: Annotated[str | None, typer.Argument(help="the same as --root", metavar="ROOT")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="only so many, which began last")] = None,
+    match: Annotated[str, typer.Option(help="only names that fit a pattern, such as 'nightly-*'")] = "*",
+    sort: Annotated[
+        str, typer.Option(help=f"{', '.join(SORTED_BY)}; with a - before it the largest come first")
+    ] = "began",
     root: Root = None,
     as_json: Json = False,
 ) -> None:
     """List the runs under a root."""
     if folder and root:
         raise UsageError(f"one root at a time: {folder}, or --root {root}")
-    stored = looked_through(folder or root)
+    column = sort.removeprefix("-")
+    if column not in SORTED_BY:
+        hint = nearest(column, SORTED_BY, f"there are {', '.join(SORTED_BY)}")
+        raise UsageError(f"no column {column!r}; {hint}")
+    stored = looked_through(folder or root, match, last)
     summaries = [summary_or_damage(name, run) for name, run in stored.items()]
+    have, lack = (
+        [run for run in summaries if (run.get(SORTED_BY[column]) is None) == lacking] for lacking in (False, True)
+    )
+    summaries = sorted(have, key=lambda run: run[SORTED_BY[column]], reverse=sort != column) + lack
     output(as_json, summaries, _print_runs, summaries)
 
 
 def run_summary(run: StoredRun) -> dict[str, Any]:
     """A run's summary for JSON; loss and scores are those of the last scored round, or None."""
-    history = run.history()
-    scored = history.dropna(subset=["loss"])
-    last = scored.iloc[-1].to_dict() if len(scored) else {}
-    numbers = {n: None if math.isnan(last.get(n, math.nan)) else float(last[n]) for n in ("loss", *run.scores)}
+    totals = run.totals
+    numbers = {
+        n: None if math.isnan(last := totals.last.get(n, math.nan)) else last for n in ("loss", *run.scores)
+    }
     scores = {name: numbers[name] for name in run.scores}
     return {
         "run": run.name,
@@ -88,29 +122,31 @@ def run_summary(run: StoredRun) -> dict[str, Any]:
         "data": _reference(run.config["data"]),
         "digest": run.digest,
         "parent": run.parent,
+        "began": run.created,
         "data_digest": run.attributes["data"]["digest"],
         "loss": numbers["loss"],
         "accuracy": scores.get("accuracy"),
         "scores": scores,
-        "seconds_per_round": _seconds_per_round(history),
-        "refused": int(history["refused"].sum()),
+        "seconds_per_round": _mean_seconds(totals.seconds),
+        "seconds_of_rounds": sum(totals.seconds.values()),
+        "refused": totals.refused,
         "stop": run.stop,
         "failure": run.failure,
         "judgement": run.judgement and {"accepted": run.judgement.accepted, "reasons": run.judgement.reasons},
     }
 
 
-def _seconds_per_round(history: pd.DataFrame) -> float | None:
+def _mean_seconds(seconds: Mapping[int, float]) -> float | None:
     """The mean seconds of all rounds but the first, which is slower; None if there is only one round."""
-    later = history["seconds"][history.index > 1]
-    return float(later.mean()) if len(later) else None
+    later = [each for number, each in seconds.items() if number > 1]
+    return fmean(later) if later else None
 
 
 def summary_or_damage(name: str, run: StoredRun | StoreError) -> dict[str, Any]:
     """The summary of a run; of a damaged one its name and the reason why it cannot be read."""
     try:
         if isinstance(run, StoredRun):
-            return run_summary(run)
+            return run_summary(run) | {"bytes": stored_bytes(place_of(run.address))}
         raise run
     except StoreError as error:
         return {"run": name, "status": error.status, "failure": str(error)}
@@ -121,17 +157,31 @@ def _print_runs(summaries: Sequence[Mapping[str, Any]]) -> None:
     opened = [summary for summary in summaries if "rounds" in summary]
     rows = [
         {name: run[name] for name in ("run", "status")}
-        | {"rounds": f"{run['rounds']}/{run['of_rounds']}", "algorithm": run["algorithm"]}
-        | {"data": short_name(run["data"]), "loss": run["loss"], "scores": _scores(run["scores"])}
+        | {"rounds": f"{run['rounds']}/{run['of_rounds']}", "loss": run["loss"], "accuracy": run["accuracy"]}
+        | {
+            "seconds": f"{run['seconds_of_rounds']:.1f}",
+            "size": decimal(run["bytes"]),
+            "began": _date(run["began"]),
+        }
+        | {"parent": run["parent"] or "", "algorithm": run["algorithm"], "data": short_name(run["data"])}
+        | {"scores": _scores({name: value for name, value in run["scores"].items() if name != "accuracy"})}
         for run in opened
     ]
+    empty = [n for n in ("accuracy", "parent", "scores") if all(row[n] in (None, "") for row in rows)]
+    rows = [{name: cell for name, cell in row.items() if name not in empty} for row in rows]
     if not summaries:
         say("no runs here; `roundweave train` makes one")
     if rows:
-        console().print(TextTable(rows))
+        console().print(TextTable(rows, spare=("scores", "data", "algorithm", "parent")))
     for summary in summaries:
         if summary not in opened:
             say(f"{summary['run']} is {summary['status']}: {summary['failure']}", style="yellow")
+
+
+def _date(time_of: float) -> str:
+    """A day and a minute of the last half year; of earlier times the day, with its year."""
+    recent = abs(time.time() - time_of) < HALF_YEAR
+    return time.strftime("%m-%d %H:%M" if recent else "%Y-%m-%d", time.localtime(time_of))
 
 
 def _scores(scores: Mapping[str, float | None]) -> str:
@@ -213,7 +263,7 @@ def _refusals(run: StoredRun) -> list[str]:
 def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
     """What a run is, as lines by their heading; empty lines are left out."""
     config, data, last = run.config, run.attributes["data"], run.round(-1).commit
-    every, mean = config.get("resplit_every"), _seconds_per_round(history)
+    every, mean = config.get("resplit_every"), _mean_seconds(run.totals.seconds)
     score = " or to score partitions by" if config.get("score_partitions") else ""
     own = own_slots(run.attributes["schema"]["carry"]) if last.server is None else []
     network = f"each partition's own network, carried as {', '.join(own)}" if own else "the network that all share"

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.filesize import decimal
 
 from roundweave.flows.command.common import Json, Root, RunName, console, output, say
-from roundweave.flows.command.errors import fail
-from roundweave.storage.errors import NotARun, PlaceError, UsageError, listed
-from roundweave.storage.places.base import last_name, scheme_of
+from roundweave.flows.command.errors import FAILED, fail
+from roundweave.storage.errors import NotARun, PlaceError, StoreError, UsageError, listed
+from roundweave.storage.parsing import span_seconds
+from roundweave.storage.places.base import last_name
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.names import SUFFIX, find_run, run_address, run_name
+from roundweave.storage.runs.listing import looked_through
+from roundweave.storage.runs.names import SUFFIX, default_root, find_run, is_run, run_address, run_name
+from roundweave.storage.runs.removing import Eligible, Removal, remove
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.upkeep.copying import copy_run
 from roundweave.storage.upkeep.keep import Keep, policies_spelled
-from roundweave.storage.upkeep.pruning import prune_run, remove_run
+from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import Verification, verify
 
 DAMAGED, NO_RUN, UNREADABLE = 3, 4, 5
@@ -96,21 +100,86 @@ def cp_command(
 
 
 def rm_command(
-    run: RunName,
+    runs: Annotated[list[str], typer.Argument(help="names or addresses, and patterns such as 'nightly-*'")],
+    older_than: Annotated[
+        str | None, typer.Option(help="only those that began longer ago, such as 12h, 14d or 2w")
+    ] = None,
+    keep_best: Annotated[int, typer.Option(min=0, help="so many of those that are complete stay, the best")] = 0,
+    by: Annotated[str, typer.Option(help="the score of the last round that the best are found by")] = "loss",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would go, and let nothing go")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Delete a run with all its rounds."""
-    stored = open_stored(run, root)
-    if not scheme_of(stored.address) and Path(stored.address).is_symlink():
-        raise UsageError(f"{stored.address} is a link to a run; delete the link, or give the path of the run")
-    if not yes and not sys.stdin.isatty():
-        raise UsageError(f"{stored.name} has {stored.done} rounds; give --yes to delete it")
-    if not yes:
-        typer.confirm(f"delete {stored!r}?", err=True, abort=True)
-    remove_run(place_of(stored.address))
-    _say_done(stored, f"deleted from {stored.address}", as_json)
+    """Delete runs with all their rounds; none that is written, or that another run needs."""
+    named = {find_run(run, root): run for run in runs if not _is_pattern(run, root)}
+    opened = _matched([run for run in runs if run not in named.values()], root) | {
+        each: _opened(each) for each in named
+    }
+    try:
+        older = None if older_than is None else span_seconds(older_than)
+    except ValueError as error:
+        raise UsageError(f"--older-than {error}") from error
+    removals = Eligible(older, keep_best, by, named).removals(root, opened)
+    for removal in removals:
+        if removal.stays and removal.address in named and not (older or keep_best):
+            raise UsageError(f"{removal.name} stays: {removal.stays}")
+    going = [removal for removal in removals if not removal.stays]
+    if going and not (yes or dry_run):
+        _ask(going)
+    done = removals if dry_run else list(remove(removals))
+    gone = [each for each in done if not each.stays]
+    summary = {"removed": {each.name: each.bytes for each in gone}, "bytes": sum(each.bytes for each in gone)}
+    stay = {each.name: each.stays for each in done if each.stays}
+    output(as_json, summary | {"stay": stay, "dry_run": dry_run}, _print_removals, done, dry_run)
+    if len(gone) < len(going):
+        sys.exit(FAILED)
+
+
+def _matched(patterns: Sequence[str], root: str | None) -> dict[str, StoredRun | StoreError]:
+    """The runs under a root that fit patterns, by address; raises `NotARun` for a pattern that none fits."""
+    matched: dict[str, StoredRun | StoreError] = {}
+    for pattern in patterns:
+        found = looked_through(root, pattern).items()
+        if not found:
+            raise NotARun(f"no run {pattern} under {root or default_root()}; `roundweave runs` lists them")
+        matched |= {run_address(root, name): run for name, run in found}
+    return matched
+
+
+def _is_pattern(run: str, root: str | None) -> bool:
+    """Whether a text is a pattern of names, and no run's own name or address."""
+    return any(mark in run for mark in "*?[") and not is_run(run_address(root, run)) and not is_run(run)
+
+
+def _opened(address: str) -> StoredRun | StoreError:
+    try:
+        return StoredRun(address)
+    except PlaceError:
+        raise
+    except StoreError as error:
+        return error
+
+
+def _ask(going: Sequence[Removal]) -> None:
+    """Ask once whether these runs are to go; raises `UsageError` where there is nobody to ask."""
+    what = f"{going[0].name}, " if len(going) == 1 else f"{len(going)} runs, "
+    what += decimal(sum(removal.bytes for removal in going))
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what} would go; give --yes to delete, or --dry-run to see which")
+    for removal in going:
+        console(stderr=True).print(f"{removal.name}: {decimal(removal.bytes)}", soft_wrap=True)
+    typer.confirm(f"delete {what}?", err=True, abort=True)
+
+
+def _print_removals(done: Sequence[Removal], dry_run: bool) -> None:
+    """Print a line for each run, and for several how many went and how many bytes that were."""
+    gone, went = [removal for removal in done if not removal.stays], "would go" if dry_run else "went"
+    for each in done:
+        stays = f"stays: {each.stays}" if each.stays else f"{went}, {decimal(each.bytes)}"
+        say(f"{each.name}: {stays}")
+    if len(done) > 1:
+        say(f"{len(gone)} of {len(done)} runs {went}, {decimal(sum(each.bytes for each in gone))}", style="bold")
 
 
 def _store(stored: StoredRun) -> RoundStore:

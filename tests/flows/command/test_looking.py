@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.runs.listing import list_runs, looked_through
+from roundweave.storage.runs.run import StoredRun
 from tests.flows.command.in_process import refused, run
 
 MINE = """
@@ -170,7 +172,48 @@ def test_nothing_is_cut_where_no_terminal_is(train, capsys) -> None:
     (row,) = [each for each in out.splitlines() if name in each]
     assert "…" not in out
     assert row.split()[:3] == [name, "complete", "1/1"]
-    assert "accuracy" in row
+    assert "top5" in row
+
+
+def test_the_list_is_of_the_last_that_match_in_the_order_asked_for(train, capsys, monkeypatch) -> None:
+    runs = {
+        n: train(model="logistic", partitions=2, rounds=r, name=n) for n, r in (("a", 2), ("b1", 1), ("b2", 3))
+    }
+
+    def names(*arguments: str) -> list[str]:
+        return [each["run"] for each in json.loads(run(capsys, "runs", *arguments, "--json")[1])]
+
+    assert names() == names("--sort", "began") == ["a", "b1", "b2"]
+    assert names("--last", "2") == names("--match", "b*") == ["b1", "b2"]
+    assert names("--last", "1", "--match", "[ab]*") == ["b2"]
+    assert names("--sort", "-rounds") == ["b2", "a", "b1"]
+    assert names("--sort", "loss") == sorted(runs, key=lambda name: runs[name].round(-1).score.loss)
+    assert refused(capsys, "runs", "--sort", "lss") == (2, "no column 'lss'; did you mean loss?")
+    assert refused(capsys, "runs", "--last", "0")[0] == 2
+    (told,) = json.loads(run(capsys, "runs", "--match", "a", "--json")[1])
+    assert told["seconds_of_rounds"] == pytest.approx(runs["a"].history()["seconds"].sum())
+    assert told["bytes"] == sum(path.stat().st_size for path in runs["a"].path.rglob("*") if path.is_file())
+    opened = []
+    monkeypatch.setattr(StoredRun, "refresh", lambda self: opened.append(self._place.path.stem))
+    with suppress(AttributeError):
+        looked_through(last=1)
+    assert opened == ["b2"]
+
+
+def test_columns_that_do_not_fit_are_left_out_and_those_of_a_run_stay(train, capsys, monkeypatch) -> None:
+    train(model="logistic", partitions=2, rounds=1, name="nightly-20261127")
+    train(model="logistic", partitions=2, rounds=1, name="nightly-20261128", start_from="nightly-20261127@-1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TTY_COMPATIBLE", "0")
+    heads = {}
+    for width in (100, 160):
+        monkeypatch.setenv("COLUMNS", str(width))
+        head, *rows = run(capsys, "runs")[1].splitlines()
+        assert len(rows) == 2
+        assert max(map(len, (head, *rows))) <= width
+        heads[width] = head.split()
+    kept = ["run", "status", "rounds", "loss", "accuracy", "seconds", "size", "began"]
+    assert (heads[100][:8], heads[160]) == (kept, [*kept, "parent", "algorithm", "data"])
 
 
 def test_seconds_of_a_round_are_told_in_one_way(train, capsys, monkeypatch) -> None:

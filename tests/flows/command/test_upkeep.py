@@ -10,10 +10,15 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.filesize import decimal
 
 from roundweave.flows.stored import Run
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.runs.listing import stored_bytes
 from tests.flows.command.in_process import refused, run
 
+NIGHTS = ["night-1", "night-2", "night-3", "night-4", "other"]
 FIELDS = {"model": "logistic", "partitions": 2, "local_steps": 1, "rounds": 4, "name": "first"}
 
 
@@ -56,11 +61,67 @@ def test_the_last_line_of_cp_is_a_run_to_verify(first, capsys, tmp_path: Path) -
 
 
 def test_rm_deletes_a_run_where_it_is_told_to(first, capsys) -> None:
-    assert refused(capsys, "rm", "first") == (2, "first has 4 rounds; give --yes to delete it")
+    size = decimal(stored_bytes(LocalPlace(first.path)))
+    says = f"first, {size} would go; give --yes to delete, or --dry-run to see which"
+    assert refused(capsys, "rm", "first") == (2, says)
+    assert run(capsys, "rm", "first", "--dry-run")[:2] == (0, f"first: would go, {size}\n")
     assert first.path.exists()
-    code, out, _ = run(capsys, "rm", "first", "--yes")
-    assert (code, out) == (0, f"first: deleted from {first.address}\n")
+    assert run(capsys, "rm", "first", "--yes")[:2] == (0, f"first: went, {size}\n")
     assert not first.path.exists()
+
+
+def test_rm_takes_names_and_patterns_and_says_a_line_for_each_and_a_sum(
+    train, capsys, tmp_path: Path, flip
+) -> None:
+    short = FIELDS | {"rounds": 1}
+    paths = {name: train(**short | {"name": name, "lr": lr}).path for lr, name in enumerate(NIGHTS, 1)}
+    flip(paths["night-4"] / "zarr.json")
+    best = min(["night-1", "night-2", "night-3"], key=lambda name: Run(paths[name]).round(-1).score.loss)
+    asked = ("rm", "night-*", "other", "--keep-best", "1")
+    code, out, _ = run(capsys, *asked, "--dry-run")
+    lines = dict(line.split(": ", 1) for line in out.splitlines()[:-1])
+    assert (code, sorted(lines)) == (0, sorted(NIGHTS))
+    assert lines[best] == "stays: it is one of the best 1 by loss"
+    assert lines["night-4"].startswith("stays: ")
+    going = [name for name in NIGHTS if lines[name].startswith("would go")]
+    assert (len(going), out.splitlines()[-1].startswith("3 of 5 runs would go, ")) == (3, True)
+    assert refused(capsys, *asked)[0] == 2
+    code, out, _ = run(capsys, *asked, "--yes", "--json")
+    told = json.loads(out)
+    assert (code, sorted(told["removed"]), sorted(told["stay"])) == (0, sorted(going), sorted([best, "night-4"]))
+    assert told["bytes"] == sum(told["removed"].values()) > 0
+    assert [path.exists() for path in paths.values()] == [name in (best, "night-4") for name in NIGHTS]
+    assert run(capsys, "rm", "night-4", "--yes")[0] == 0  # by its name a damaged one, too
+    assert [name for name, path in paths.items() if path.exists()] == [best]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nothing-*",), "no run nothing-* under "),
+        (("first", "--older-than", "14"), "--older-than '14' is no span of time; give hours, days or weeks"),
+        (("first", "--older-than", "0d"), "--older-than '0d' is no span of time"),
+        (("first", "--keep-best", "1", "--by", "acc"), "no complete run has the score 'acc'; "),
+    ],
+)
+def test_rm_refuses_what_it_cannot_mean_in_one_line(first, capsys, arguments: tuple[str, ...], says: str) -> None:
+    code, line = refused(capsys, "rm", *arguments, "--yes")
+    assert (code in (1, 2), line.startswith(says)) == (True, True), line
+    assert first.path.exists()
+
+
+def test_rm_by_age_leaves_what_is_younger(first, capsys) -> None:
+    assert run(capsys, "rm", "*", "--older-than", "1h", "--yes")[:2] == (0, "first: stays: it began later\n")
+    assert first.path.exists()
+
+
+def test_rm_of_a_run_in_training_is_refused_by_name_and_passed_over_by_pattern(first, capsys) -> None:
+    with hold_lease(LocalPlace(first.path), "mine"):
+        code, line = refused(capsys, "rm", "first", "--yes")
+        assert (code, "is being written by process" in line) == (2, True)
+        code, out, _ = run(capsys, "rm", "fir*", "--yes")
+        assert (code, "is being written by process" in out) == (0, True)
+    assert run(capsys, "verify", "first")[0] == 0
 
 
 @pytest.mark.parametrize(("answer", "there", "code"), [("n\n", True, 1), ("y\n", False, 0)])

@@ -9,7 +9,7 @@ from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.pruning import remove_run
-from tests.storage.upkeep.dying import Dying, Killed
+from tests.storage.upkeep.dying import Dying, Killed, bury
 
 
 def test_all_of_a_run_goes_and_nothing_beside_it(small) -> None:
@@ -28,11 +28,14 @@ def test_a_run_that_is_written_is_not_removed(small) -> None:
 
 def test_what_a_removal_leaves_that_died_is_no_run(small) -> None:
     path = small.train(small.create(), 2).path
+    for claimed_or_deleted in (0, 1):
+        with pytest.raises(Killed):
+            remove_run(Dying(path, claimed_or_deleted))
+        bury(path)
+        assert StoredRun(path).done == 2
     with pytest.raises(Killed):
-        remove_run(Dying(path, 0))
-    assert StoredRun(path).done == 2
-    with pytest.raises(Killed):
-        remove_run(Dying(path, 1))
+        remove_run(Dying(path, 2))
+    bury(path)
     assert (path / "commits/2.json").exists()
     with pytest.raises(NotARun):
         StoredRun(path)

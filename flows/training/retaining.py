@@ -1,0 +1,42 @@
+"""After a night's run the older ones of its schedule are removed, as `retain` says."""
+
+from __future__ import annotations
+
+import re
+
+from roundweave.flows.config.resolving import Resolved
+from roundweave.flows.reporting.listening import notice
+from roundweave.flows.serving.server import trim_server
+from roundweave.storage.errors import cut, one_line
+from roundweave.storage.parsing import span_seconds
+from roundweave.storage.runs.listing import looked_through
+from roundweave.storage.runs.names import run_address
+from roundweave.storage.runs.removing import YOUNGER, Eligible, remove
+
+
+def remove_older(resolved: Resolved) -> None:
+    """Remove the runs of a run's schedule that began longer ago than `retain`, if that is given.
+
+    Notices say what went and what should have gone. Whatever fails, the run itself is not affected.
+    """
+    config = resolved.config
+    if config.retain is None:
+        return
+    try:
+        runs = looked_through(config.root).items()
+        others = (
+            each for each in runs if each[0] != resolved.name and re.fullmatch(config.schedule or "", each[0])
+        )
+        older = {run_address(config.root, name): run for name, run in others}
+        done = list(remove(Eligible(span_seconds(config.retain)).removals(config.root, older)))
+        for each in done:
+            if each.stays not in ("", YOUNGER):
+                notice(f"{each.name} stays, though retain is {config.retain}: {each.stays}")
+        gone = [each for each in done if not each.stays]
+        trimmed = trim_server(config.root, span_seconds(config.retain))
+        freed = f"{sum(each.bytes for each in gone) / 1e6:.3g} MB"
+        if gone or trimmed:
+            names = ", ".join(cut([each.name for each in gone])) or "no run"
+            notice(f"retain {config.retain} removed {names}, {freed}; of Prefect's reports {trimmed / 1e6:.3g} MB")
+    except Exception as error:  # noqa: BLE001 - nothing of it may fail the training
+        notice(f"not all older runs were removed ({one_line(error)}); the run itself is not affected")

@@ -1,0 +1,137 @@
+"""Remove whole runs, by name or those that fit: never one that is written, nor one that something else needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import isnan
+from pathlib import Path
+
+from roundweave.storage.errors import ForeignPlace, StoreError, UsageError, nearest
+from roundweave.storage.places.base import Where, scheme_of
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.lease import check_at_rest
+from roundweave.storage.runs.aliases import holders
+from roundweave.storage.runs.listing import looked_through, stored_bytes
+from roundweave.storage.runs.names import default_root, run_name
+from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.runs.tables import is_lower_better
+from roundweave.storage.upkeep.pruning import remove_run
+
+RECORDED = "recorded:"
+"""The beginning of an `order` that is the one in which updates arrived in another run."""
+
+YOUNGER = "it began later"
+"""Why a run stays that is not old enough."""
+
+Runs = Mapping[str, StoredRun | StoreError]
+"""Runs by their address, each as it is opened, or as the error why it cannot be."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A run that is to go, and how many bytes it has; `stays` says why it is not to go, if there is a reason."""
+
+    address: str
+    bytes: int = 0
+    stays: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return run_name(self.address)
+
+
+@dataclass(frozen=True)
+class Eligible:
+    """Which of some runs are to go.
+
+    Those that began longer ago than so many seconds, if `older` is given. Of those that are complete, the `best`
+    so many stay, by the score `by` of their last round, whatever their age. Runs that cannot be opened stay, but
+    for those that are `named`.
+    """
+
+    older: float | None = None
+    best: int = 0
+    by: str = "loss"
+    named: Collection[str] = ()
+
+    def removals(self, root: Where | None, runs: Runs) -> list[Removal]:
+        """A removal for each of these runs; raises `UsageError` for a score that none has."""
+        needed, best = protected(root), self._best(runs)
+        removals = []
+        for address, run in runs.items():
+            place = place_of(address)
+            try:
+                check_at_rest(place)
+                stays = needed.get(run_name(address)) or self._stays(address, run, address in best)
+            except StoreError as error:
+                stays = str(error)
+            size = 0 if stays else stored_bytes(place)
+            removals.append(Removal(address, size, stays))
+        return removals
+
+    def _stays(self, address: str, run: StoredRun | StoreError, best: bool) -> str:
+        """Why a run that nothing else needs stays, empty if it goes; raises the error of a damaged one."""
+        if not scheme_of(address) and Path(address).is_symlink():
+            return f"{address} is a link to a run; delete the link, or give the path of the run"
+        if isinstance(run, StoreError):
+            if address not in self.named or self.older or isinstance(run, ForeignPlace):
+                raise run
+            return ""
+        if best:
+            return f"it is one of the best {self.best} by {self.by}"
+        if self.older and run.created > time.time() - self.older:
+            return YOUNGER
+        begun = address in self.named or run.done >= 0  # of a run without a whole record it raises the error
+        return "" if begun else "it has no round"
+
+    def _best(self, runs: Runs) -> list[str]:
+        """The addresses of the complete runs with the best score; a loss that leaves out examples comes last."""
+        lower, ranked, names = is_lower_better(self.by), list[tuple[int, float, str]](), {"loss"}
+        for address, run in runs.items() if self.best else ():
+            if isinstance(run, StoredRun) and is_complete(run) and (score := run.round(-1).score):
+                names |= score.values.keys()
+                value = {"loss": score.loss, **score.values}.get(self.by)
+                if value is not None and not isnan(value):
+                    ranked.append((score.left_out if lower else 0, value if lower else -value, address))
+        if self.best and self.by not in names:
+            hint = nearest(self.by, names, f"there are {', '.join(sorted(names))}")
+            raise UsageError(f"no complete run has the score {self.by!r}; {hint}")
+        return [address for *_, address in sorted(ranked)[: self.best]]
+
+
+def is_complete(run: StoredRun) -> bool:
+    """Whether a run has all its rounds; not if it cannot be told."""
+    try:
+        return run.status == "complete"
+    except StoreError:
+        return False
+
+
+def protected(root: Where | None) -> dict[str, str]:
+    """Why runs under a root are not removed, by name: those that other stored runs need to go on.
+
+    What a run begins with it stores itself, with the outer optimizer's memory and the carries; so a fork needs no
+    parent. But the order of the updates of a parameter server may be the one that another run has recorded.
+    """
+    needed = {}
+    for name, run in looked_through(root).items():
+        order = isinstance(run, StoredRun) and run.config.get("order")
+        if isinstance(run, StoredRun) and str(order).startswith(RECORDED) and not is_complete(run):
+            needed[run_name(str(order).removeprefix(RECORDED))] = (
+                f"{name} needs it to go on, in its recorded order"
+            )
+    return needed | {run: f"it is {alias}" for alias, run in holders(root or default_root()).items()}
+
+
+def remove(removals: Iterable[Removal]) -> Iterator[Removal]:
+    """Remove what is to go, one run after the other, and give it; with why it stays where that is so by now."""
+    for removal in removals:
+        try:
+            if not removal.stays:
+                remove_run(place_of(removal.address))
+            yield removal
+        except StoreError as error:
+            yield replace(removal, bytes=0, stays=str(error))
