@@ -1,6 +1,7 @@
 """The Prefect flow that trains: it connects the executor, the store and the reports."""
 
 from collections.abc import Callable
+from functools import partial
 
 from prefect import State, flow
 from prefect.states import Completed
@@ -8,10 +9,13 @@ from prefect.states import Completed
 from roundweave.flows.config.algorithms import without_form
 from roundweave.flows.config.scheduled import Skipped, past_others, with_name
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.reporting.listening import notify_skip
+from roundweave.flows.reporting.listening import listening, notify_skip
+from roundweave.flows.reporting.log_file import logged
+from roundweave.flows.reporting.outcomes import Outcome
 from roundweave.flows.reporting.progress import titled
 from roundweave.flows.serving.ahead import started
 from roundweave.flows.stored import Run
+from roundweave.flows.training.attempts import attempted, in_time
 from roundweave.flows.training.rounds import train_rounds
 from roundweave.flows.training.settling import settled
 from roundweave.storage.runs.names import run_name
@@ -27,26 +31,33 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
 
         Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do.
         """
-        return past_others(_train, with_name(config))
+        named = with_name(attempted(config))
+        with logged(config.log_file):
+            return as_flow(named, partial(past_others, _train, named))
 
 
-def _train(config: TrainConfig) -> Run | State[None]:
-    def train() -> Run:
+def _train(config: TrainConfig) -> Run:
+    with in_time(config.timeout):
         resolved = settled(config)
         with started(resolved.config, resolved.config.site_of_each) as executor:
             return train_rounds(resolved, executor)
 
-    return as_flow(config.name or run_name(config.address or ""), train)
 
-
-def as_flow(name: str, function: Callable[[], Run]) -> Run | State[None]:
-    """Call a function that trains a run of this name as the current flow run's.
+def as_flow(config: TrainConfig, function: Callable[[], Run]) -> Run | State[None]:
+    """Call a function that trains the run of a configuration, with its name, as the current flow run's.
 
     Returns what it returns, or a completed Prefect state named "Skipped" where there is nothing to do.
     """
-    with titled(name):
+    name = config.name or run_name(config.address or "")
+    outcome = Outcome(name, config.root)
+    with titled(name), listening(outcome):
         try:
-            return function()
+            run = function()
         except Skipped as skipped:
             notify_skip(str(skipped))
             return Completed(name="Skipped", message=str(skipped))
+        except Exception as error:
+            outcome.tell(error)
+            raise
+        outcome.tell()
+        return run

@@ -10,7 +10,7 @@ from roundweave.flows.config.resolving import Resolved
 from roundweave.flows.config.scheduled import Skipped
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
-from roundweave.flows.reporting.listening import Raises, listening, notify_commit, reported
+from roundweave.flows.reporting.listening import Raises, listening, notify_begin, notify_commit, reported
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import RunBusy
 from roundweave.storage.rounds.commits import Commit
@@ -39,6 +39,7 @@ def train_rounds(resolved: Resolved, executor: Executor) -> Run:
     """Create a resolved configuration's run or open it, and train its rounds; raises `Skipped` if it is busy."""
     try:
         with prepared(resolved, executor) as run, listening(Raises()):
+            notify_begin(run.store.address)
             reported(partial(_all, run), partial(_train, resolved.config, executor, run))
     except RunBusy as error:
         if resolved.config.on_busy is None:

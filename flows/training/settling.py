@@ -5,6 +5,7 @@ from __future__ import annotations
 from roundweave.flows.config.resolving import Resolved, resolve, resolve_work
 from roundweave.flows.config.scheduled import is_pattern, scheduled
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.reporting.log_file import LogFile
 from roundweave.tasks.algorithms.table import AUTO
 from roundweave.tasks.data.partitions import forget_examples
 
@@ -27,6 +28,8 @@ def check(config: TrainConfig) -> None:
 
     Data that each partition loads by itself are not read.
     """
+    if config.log_file:
+        LogFile(config.log_file).close()
     if is_pattern(config.start_from):
         config = config.model_copy(update={"start_from": None})
     if config.algorithm.name == AUTO:
