@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from prefect.context import FlowRunContext
-from prefect.utilities.timeout import timeout
 
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.reporter import reporting
-from roundweave.storage.errors import TookTooLong
+from roundweave.storage.errors import TookTooLong, UsageError
 from roundweave.storage.runs.names import is_run, run_address
 
 
@@ -35,16 +37,34 @@ def attempted(config: TrainConfig) -> TrainConfig:
     return config
 
 
-class _TimeIsUp(TimeoutError):
-    """Raised by Prefect in the midst of what is computed."""
+class _TimeIsUp(KeyboardInterrupt):
+    """Raised in the midst of what is computed, where Ctrl-C would be."""
 
 
 @contextmanager
 def in_time(seconds: float | None) -> Iterator[None]:
-    """A context that ends after so many seconds with `TookTooLong`; what it had open is closed in order."""
+    """A context that ends after so many seconds with `TookTooLong`, in order, as Ctrl-C would end it.
+
+    Raises `UsageError` outside of the main thread, where nothing can be interrupted.
+    """
+    if seconds is None:
+        yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("timeout counts in the main thread of a process; leave it out for this one")
+    before = signal.signal(signal.SIGALRM, _end)
     try:
-        with timeout(seconds, _TimeIsUp):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
             yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except _TimeIsUp:
         kept = "committed rounds are kept, and the next run of this name goes on with them"
         raise TookTooLong(f"timeout = {seconds:g} s is over; {kept}") from None
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def _end(*_: Any) -> None:
+    raise _TimeIsUp
