@@ -43,7 +43,7 @@ def test_a_log_has_a_line_for_each_commit_and_event(tmp_path: Path) -> None:
     assert [(line["round"], line["rounds"]) for line in rounds] == [(1, 2), (2, 2)]
     assert [line["seconds"] for line in rounds] == [commit.seconds for commit in commits]
     ends = [(line["status"], line.get("failure")) for line in told if line["event"] == "ended"]
-    assert ends == [("complete", None), ("skipped", None), ("failed", str(failed.value))]
+    assert ends == [("complete", None), ("skipped", None), ("failed", f"RoundFailed: {failed.value}")]
     assert "logged is complete, 2 rounds; skipped, as on_complete says" in [line.get("text") for line in told]
 
 

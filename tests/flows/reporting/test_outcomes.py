@@ -84,5 +84,5 @@ def test_an_automation_calls_a_webhook_of_each_end(server: PrefectServer, tmp_pa
         "failure": None,
     }
     assert worse["loss"] > runs["first"].round(1).score.loss
-    assert told["failed", "fails"]["failure"] == failure.strip()
+    assert told["failed", "fails"]["failure"] == f"RoundFailed: {failure.strip()}"
     assert (told["failed", "fails"]["rounds"], told["completed", "first"]["parent"]) == (0, None)
