@@ -99,6 +99,10 @@ class RoundFailed(RoundweaveError, RuntimeError):
     """A round could not be finished. The rounds before it are committed and intact."""
 
 
+class TookTooLong(RoundweaveError, TimeoutError):
+    """A training was not done in the time that it was given. The rounds before are committed and intact."""
+
+
 class ClusterError(RoundweaveError, ConnectionError):
     """The Dask cluster cannot be reached, has no usable workers, or lost a task."""
 

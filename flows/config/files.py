@@ -55,7 +55,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
             return [_place(folder, name.strip()) if isinstance(name, str) else name for name in names]
         case _, str() if key in PLACED:
             return _place(folder, value)
-        case "root" | "certificates" | "start_from", str() if not (
+        case "root" | "certificates" | "log_file" | "start_from", str() if not (
             key == "start_from" and STORED_ROUND.fullmatch(value)
         ):
             return join_address(folder, value)

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
 from roundweave.flows.config.base import Config, Numbers
+from roundweave.flows.config.deployment import Deployment
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.gate import Conditions
 from roundweave.storage.errors import nearest
@@ -225,6 +226,9 @@ class Execution(Placement):
         default=None, description="bytes of examples that a process holds, such as 500MB; others are read again"
     )
     fsync: bool = Field(default=False, description="make commits survive a power loss")
+    log_file: Path | None = Field(
+        default=None, description="a file to which a line of JSON is appended for each commit and event"
+    )
     planned: Planned | None = Field(default=None, description="what `roundweave plan` has chosen, and why")
     order: str | None = Field(
         default=None,
@@ -236,7 +240,7 @@ class Execution(Placement):
     )
 
 
-class TrainConfig(Experiment, Execution):
+class TrainConfig(Experiment, Execution, Deployment):
     """The whole configuration of a training run; a value that is no field is an option of its algorithm.
 
     Raises:

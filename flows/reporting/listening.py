@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 class Listener:
     """Is notified of a run's events; a subclass overrides the methods for the events that it wants."""
 
+    def began(self, address: str) -> None:
+        """Called when the run at this address is open for its rounds, before the first of them."""
+
     def committed(self, commit: Commit, rounds: int) -> None:
         """Called when a round was committed; the run is to have `rounds` of them."""
 
@@ -73,6 +76,10 @@ class Follower(Listener):
         self.under_way = threading.Event()
         self._others = len(_listeners.get())  # the thread inherits these, which are notified by this one
         self._events: SimpleQueue[Any] = SimpleQueue()
+
+    def began(self, address: str) -> None:
+        """Have the thread's own listeners notified of the run."""
+        self._put(lambda listener: listener.began(address))
 
     def committed(self, commit: Commit, rounds: int) -> None:
         """Have the thread's own listeners notified of a round."""
@@ -161,6 +168,12 @@ def going_on(name: str | None) -> str:
         if name
         else "nothing was stored since it began"
     )
+
+
+def notify_begin(address: str) -> None:
+    """Notify all listeners that a run is open for its rounds."""
+    for listener in _listeners.get():
+        listener.began(address)
 
 
 def notify_commit(commit: Commit, rounds: int) -> None:
@@ -253,3 +266,10 @@ def shown_staleness(commit: Commit) -> str:
 def shown_commit(commit: Commit) -> str:
     """A round in one line: its scores, and its staleness if it has a parameter server."""
     return "  ".join(filter(None, [shown_score(commit.score), shown_staleness(commit)]))
+
+
+def finite(value: Any) -> Any:
+    """A value that JSON can hold: infinities and NaN become None, also inside dictionaries."""
+    if isinstance(value, dict):
+        return {str(key): finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -19,7 +18,7 @@ from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from roundweave.flows.reporting.listening import Listener, listening, shown_cell, shown_commit
+from roundweave.flows.reporting.listening import Listener, finite, listening, shown_cell, shown_commit
 from roundweave.flows.reporting.reporter import Reporter, filtered, reported_step, reporting, without_dask
 from roundweave.storage.errors import printable
 from roundweave.storage.rounds.commits import Commit
@@ -194,12 +193,5 @@ def _row(commit: Commit) -> dict[str, Any]:
     score = asdict(commit.score) if commit.score else None
     fields = {"round": commit.round, "state": commit.state, "seconds": commit.seconds, "score": score}
     arrivals = {str(p): asdict(u.arrival) for p, u in commit.updates.items() if u.arrival}
-    row: dict[str, Any] = _finite(fields | ({"arrivals": arrivals} if arrivals else {}))
+    row: dict[str, Any] = finite(fields | ({"arrivals": arrivals} if arrivals else {}))
     return row
-
-
-def _finite(value: Any) -> Any:
-    """A value that JSON can hold: infinities and NaN become None, also inside dictionaries."""
-    if isinstance(value, dict):
-        return {str(key): _finite(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,6 +1,7 @@
 """The Prefect flow that trains: it connects the executor, the store and the reports."""
 
 from collections.abc import Callable
+from functools import partial
 
 from prefect import State, flow
 from prefect.runtime import flow_run
@@ -10,10 +11,13 @@ from roundweave.flows.config.algorithms import without_form
 from roundweave.flows.config.dates import dated
 from roundweave.flows.config.scheduled import past_others, with_name
 from roundweave.flows.config.train import Skipped, TrainConfig
-from roundweave.flows.reporting.listening import notify_skip
+from roundweave.flows.reporting.listening import listening, notify_skip
+from roundweave.flows.reporting.log_file import logged
+from roundweave.flows.reporting.outcomes import Outcome
 from roundweave.flows.reporting.progress import titled
 from roundweave.flows.serving.ahead import started
 from roundweave.flows.stored import Run
+from roundweave.flows.training.attempts import attempted, in_time
 from roundweave.flows.training.rounds import train_rounds
 from roundweave.flows.training.settling import settled
 from roundweave.storage.runs.names import run_name
@@ -31,29 +35,35 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
         and one named "Rejected" where its gate did not accept the run.
         """
         # A night that began late is of the day on which it was due, and a retry of its flow run, too.
-        return past_others(_train, with_name(dated(config, flow_run.scheduled_start_time)))
+        named = with_name(dated(attempted(config), flow_run.scheduled_start_time))
+        with logged(config.log_file):
+            return as_flow(named, partial(past_others, _train, named))
 
 
-def _train(config: TrainConfig) -> Run | State[None]:
-    def train() -> Run:
+def _train(config: TrainConfig) -> Run:
+    with in_time(config.timeout):
         resolved = settled(config)
         with started(resolved.config, resolved.config.site_of_each) as executor:
             return train_rounds(resolved, executor)
 
-    return as_flow(config.name or run_name(config.address or ""), train)
 
-
-def as_flow(name: str, function: Callable[[], Run]) -> Run | State[None]:
-    """Call a function that trains a run of this name as the current flow run's.
+def as_flow(config: TrainConfig, function: Callable[[], Run]) -> Run | State[None]:
+    """Call a function that trains the run of a configuration, with its name, as the current flow run's.
 
     Returns what it returns, or a completed Prefect state named "Skipped" or "Rejected"; see `train_flow`.
     """
-    with titled(name):
+    name = config.name or run_name(config.address or "")
+    outcome = Outcome(name, config.root)
+    with titled(name), listening(outcome):
         try:
             run = function()
-            if run.judgement is None or run.judgement.accepted:
-                return run
-            return Completed(name="Rejected", message="; ".join(run.judgement.reasons), data=run)
         except Skipped as skipped:
             notify_skip(str(skipped))
             return Completed(name="Skipped", message=str(skipped))
+        except Exception as error:
+            outcome.tell(error)
+            raise
+        outcome.tell()
+        if run.judgement is None or run.judgement.accepted:
+            return run
+        return Completed(name="Rejected", message="; ".join(run.judgement.reasons), data=run)

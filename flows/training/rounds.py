@@ -9,7 +9,7 @@ from typing import Any
 from roundweave.flows.config.resolving import Resolved
 from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
-from roundweave.flows.reporting.listening import Raises, listening, notify_commit, reported
+from roundweave.flows.reporting.listening import Raises, listening, notify_begin, notify_commit, reported
 from roundweave.flows.stored import Run
 from roundweave.flows.training.judging import judge, promote
 from roundweave.flows.training.retaining import remove_older
@@ -40,6 +40,7 @@ def train_rounds(resolved: Resolved, executor: Executor) -> Run:
     """Create a resolved configuration's run or open it, and train its rounds; raises `Skipped` if it is busy."""
     try:
         with prepared(resolved, executor) as run, listening(Raises()):
+            notify_begin(run.store.address)
             reported(partial(_all, run), partial(_train, resolved.config, executor, run))
             judge(Run(resolved.address, resolved.config.root), resolved.config, run.store.place)
     except RunBusy as error:

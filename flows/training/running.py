@@ -12,6 +12,7 @@ from roundweave.flows.config.scheduled import past_others
 from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import begun, followed, going_on, notify_skip
+from roundweave.flows.reporting.log_file import logged
 from roundweave.flows.serving.ahead import ahead, reachable
 from roundweave.flows.stored import Run
 from roundweave.flows.training.rounds import train_rounds
@@ -54,7 +55,7 @@ def train(config: TrainConfig, bar: bool = True) -> Run:
 
 
 def _train(config: TrainConfig, bar: bool) -> Run:
-    with bar_of_rounds(config.rounds, bar):
+    with logged(config.log_file), bar_of_rounds(config.rounds, bar):
         return past_others(_run_flow, dated(config))
 
 
@@ -78,4 +79,4 @@ def _as_flow_run(resolved: Resolved, function: Callable[[], Any]) -> Any:
         from roundweave.flows.reporting.reporter import run_flow  # Prefect is slow to import
         from roundweave.flows.training.flow import as_flow, train_flow
     with reachable(resolved.config.root):
-        return run_flow(train_flow, resolved.config, partial(as_flow, resolved.name, function))
+        return run_flow(train_flow, resolved.config, partial(as_flow, resolved.config, function))

@@ -38,10 +38,11 @@ class Serving:
 
     def __init__(self, config: TrainConfig, name: str, cron: str | None, interval: float | None) -> None:
         self.called = f"{train_flow.name}/{name}"
-        self._runner = _Runner(name=name, limit=1)  # a run that is due while another one trains waits for its end
+        # A run that is due while as many train as may waits for the end of one.
+        self._runner = _Runner(name=name, limit=config.concurrency or 1)
         with _schedule(cron, interval):
             self.deployment = self._runner.add_flow(
-                train_flow, name=name, interval=interval, **_clocked(config, cron), parameters=parameters(config)
+                train_flow, name=name, interval=interval, **_options(config, cron), parameters=parameters(config)
             )
         self.page = page_of(self.deployment)
 
@@ -81,7 +82,7 @@ def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval
         deployment: Any = train_flow.to_deployment(
             name,
             interval=interval,
-            **_clocked(config, cron),
+            **_options(config, cron),
             parameters=parameters(config),
             work_pool_name=pool,
             entrypoint_type=EntrypointType.MODULE_PATH,
@@ -106,9 +107,13 @@ def page_of(deployment: object) -> str:
     return f"{PREFECT_UI_URL.value()}/deployments/deployment/{deployment}"
 
 
-def _clocked(config: TrainConfig, cron: str | None) -> dict[str, Any]:
-    """The schedule of a cron expression, by the clock of the configuration's time zone."""
-    return {} if cron is None else {"schedule": Cron(cron, timezone=config.timezone)}
+def _options(config: TrainConfig, cron: str | None) -> dict[str, Any]:
+    """A deployment's tags, how many of its runs go on at once, and the schedule of a cron expression.
+
+    That is by the clock of the configuration's time zone.
+    """
+    options = {"tags": list(config.tags), "concurrency_limit": config.concurrency}
+    return options if cron is None else options | {"schedule": Cron(cron, timezone=config.timezone)}
 
 
 @contextmanager

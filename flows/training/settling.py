@@ -7,6 +7,7 @@ from roundweave.flows.config.resolving import Resolved, resolve, resolve_work
 from roundweave.flows.config.scheduled import is_alias, is_pattern, scheduled
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.listening import notice
+from roundweave.flows.reporting.log_file import LogFile
 from roundweave.storage.errors import DataError
 from roundweave.tasks.algorithms.table import AUTO
 from roundweave.tasks.data.partitions import forget_examples
@@ -30,6 +31,8 @@ def check(config: TrainConfig) -> None:
 
     Data that each partition loads by itself are not read. Data of a date may come later, which is said.
     """
+    if config.log_file:
+        LogFile(config.log_file).close()
     daily = is_dated(config.data) or is_dated(config.data_options)
     if is_pattern(config.start_from) or is_alias(config):
         config = config.model_copy(update={"start_from": None})
