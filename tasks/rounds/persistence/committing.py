@@ -52,7 +52,7 @@ def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
 
 
 def score_initial(work: Work, initial: State, gather: CallEach) -> Score | None:
-    """The score of the state that a run begins with, on the held-out examples that its first round scores.
+    """The score of a state, such as a run begins with, on the held-out examples that the first round scores.
 
     One process scores examples that all partitions have. Partitions have no scores of their own yet. `gather`
     calls a function with numbers, where the examples lie.
@@ -62,7 +62,7 @@ def score_initial(work: Work, initial: State, gather: CallEach) -> Score | None:
     if partitions.source.partitioned and not partitions.shared:
         scorers = [each for each in work.cohort(1) or every if partitions.readable(each) == each]
     tallies = gather(functools.partial(_score_initial, work, initial, scorers), scorers)
-    return judge_round(work, 0, [tally for each in tallies for tally in each])[0]
+    return judge_round(work, initial.round, [tally for each in tallies for tally in each])[0]
 
 
 def _score_initial(work: Work, initial: State, scorers: Sequence[int], partition: int) -> list[Tally]:
