@@ -169,7 +169,7 @@ class Dataset(Record):
     def renumbered(self, names: tuple[str, ...]) -> Dataset:
         """The same examples with labels (example,) numbered as these `names`; raises `DataError` for others."""
         if unknown := [name for name in self.class_names if name not in names]:
-            raise DataError(f"label {unknown[0]!r} is none of {', '.join(cut(names))}")
+            raise DataError(f"label {unknown[0]!r} is none of those known: {', '.join(cut(names))}")
         numbers = torch.tensor([names.index(name) for name in self.class_names])
         parts = [
             Examples(part.inputs, numbers[part.targets])

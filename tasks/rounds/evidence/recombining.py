@@ -16,7 +16,7 @@ from roundweave.tasks.algorithms.applies.optimizers import kept_memory
 from roundweave.tasks.data.description import CallEach, gather_here
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.committing import own_params
+from roundweave.tasks.rounds.persistence.committing import own_params, score_initial
 from roundweave.tasks.rounds.persistence.recomputing import loaded_partition, recomputed, recomputing, reduce_again
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
@@ -120,6 +120,8 @@ def _numbers(score: Score | None) -> dict[str, float]:
 
 def score_again(work: Work, store: RoundStore, commit: Commit, after: Outcome, gather: CallEach) -> Score | None:
     """The score on the held-out examples on which the recorded state was scored: of those that answered."""
+    if not commit.round:
+        return score_initial(work, after.state, gather)
     members, own = work.cohort(after.state.round) or range(work.partitions.split.partitions), None
     if (params := own_params(work, lambda: store, after)) is not None:
         own = {partition: params(partition) for partition in members}
