@@ -103,7 +103,7 @@ class Run(StoredRun):
 
         return Round(self._store, super().round(round).commit, self.model)
 
-    def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
+    def best(self, score: str | None = None, lowest: bool | None = None) -> Round:
         return self.round(super().best(score, lowest).number)
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.places.base import beside
-from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord
+from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord, ranking
 from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
@@ -184,13 +184,16 @@ def _split(partitions: Partitions, number: int) -> SplitRecord | None:
 
 
 def _judged(attempt: Attempt, previous: Commit, score: Score | None) -> dict[str, Any]:
-    """What a commit says of a score: the best loss so far, how many scores ago, and why the run stops, if so."""
+    """What a commit says of a score: the best so far, how many scores ago, and why the run stops, if so."""
     best, left_out, since_best = previous.best, previous.best_left_out, previous.since_best
     if score is not None:
-        lower = best is None or (score.left_out, score.loss) < (left_out, best)
+        name, least = ranking(attempt.best)
+        number, sign = score.row().get(name, math.nan), 1 if least else -1
+        out = score.left_out if ranking(name)[1] else 0  # an example that is left out would have made it infinite
+        better = best is None or (out, sign * number) < (left_out, sign * best)
         since_best += 1
-        if lower and math.isfinite(score.loss):
-            best, left_out, since_best = score.loss, score.left_out, 0
+        if better and math.isfinite(number):
+            best, left_out, since_best = number, out, 0
     judged: dict[str, Any] = {"score": score, "best": best, "best_left_out": left_out, "since_best": since_best}
     return {**judged, "stop": attempt.stop_reason(replace(previous, **judged))}
 
