@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from roundweave.flows.evidence.replaying import Replay
+    from roundweave.flows.evidence.scoring import RoundScore
     from roundweave.storage.runs.figures import Plots
     from roundweave.tasks.data.partitions import Partitions
     from roundweave.tasks.networks.objective import ModelSpec
@@ -102,7 +103,7 @@ class Run(StoredRun):
 
         return Round(self._store, super().round(round).commit, self.model)
 
-    def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
+    def best(self, score: str | None = None, lowest: bool | None = None) -> Round:
         return self.round(super().best(score, lowest).number)
 
     @property
@@ -274,6 +275,38 @@ class Run(StoredRun):
         which = (rounds,) if isinstance(rounds, int) else rounds if isinstance(rounds, str) else tuple(rounds)
         place = {"run": full_address(self.address), "root": self._root, "trust": trust, "rounds": which}
         return replay(ReplayConfig(**{"executor": "inline"} | place | options))
+
+    def score(
+        self, round: WhichRound = "last", data: Any = None, scores: Any = None, trust: bool = False, **options: Any
+    ) -> RoundScore:
+        """Score the network after a round on other data, or again on the examples that the run holds out.
+
+        Args:
+            round: The round, as for `Run.round`.
+            data: Examples in any form that ``TrainConfig(data=...)`` takes; all are scored, or those that the data
+                hold out themselves. By default those that the run holds out, which must be as they were.
+            scores: Names of scores or functions, as for training. By default those of the run.
+            trust: Whether code stored in the run may be executed, which a run from outside your root needs.
+            options: Other fields of `ScoreConfig`: ``target``, ``held_out_transform``, ``collate``, ``device``,
+                ``executor``.
+
+        Returns:
+            The `score` with its loss, other scores and number of examples, and the digest of the data.
+
+        Raises:
+            UsageError: There is no such score, or the run needs `trust`.
+            DataError: The data are missing, or are not like those that the run was trained on.
+            ModelError: The network or a score does not fit the data.
+            RoundMissing: The run has no such round.
+            RoundPruned: The state was pruned, and cannot be computed again.
+
+        Example:
+            >>> run.score("best", data="digits").score.loss
+        """
+        from roundweave.flows.evidence.scoring import ScoreConfig, score_round
+
+        place = {"run": full_address(self.address), "root": self._root, "trust": trust, "round": round}
+        return score_round(ScoreConfig(**place | {"data": data, "scores": scores} | options))
 
     def model(self, trust: bool = False) -> ModelSpec:
         """How the network of the run is built, before any weights are loaded.

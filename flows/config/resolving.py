@@ -18,8 +18,9 @@ from roundweave.flows.config.gate import check_conditions, with_code
 from roundweave.flows.config.recorded import check_changed, check_same_experiment, differences
 from roundweave.flows.config.scheduled import address_of_run, scheduled
 from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import DataError, UsageError
+from roundweave.storage.errors import DataError, UsageError, nearest
 from roundweave.storage.places.base import full_address
+from roundweave.storage.rounds.commits import ranking
 from roundweave.storage.runs.names import run_name
 from roundweave.storage.runs.removing import RECORDED
 from roundweave.storage.runs.run import StoredRun, open_stored
@@ -89,6 +90,10 @@ def resolve(config: TrainConfig, by_worker: bool = False) -> Resolved:
     resolved = resolve_work(config, by_worker, new=run is None)
     if run is not None:
         check_same_experiment(run, resolved.config, resolved.description)
+        best = run.config.get("best")
+        if config.best not in (None, best):
+            raise UsageError(f"{run.name} goes by best = {best}, not {config.best}; leave it out, or name another")
+        resolved = replace(resolved, config=resolved.config.model_copy(update={"best": best}))
     elif resolved.description:
         check_changed(resolved.config, resolved.description)
     return replace(resolved, run=run, order=_order_of(resolved.config, resolved.algorithm))
@@ -158,17 +163,22 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None)
     LAYOUTS[objective.model] = layout
     if start is not None:
         start.check(objective)
-    _check_stops(config, description)
+    _check_stops(config, description, list(objective.judges))
     check_conditions(config.accept or (), objective.judges, description.held_out)
     bound = {"algorithm": algorithm, "partitions": partitions, "description": description, "objective": objective}
     return replace(resolved, **bound)
 
 
-def _check_stops(config: TrainConfig, description: Description) -> None:
-    """Raise `UsageError` for a reason to stop that needs a score, where no examples are held out for one."""
-    given = next((name for name in ("target_accuracy", "patience") if getattr(config, name) is not None), None)
+def _check_stops(config: TrainConfig, description: Description, names: list[str]) -> None:
+    """Raise `UsageError` for what needs scores, if no examples are held out, or has none of these `names`."""
+    needing = ("target_accuracy", "patience", "best")
+    given = next((name for name in needing if getattr(config, name) is not None), None)
     if given and not description.held_out:
         raise UsageError(f"{given} needs scores, and no examples are held out; give held_out, or leave it out")
+    every = [*names, *(f"{kind}_{n}" for kind in ("worst", "spread") if config.score_partitions for n in names)]
+    if config.best and (score := ranking(config.best)[0]) not in every:
+        hint = nearest(score, every, f"there are {', '.join(every)}")
+        raise UsageError(f"best = {config.best}: no score {score!r} is computed; {hint}")
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:

@@ -201,7 +201,13 @@ class Execution(Placement):
         description="score the held-out examples every so many rounds; default: 1, of a server ten each partition",
     )
     target_accuracy: float | None = Field(default=None, gt=0, le=1, description="stop when this is reached")
-    patience: int | None = Field(default=None, ge=1, description="stop after so many scores without a better loss")
+    patience: int | None = Field(default=None, ge=1, description="stop after so many scores that are not better")
+    best: str | None = Field(
+        default=None,
+        pattern="^((min|max):)?[^:]+$",
+        description="the score by which patience and RUN@best go: accuracy, max:f1, min:NAME; default: the loss, "
+        "for RUN@best accuracy if it is scored",
+    )
     accept: Conditions | None = Field(
         default=None,
         description="conditions at commas, such as 'accuracy >= 0.9, loss <= parent', or FILE.py:fn; a run that "

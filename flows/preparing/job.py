@@ -127,7 +127,8 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
         given = config.model_dump(
             include={"rounds", "evaluate_every", "target_accuracy", "patience", "deadline", "fsync"}
         )
-        attempt = Attempt(full_address(store.address), token, lease.epoch, **given, keep=keep)
+        given |= {"best": config.best or "loss", "keep": keep}
+        attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
         job = Job(work, attempt, resolved.order, shard=store.schema.shard)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, config.window, syncing)

@@ -99,6 +99,16 @@ class Score:
         return {"loss": self.loss, **self.values, "examples": self.examples, **left_out}
 
 
+LOWEST = ("loss", "mae", "perplexity")
+"""The scores whose lowest number is the best one, as that of the worst partitions is, and each spread."""
+
+
+def ranking(best: str) -> tuple[str, bool]:
+    """The score of ``f1``, ``min:mae`` or ``max:f1``, and whether its lowest number is the best; see `LOWEST`."""
+    way, _, name = best.rpartition(":")
+    return name, way == "min" if way else name.removeprefix("worst_") in LOWEST or name.startswith("spread_")
+
+
 @dataclass(frozen=True)
 class SplitRecord:
     """The split of a round's examples over partitions: its number, how many examples it has, and its digest."""
@@ -158,12 +168,12 @@ class Commit:
     had not answered by the deadline, and `carry_from` the round that set each partition's carry. `split` is None
     where each partition brought examples of its own. `server` is None where the round waited for its partitions.
     `score` is None where the round was not scored, `best` is the lowest loss so far, among scores that left out as
-    few examples, and `since_best` counts the scores since then. `stop` is the reason to end the run after this
-    round. Where the state was not `stored`, it can be recomputed from the last stored one. Where not
-    `updates_stored`, only updates that set a carry were stored, and those of the partitions that came `late`: to a
-    parameter server, from a version before the last stored state. `seconds` is the duration of the round
-    and `time` its end in seconds since the epoch. `executor` names what ran the round, empty for round 0 and for
-    rounds that a run was given. `process_group` is None unless ranks ran the round.
+    few examples, or the best of another score, and `since_best` counts the scores since then. `stop` is the reason
+    to end the run after this round. Where the state was not `stored`, it can be recomputed from the last stored
+    one. Where not `updates_stored`, only updates that set a carry were stored, and those of the partitions that
+    came `late`: to a parameter server, from a version before the last stored state. `seconds` is the duration of
+    the round and `time` its end in seconds since the epoch. `executor` names what ran the round, empty for round 0
+    and for rounds that a run was given. `process_group` is None unless ranks ran the round.
     """
 
     __pydantic_config__ = EXACTLY

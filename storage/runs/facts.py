@@ -66,6 +66,7 @@ class ConfigRecord:
     resplit_every: int | None = None
     fsync: bool | None = None
     split: str | None = None
+    best: str | None = None
 
 
 @dataclass(frozen=True)

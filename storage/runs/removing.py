@@ -11,12 +11,12 @@ from pathlib import Path
 from roundweave.storage.errors import ForeignPlace, StoreError, UsageError, nearest
 from roundweave.storage.places.base import Where, scheme_of
 from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.commits import ranking
 from roundweave.storage.rounds.lease import check_at_rest
 from roundweave.storage.runs.aliases import holders
 from roundweave.storage.runs.listing import looked_through, stored_bytes
 from roundweave.storage.runs.names import default_root, run_name
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.runs.tables import is_lower_better
 from roundweave.storage.upkeep.pruning import remove_run
 
 RECORDED = "recorded:"
@@ -89,16 +89,16 @@ class Eligible:
 
     def _best(self, runs: Runs) -> list[str]:
         """The addresses of the complete runs with the best score; a loss that leaves out examples comes last."""
-        lower, ranked, names = is_lower_better(self.by), list[tuple[int, float, str]](), {"loss"}
+        (by, lower), ranked, names = ranking(self.by), list[tuple[int, float, str]](), {"loss"}
         for address, run in runs.items() if self.best else ():
             if isinstance(run, StoredRun) and is_complete(run) and (score := run.round(-1).score):
                 names |= score.values.keys()
-                value = {"loss": score.loss, **score.values}.get(self.by)
+                value = {"loss": score.loss, **score.values}.get(by)
                 if value is not None and not isnan(value):
                     ranked.append((score.left_out if lower else 0, value if lower else -value, address))
-        if self.best and self.by not in names:
-            hint = nearest(self.by, names, f"there are {', '.join(sorted(names))}")
-            raise UsageError(f"no complete run has the score {self.by!r}; {hint}")
+        if self.best and by not in names:
+            hint = nearest(by, names, f"there are {', '.join(sorted(names))}")
+            raise UsageError(f"no complete run has the score {by!r}; {hint}")
         return [address for *_, address in sorted(ranked)[: self.best]]
 
 

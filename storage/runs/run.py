@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.errors import printable
 from roundweave.storage.places.base import Where
+from roundweave.storage.rounds.commits import ranking
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.runs.facts import RunFacts
 from roundweave.storage.runs.names import WhichRound, find_run, recorded_name, which_round
@@ -150,7 +151,8 @@ class StoredRun(RunFacts):
 
         Args:
             round: Its number, where negative numbers count from the end; ``"last"``; or ``"best"``, which is the
-                round with the highest accuracy, or with the lowest loss where no accuracy was scored.
+                best one by the `best` of the configuration, or else that with the highest accuracy, or with the
+                lowest loss where no accuracy was scored.
 
         Returns:
             The round, whose tensors are read when they are asked for.
@@ -166,20 +168,22 @@ class StoredRun(RunFacts):
 
         which = which_round(str(round))
         if which == "best":
-            return self.best(self.ranked_by)
+            return self.best(self.config.get("best") or self.ranked_by)
         number = -1 if which == "last" else which
         return StoredRound(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
 
     @property
     def ranked_by(self) -> str:
-        """The score that ``round("best")`` goes by: ``accuracy``, or ``loss`` where that was not scored."""
-        return "accuracy" if "accuracy" in self.scores else "loss"
+        """The score that ``round("best")`` goes by: the configured one, or else ``accuracy``, or ``loss``."""
+        scored = "accuracy" if "accuracy" in self.scores else "loss"
+        return ranking(self.config.get("best") or scored)[0]
 
-    def best(self, score: str = "loss", lowest: bool | None = None) -> StoredRound:
+    def best(self, score: str | None = None, lowest: bool | None = None) -> StoredRound:
         """The first of the rounds with the best score.
 
         Args:
-            score: ``"loss"``, or one of `Run.scores`.
+            score: ``"loss"``, or one of `Run.scores`, also as ``"max:f1"`` or ``"min:mine"``. By default it is
+                `best` of the configuration, or else the loss.
             lowest: Whether the lowest number is the best one. By default it is for ``loss``, ``mae`` and
                 ``perplexity``, also of the worst partitions (``worst_loss``), and for each ``spread_``; for others
                 the highest is. Rounds that left examples out of a loss come last.
@@ -196,6 +200,7 @@ class StoredRun(RunFacts):
         """
         from roundweave.storage.runs.tables import best_round
 
+        score = score or self.config.get("best") or "loss"
         return self.round(best_round(self.history(), score, ["loss", *self.scores], lowest))
 
     def carried(self, round: WhichRound) -> dict[int, Update]:

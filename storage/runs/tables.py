@@ -12,16 +12,13 @@ import torch
 
 from roundweave.storage.errors import RoundMissing, UsageError, nearest
 from roundweave.storage.hierarchy.schema import REPORTED
-from roundweave.storage.rounds.commits import ABSENT, Commit
+from roundweave.storage.rounds.commits import ABSENT, Commit, ranking
 from roundweave.storage.rounds.numbers import COLUMNS, History
 from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.values.tensors import Vectors
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LOWEST = ("loss", "mae", "perplexity")
-"""The scores whose lowest number is the best one, as that of the worst partitions is, and each spread."""
 
 
 def history_table(history: History) -> pd.DataFrame:
@@ -108,24 +105,19 @@ def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return mean
 
 
-def is_lower_better(score: str) -> bool:
-    """Whether the lowest number of a score is the best one."""
-    return score.removeprefix("worst_") in LOWEST or score.startswith("spread_")
-
-
 def best_round(history: pd.DataFrame, score: str, scores: Sequence[str], lowest: bool | None) -> int:
     """The number of the first round with the best score; arguments and errors are as for `Run.best`."""
+    score, least = ranking(score)
     if score not in scores:
         hint = nearest(score, scores, f"there are {', '.join(scores)}")
         raise UsageError(f"no score {score!r}; {hint}")
-    lower = is_lower_better(score)
     scored = history.dropna(subset=score)
     if scored.empty:
         raise RoundMissing(f"no round has the score {score}")
-    if lower:  # an example that is left out of a mean would have made it infinite
+    if ranking(score)[1]:  # an example that is left out of a mean would have made it infinite
         scored = scored[scored["left_out"] == scored["left_out"].min()]
     numbers = scored[score]
-    least = lower if lowest is None else lowest
+    least = least if lowest is None else lowest
     return int(numbers.index[int(numbers.argmin() if least else numbers.argmax())])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from roundweave.storage.errors import DataError
+from roundweave.storage.errors import DataError, cut
 from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.tensors import Record
 from roundweave.tasks.data.examples import Examples, Tensors, first_tensor, tensors_by_name, tensors_of
@@ -167,7 +167,9 @@ class Dataset(Record):
         return moved(Examples(inputs, batch.targets), lambda t: t.to(kind) if t.is_floating_point() else t)
 
     def renumbered(self, names: tuple[str, ...]) -> Dataset:
-        """The same examples with labels (example,) in the order of these `names`, among which are their own."""
+        """The same examples with labels (example,) numbered as these `names`; raises `DataError` for others."""
+        if unknown := [name for name in self.class_names if name not in names]:
+            raise DataError(f"label {unknown[0]!r} is none of those known: {', '.join(cut(names))}")
         numbers = torch.tensor([names.index(name) for name in self.class_names])
         parts = [
             Examples(part.inputs, numbers[part.targets])

@@ -40,7 +40,7 @@ class Partitions:
         source: Where the examples come from.
         split: Which partition gets which examples.
         dtype: The type of inputs and targets that are no integers.
-        held_out: The share of the examples that is held out, unless the source has some.
+        held_out: The share of the examples that is held out, unless the source has some; with 1, all are scored.
         digests: Those of the examples that the source must load, one for each partition or for all; empty: any.
         shared: Whether all partitions have the same held-out examples, of which each scores a part.
         loading: How examples are prepared where they are used.
@@ -353,6 +353,8 @@ def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[li
     used = pool.rows if apart else split.taking_part(pool)
     if dataset.held_out is not None:
         train, held = used, np.arange(len(dataset.held_out))
+    elif partitions.held_out == 1:
+        train, held = used, used
     else:
         train, held = hold_out(used, labels, partitions.held_out, split.seed)
     if apart:

@@ -13,7 +13,9 @@ from roundweave.flows.command.options import with_options
 from roundweave.flows.evidence.differing import diff
 from roundweave.flows.evidence.recombining import RecombineConfig
 from roundweave.flows.evidence.replaying import ReplayConfig
+from roundweave.flows.evidence.scoring import RoundScore, ScoreConfig, score_round
 from roundweave.storage.errors import UsageError
+from roundweave.storage.runs.names import stored_round
 from roundweave.tasks.rounds.evidence.recombining import Recombination
 
 
@@ -74,6 +76,30 @@ def _print_recombination(result: Recombination) -> None:
     console().print(TextTable([numbers | state for numbers, state in zip(shown, states, strict=True)]))
     if result.saved:
         say(f"kept in {result.saved}; `roundweave resume` goes on from there")
+
+
+@with_options(ScoreConfig, without=("run", "round", "name"))
+def score_command(
+    round: Annotated[str, typer.Argument(help="a round: RUN@12, RUN@best or RUN@last")],
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Score the network of a stored round on other data, or again on what was held out; nothing is written.
+
+    All examples of the data are scored, or those that the data hold out themselves.
+    """
+    named = stored_round(round)
+    if named is None:
+        raise UsageError(f"{round} is no round; name one, as {round.partition('@')[0]}@last")
+    config = ScoreConfig(run=named[0], round=named[1], **options)
+    result = score_round(config)
+    output(as_json, result.summary(), _print_score, result)
+
+
+def _print_score(result: RoundScore) -> None:
+    """Print a row of the scores, and what they are of."""
+    console().print(TextTable([{"round": result.round, **result.score.row()}]))
+    say(f"{result.run} on {result.data}, digest {result.data_digest[:16]}")
 
 
 def diff_command(

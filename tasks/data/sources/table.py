@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,6 +41,10 @@ class Source(Protocol):
         """Read the first examples once more if a user's code gives them; None for other sources."""
         return None
 
+    def numbered_as(self, names: tuple[str, ...]) -> Source:
+        """The source with its labels numbered in the order of these names; a partitioned one as it is."""
+        return Each((self,), classes=names) if names and not self.partitioned else self
+
 
 @dataclass(frozen=True)
 class Each(Source):
@@ -69,7 +73,10 @@ class Each(Source):
         return again and self._numbered(again)
 
     def _numbered(self, dataset: Dataset) -> Dataset:
-        return dataset.renumbered(self.classes) if self.classes else dataset
+        return dataset.renumbered(self.classes) if self.classes and dataset.class_names else dataset
+
+    def numbered_as(self, names: tuple[str, ...]) -> Source:
+        return replace(self, classes=names)
 
 
 SOURCES: Mapping[str, Entry] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +23,23 @@ TIME = 64
 class Text(Source):
     """A text, or the texts of a .json object {name: text}, in windows of `time` characters that do not overlap.
 
-    Classes are the distinct characters of the whole file, sorted. The names are the column `role`; a text of
-    `time` characters or fewer gives no example. (Federated by role as in LEAF, Caldas et al. 2018.)
+    Classes are the characters of `vocabulary`, or if that is empty the distinct ones of the whole file, sorted.
+    The names are the column `role`; a text of `time` characters or fewer gives no example. (Federated by role as
+    in LEAF, Caldas et al. 2018.)
     """
 
     file: str
     time: int = TIME
+    vocabulary: str = ""
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """Inputs int64 (examples, time), and as targets int64 (examples, time) the character after each."""
         texts = _read(Path(self.file))
         characters = {role: np.frombuffer(text.encode("utf-32-le"), np.uint32) for role, text in texts.items()}
-        vocabulary = np.unique(np.concatenate(list(characters.values())))
+        known = [np.frombuffer(self.vocabulary.encode("utf-32-le"), np.uint32)] if self.vocabulary else []
+        vocabulary = np.unique(np.concatenate(known or list(characters.values())))
+        if unknown := {*"".join(texts.values())} - {*map(chr, vocabulary.tolist())}:
+            raise DataError(f"{self.file} has {min(unknown)!r}, none of the {len(vocabulary)} characters known")
         windows = [_windows(np.searchsorted(vocabulary, text), self.time) for text in characters.values()]
         inputs, targets = (torch.from_numpy(np.concatenate(half)) for half in zip(*windows, strict=True))
         if not len(inputs):
@@ -43,6 +48,10 @@ class Text(Source):
         columns = {"role": roles} if Path(self.file).suffix == ".json" else {}
         names = tuple(map(chr, vocabulary.tolist()))
         return Dataset(Examples(inputs, targets), columns=columns, classes=len(vocabulary), class_names=names)
+
+    def numbered_as(self, names: tuple[str, ...]) -> Text:
+        """The text with the characters of another one's vocabulary."""
+        return replace(self, vocabulary="".join(names))
 
 
 def characters(place: str) -> Text:

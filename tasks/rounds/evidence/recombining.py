@@ -16,7 +16,7 @@ from roundweave.tasks.algorithms.applies.optimizers import kept_memory
 from roundweave.tasks.data.description import CallEach, gather_here
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.committing import own_params
+from roundweave.tasks.rounds.persistence.committing import own_params, score_initial
 from roundweave.tasks.rounds.persistence.recomputing import loaded_partition, recomputed, recomputing, reduce_again
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
@@ -94,9 +94,9 @@ def recombine_stored(subject: Recombining, number: int, gather: CallEach = gathe
     store, work, round = _store(subject), subject.work, subject.rounds[number]
     commit = store.log.read(round)
     after = recombined_outcome(subject, number)
-    original = commit.score or _score(work, store, commit, recomputed(subject.recorded, store, round), gather)
+    original = commit.score or score_again(work, store, commit, recomputed(subject.recorded, store, round), gather)
     digest = state_digest(tensor_digests(after.state.named(work.objective.layout)), round)
-    return RecombinedRound(round, digest, commit.state, _score(work, store, commit, after, gather), original)
+    return RecombinedRound(round, digest, commit.state, score_again(work, store, commit, after, gather), original)
 
 
 def recombined_outcome(subject: Recombining, number: int) -> Outcome:
@@ -118,8 +118,10 @@ def _numbers(score: Score | None) -> dict[str, float]:
     return {} if score is None else {"loss": score.loss, **score.values}
 
 
-def _score(work: Work, store: RoundStore, commit: Commit, after: Outcome, gather: CallEach) -> Score | None:
+def score_again(work: Work, store: RoundStore, commit: Commit, after: Outcome, gather: CallEach) -> Score | None:
     """The score on the held-out examples on which the recorded state was scored: of those that answered."""
+    if not commit.round:
+        return score_initial(work, after.state, gather)
     members, own = work.cohort(after.state.round) or range(work.partitions.split.partitions), None
     if (params := own_params(work, lambda: store, after)) is not None:
         own = {partition: params(partition) for partition in members}

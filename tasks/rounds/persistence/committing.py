@@ -11,7 +11,7 @@ from typing import Any
 
 from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.places.base import beside
-from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord
+from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord, Score, SplitRecord, ranking
 from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
@@ -52,7 +52,7 @@ def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
 
 
 def score_initial(work: Work, initial: State, gather: CallEach) -> Score | None:
-    """The score of the state that a run begins with, on the held-out examples that its first round scores.
+    """The score of a state, such as a run begins with, on the held-out examples that the first round scores.
 
     One process scores examples that all partitions have. Partitions have no scores of their own yet. `gather`
     calls a function with numbers, where the examples lie.
@@ -62,7 +62,7 @@ def score_initial(work: Work, initial: State, gather: CallEach) -> Score | None:
     if partitions.source.partitioned and not partitions.shared:
         scorers = [each for each in work.cohort(1) or every if partitions.readable(each) == each]
     tallies = gather(functools.partial(_score_initial, work, initial, scorers), scorers)
-    return judge_round(work, 0, [tally for each in tallies for tally in each])[0]
+    return judge_round(work, initial.round, [tally for each in tallies for tally in each])[0]
 
 
 def _score_initial(work: Work, initial: State, scorers: Sequence[int], partition: int) -> list[Tally]:
@@ -184,13 +184,16 @@ def _split(partitions: Partitions, number: int) -> SplitRecord | None:
 
 
 def _judged(attempt: Attempt, previous: Commit, score: Score | None) -> dict[str, Any]:
-    """What a commit says of a score: the best loss so far, how many scores ago, and why the run stops, if so."""
+    """What a commit says of a score: the best so far, how many scores ago, and why the run stops, if so."""
     best, left_out, since_best = previous.best, previous.best_left_out, previous.since_best
     if score is not None:
-        lower = best is None or (score.left_out, score.loss) < (left_out, best)
+        name, least = ranking(attempt.best)
+        number, sign = score.row().get(name, math.nan), 1 if least else -1
+        out = score.left_out if ranking(name)[1] else 0  # an example that is left out would have made it infinite
+        better = best is None or (out, sign * number) < (left_out, sign * best)
         since_best += 1
-        if lower and math.isfinite(score.loss):
-            best, left_out, since_best = score.loss, score.left_out, 0
+        if better and math.isfinite(number):
+            best, left_out, since_best = number, out, 0
     judged: dict[str, Any] = {"score": score, "best": best, "best_left_out": left_out, "since_best": since_best}
     return {**judged, "stop": attempt.stop_reason(replace(previous, **judged))}
 

@@ -11,10 +11,9 @@ import torch
 
 from roundweave.storage.errors import RoundMissing, UsageError
 from roundweave.storage.hierarchy.schema import Schema
-from roundweave.storage.rounds.commits import Score, UpdateRecord
+from roundweave.storage.rounds.commits import LOWEST, Score, UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.runs.tables import LOWEST
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec

@@ -29,7 +29,20 @@ def test_patience_counts_scores_without_a_better_loss(train) -> None:
     assert f"2 scores without a better loss than {loss[best]:.6g}" in run.stop
 
 
-@pytest.mark.parametrize("reason", [{"patience": 1}, {"target_accuracy": 0.5}])
+def test_patience_and_the_best_round_go_by_the_score_that_is_configured(train) -> None:
+    run = train(**LEARNS | {"local_epochs": 20}, lr=3.0, patience=2, best="accuracy", name="best")
+    accuracy = run.history()["accuracy"].to_numpy()
+    best = int(accuracy.argmax())
+    assert run.done == best + 2
+    assert run.stop == f"2 scores without a better accuracy than {accuracy[best]:.6g}"
+    assert run.best().number == run.round("best").number == best
+    with pytest.raises(UsageError, match="best goes by best = accuracy, not loss"):
+        train(**LEARNS | {"local_epochs": 20}, lr=3.0, best="loss", name="best")
+    with pytest.raises(UsageError, match=r"no score 'acuracy' is computed; did you mean accuracy\?"):
+        train(**LEARNS, best="max:acuracy")
+
+
+@pytest.mark.parametrize("reason", [{"patience": 1}, {"target_accuracy": 0.5}, {"best": "loss"}])
 def test_a_reason_to_stop_that_no_round_could_have_is_refused(reason: dict[str, float], train) -> None:
     with pytest.raises(UsageError, match=f"{next(iter(reason))} needs scores, and no examples are held out"):
         train(**LEARNS, **reason, held_out=0)

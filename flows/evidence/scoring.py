@@ -1,0 +1,160 @@
+"""``run.score``: the network of a stored round, scored on other data, or again on what its run holds out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import Field
+
+from roundweave.flows.config.base import EachOwn, NamedOrOwn, Names
+from roundweave.flows.config.recorded import check_examples, recorded_experiment
+from roundweave.flows.config.resolving import may_own_loss, named_or_own, objective_for, resolve_work, work_of
+from roundweave.flows.config.train import ExecutorName, TrainConfig
+from roundweave.flows.evidence.replaying import OfRun, other_network
+from roundweave.flows.serving.ahead import started
+from roundweave.storage.errors import DataError, ModelError, NotARun, UsageError, failing_as
+from roundweave.storage.parsing import validated
+from roundweave.storage.places.base import full_address
+from roundweave.storage.rounds.commits import Score
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.names import WhichRound
+from roundweave.storage.runs.round import StoredRound
+from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.tasks.data.description import Description, combine
+from roundweave.tasks.data.partitions import Partitions, forget_examples
+from roundweave.tasks.data.sources.table import find_source, keep_source
+from roundweave.tasks.data.splits.deals import find_split
+from roundweave.tasks.data.splits.split import Split
+from roundweave.tasks.executors.base import Executor
+from roundweave.tasks.networks.scores import SCORES
+from roundweave.tasks.networks.trying.fit import check_fit
+from roundweave.tasks.rounds.evidence.recombining import score_again
+from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.persistence.committing import score_initial
+from roundweave.tasks.rounds.persistence.recomputing import recomputed, recomputing
+
+
+class ScoreConfig(OfRun):
+    """Which stored round to score, and on what: all examples of the data, or those that they hold out themselves.
+
+    Raises:
+        UsageError: A value is wrong, or there is no such field; the line names the nearest.
+    """
+
+    round: WhichRound = Field(default="last", description="a round's number, last or best")
+    data: NamedOrOwn | EachOwn | None = Field(
+        default=None, description="as `roundweave train --data`; default: what the run holds out"
+    )
+    target: str | None = Field(default=None, description="column of a table that is learned; default: as trained")
+    held_out_transform: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as trained")
+    collate: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as trained")
+    scores: Names | None = Field(default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: as trained")
+    device: str | None = Field(default=None, description="cpu, cuda, …; default: as trained")
+    executor: ExecutorName = Field(default="inline", description="inline, or as for training")
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields of the recorded configuration in whose place others are given."""
+        names = ("data", "held_out_transform", "collate", "scores", "device")
+        return {name: given for name in names if (given := getattr(self, name)) is not None}
+
+    @property
+    def named(self) -> str:
+        """What messages call the examples."""
+        every = self.data if isinstance(self.data, tuple) else (self.data or "held out",)
+        return ", ".join(one if isinstance(one, str) else one.reference for one in every)
+
+
+@dataclass(frozen=True)
+class RoundScore:
+    """The score of a round's network on the examples of `data`, whose digest is `data_digest`."""
+
+    run: str
+    round: int
+    data: str
+    data_digest: str
+    score: Score
+
+    def summary(self) -> dict[str, Any]:
+        """The result as a JSON object."""
+        values = {"loss": self.score.loss, "scores": dict(self.score.values)}
+        counts = {"examples": self.score.examples, "left_out": self.score.left_out}
+        return {name: value for name, value in vars(self).items() if name != "score"} | values | counts
+
+
+def score_round(config: ScoreConfig) -> RoundScore:
+    """Score the network of a stored round, without Prefect, with the executor `inline` also without Dask.
+
+    Raises `RoundweaveError` if the examples, the network or the scores do not fit one another, or cannot be had.
+    """
+    run = open_stored(config.run, config.root)
+    run.placed = {"root": config.root, "trust": config.trust}
+    round, own = run.round(config.round), config.data is None
+    experiment = recorded_experiment(run, config.root, config.trust, config.changes)
+    training = TrainConfig(**experiment | {"data": run.config["data"], "rounds": max(1, run.rounds)})
+    forget_examples()
+    with started(config, training.site_of_each if own else (), full_address(run.address)) as executor:
+        score_on = _on_held_out if own else _on_other
+        score, description = score_on(config, run, training, round, executor)
+    if score is None:
+        raise DataError(f"no loss is finite: {run.name} on {description.held_out} examples of {config.named}")
+    return RoundScore(run.name, round.number, config.named, description.digest, score)
+
+
+def _on_held_out(
+    config: ScoreConfig, run: StoredRun, training: TrainConfig, round: StoredRound, executor: Executor
+) -> tuple[Score | None, Description]:
+    """The score on the examples that the run holds out, which are checked, and their description."""
+    work, description = work_of(resolve_work(training), executor)
+    check_examples(run, description)
+    if not description.held_out:
+        raise UsageError(f"{run.name} holds no examples out; give --data to score it on")
+    store = recomputing(work, RoundStore(full_address(run.address)))
+    _check_network(run, work, round)
+    after = recomputed(work, store, round.number)
+    return score_again(work, store, round.commit, after, executor.gather), description
+
+
+def _on_other(
+    config: ScoreConfig, run: StoredRun, training: TrainConfig, round: StoredRound, executor: Executor
+) -> tuple[Score | None, Description]:
+    """The score on all examples of other data, and their description.
+
+    Raises `DataError` if they are not like those that the run was trained on, as partitions must be.
+    """
+    with failing_as(lambda error: NotARun(f"{run.address}: its record of the data is damaged: {error}")):
+        known = validated(Description, json.dumps(run.attributes["data"]))
+    partitions, descriptions = _other_data(config, training, known).described_by(executor.gather)
+    if reason := next((each.unreadable for each in descriptions if each.unreadable), ""):
+        raise DataError(reason)
+    found = combine(descriptions, partitions.called)
+    both = combine([known, found], lambda number: (f"run {run.name}", config.named)[number])
+    scores = training.scores and tuple(named_or_own("score", score, SCORES) for score in training.scores)
+    objective = objective_for(training.model_copy(update={"scores": scores}), known)
+    tried = replace(both, held_out=found.held_out)
+    objective = check_fit(objective, partitions, tried, 0, may_own_loss(training))
+    partitions = replace(partitions, shared=bool(found.shared))
+    compute = training.compute.bound(objective, partitions)
+    work = Work(objective, training.algorithm.build(), partitions, training.seed, compute)
+    _check_network(run, work, round)
+    return score_initial(work, round.state, executor.gather), found
+
+
+def _other_data(config: ScoreConfig, training: TrainConfig, known: Description) -> Partitions:
+    """Other data, of which all examples are scored, with labels numbered and columns left out as in training."""
+    assert config.data is not None
+    data, trained = keep_source(config.data), training.data
+    alike = isinstance(data, str) and isinstance(trained, str) and data.split(":")[0] == trained.split(":")[0]
+    target = config.target or (training.target if alike else None)
+    source = find_source(data, target, find_split(training.split).column)
+    count = len(data) if isinstance(data, tuple) else training.partitions if source.partitioned else 1
+    source, split = source.numbered_as(known.class_names), Split(count, "contiguous")
+    return Partitions(source, split, training.dtype, held_out=1, loading=training.loading)
+
+
+def _check_network(run: StoredRun, work: Work, round: StoredRound) -> None:
+    """Raise `ModelError` if the network that the recorded code builds now is not the one that is stored."""
+    if differing := other_network(RoundStore(run.address), work, [round.number]):
+        raise ModelError(f"{run.name} cannot be scored: {differing[0].difference}")

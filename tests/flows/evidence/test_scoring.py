@@ -1,0 +1,164 @@
+"""A stored network scored on other data has the numbers that its run recorded on these, to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+import roundweave as rw
+from roundweave.storage.errors import DataError, ModelError, RoundMissing, UsageError
+from tests.flows.command.in_process import refused
+from tests.flows.command.in_process import run as command
+
+MINE = """
+import numpy as np, torch
+from torch import nn
+import roundweave as rw
+
+def digits(): return rw.find_source("digits").load(0, 1)
+def some(rows): return digits().train.read(np.array(rows))
+def pair(): return rw.Dataset(some(range(1500)), some(range(1500, 1797)), digits().scaling)
+def last(): return rw.Dataset(some(range(1500, 1797)), scaling=digits().scaling)
+def each(partition, partitions):
+    rows = range(partition, 1797, partitions)
+    return rw.Dataset(some(rows[:-60]), some(rows[-60:]), digits().scaling)
+def shared(partition, partitions):
+    return rw.Dataset(some(range(partition, 1500, partitions)), last().train, digits().scaling)
+def net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 10))
+def smoothed(outputs, targets): return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+def margin(outputs, targets): return outputs.softmax(1).gather(1, targets[:, None])[:, 0]
+def halved(inputs): return inputs / 2
+
+def empty(): return torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64)
+def small(): return torch.zeros(4, 1, 7, 7), torch.arange(4)
+def whole(): return torch.zeros(4, 1, 8, 8, dtype=torch.int64), torch.arange(4)
+def more(): return torch.zeros(12, 1, 8, 8), torch.arange(12)
+def quantities(): return torch.zeros(4, 1, 8, 8), torch.zeros(4)
+def one(): return torch.zeros(1, 1, 8, 8), torch.tensor([3])
+"""
+
+OTHER = {
+    "own": {"model": "{}:net", "loss": "{}:smoothed", "scores": "{}:margin,accuracy"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "float64": {"dtype": "float64", "threads": 2},
+    "bf16": {"precision": "bf16"},
+    "ranks": {"ranks": 2},
+    "transforms": {"transform": "{}:halved", "held_out_transform": "{}:halved"},
+    "server": {"algorithm": "downpour", "rounds": 4, "evaluate_every": 2},
+    "topology": {"algorithm": "d_psgd", "topology": "ring"},
+    "cohort": {"cohort": 2, "keep": "last:1"},
+    "partitioned": {"data": "{}:each"},
+    "shared": {"data": "{}:shared"},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Deterministic behavior was enabled")
+@pytest.mark.parametrize("kind", OTHER)
+def test_the_same_examples_give_the_recorded_score_to_the_bit(kind: str, train, own) -> None:
+    mine = own(MINE)
+    fields = {"data": "{}:pair", "partitions": 3, "rounds": 2, "name": kind} | OTHER[kind]
+    fields = {key: value.format(mine) if isinstance(value, str) else value for key, value in fields.items()}
+    train(**fields)
+    run = rw.open_run(kind)
+    for number in run.committed:
+        held_out, given = run.score(number), run.score(number, data=fields["data"])
+        assert held_out.score == given.score
+        assert run.round(number).score in (None, given.score)
+        assert held_out.data_digest == given.data_digest == run.attributes["data"]["digest"]
+
+
+def test_all_examples_are_scored_in_any_form_and_with_other_scores(train, own) -> None:
+    mine = own(MINE)
+    train(data=f"{mine}:pair", partitions=3, rounds=1, name="first")
+    run = rw.open_run("first")
+    recorded = run.round(1).score
+    assert run.score(data=f"{mine}:last").score == recorded
+    assert run.score("best", data="digits").score.examples == 1797
+    margin = run.score(data=f"{mine}:last", scores=(f"{mine}:margin", "top5")).score
+    assert margin.loss == recorded.loss
+    assert [*margin.values] == ["margin", "top5"]
+    assert run.score(data=f"{mine}:one").score.examples == 1
+    assert run.score(data=f"{mine}:last", held_out_transform=f"{mine}:halved").score != recorded
+    every = run.score(data=(f"{mine}:last", f"{mine}:last")).score
+    assert (every.loss, every.examples) == (pytest.approx(recorded.loss), 2 * recorded.examples)
+
+
+WRONG = {
+    "empty": (DataError, "at least one"),
+    "small": (DataError, r"has inputs \(1, 7, 7\) and targets \(\), run first has \(1, 8, 8\)"),
+    "whole": (DataError, "inputs that are integers, run first has numbers"),
+    "more": (ModelError, "gives 10 outputs, but labels go up to 11"),
+    "quantities": (DataError, "targets that are quantities, run first has labels"),
+}
+
+
+def test_what_does_not_fit_is_one_line(train, own, capsys) -> None:
+    mine = own(MINE)
+    train(partitions=2, rounds=1, held_out=0, name="first")
+    run = rw.open_run("first")
+    for name, (error, line) in WRONG.items():
+        with pytest.raises(error, match=line):
+            run.score(data=f"{mine}:{name}")
+    with pytest.raises(UsageError, match="first holds no examples out; give --data"):
+        run.score()
+    with pytest.raises(UsageError, match="unknown score 'f1'"):
+        run.score(data="digits", scores="f1")
+    with pytest.raises(ModelError, match="score mae needs outputs"):
+        run.score(data="digits", scores="mae")
+    with pytest.raises(RoundMissing, match="no committed round 7"):
+        run.score(7, data="digits")
+    assert refused(capsys, "score", "first") == (2, "first is no round; name one, as first@last")
+
+
+def test_the_command_prints_a_table_or_json(train, capsys) -> None:
+    train(partitions=2, rounds=1, name="first")
+    code, out, _ = command(capsys, "score", "first@best", "--data", "digits", "--json")
+    told, score = json.loads(out), rw.open_run("first").score(data="digits").score
+    assert (code, told["run"], told["round"], told["data"]) == (0, "first", 1, "digits")
+    assert (told["loss"], told["scores"], told["examples"]) == (score.loss, dict(score.values), 1797)
+    _, out, _ = command(capsys, "score", "first@1")
+    assert [line.split()[0] for line in out.splitlines()] == ["round", "1", "first"]
+    assert out.splitlines()[2].startswith("first on held out, digest e6d5806e5ae068d9")
+
+
+def test_code_of_a_run_from_elsewhere_is_not_run_without_trust(train, own, capsys, tmp_path: Path) -> None:
+    train(data=f"{(mine := own(MINE))}:pair", model=f"{mine}:net", partitions=2, rounds=1, name="coded")
+    place = f"{tmp_path / 'runs' / 'coded.zarr'}@1"
+    code, line = refused(capsys, "score", place, "--root", str(tmp_path), "--data", "digits")
+    assert (code, "holds code" in line and "use --trust to run it" in line) == (2, True)
+    assert command(capsys, "score", place, "--root", str(tmp_path), "--data", "digits", "--trust")[0] == 0
+
+
+def table(place: Path, labels: str) -> str:
+    rows = [f"{number},{number % 3},{labels[number % len(labels)]}" for number in range(60)]
+    place.write_text("\n".join(["a,place,label", *rows]))
+    return f"csv:{place}"
+
+
+def test_labels_and_characters_are_numbered_as_the_run_has_them(train, tmp_path: Path) -> None:
+    data = table(tmp_path / "all.csv", "xyz")
+    train(data=data, target="label", split="by:place", partitions=3, rounds=1, held_out=0, name="table")
+    run = rw.open_run("table")
+    network, inputs = run.network(), torch.arange(60.0)[:, None]
+    for labels in ("xyz", "zy", "z"):
+        numbers = torch.tensor(["xyz".index(labels[number % len(labels)]) for number in range(60)])
+        score = run.score(data=table(tmp_path / f"{labels}.csv", labels)).score
+        assert score.accuracy == (network(inputs).argmax(1) == numbers).double().mean().item()
+        assert score.loss == pytest.approx(functional.cross_entropy(network(inputs), numbers).item())
+    with pytest.raises(DataError, match="label 'w' is none of those known: x, y, z"):
+        run.score(data=table(tmp_path / "new.csv", "xw"))
+    with pytest.raises(DataError, match="labels that are numbers, run table has names"):
+        run.score(data=table(tmp_path / "numbers.csv", "012"))
+    (tmp_path / "a.txt").write_text("abcdefgh" * 40)
+    (tmp_path / "b.txt").write_text("hgfe" * 40)
+    (tmp_path / "c.txt").write_text("hgfX" * 40)
+    options = {"width": 16, "heads": 2}
+    train(data=f"text:{tmp_path}/a.txt:16", model="gpt", model_options=options, rounds=1, name="text")
+    text = rw.open_run("text")
+    assert text.score(data=f"text:{tmp_path}/b.txt:16").score.examples == 9
+    with pytest.raises(DataError, match="has 'X', none of the 8 characters known"):
+        text.score(data=f"text:{tmp_path}/c.txt:16")
