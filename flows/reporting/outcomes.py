@@ -26,7 +26,7 @@ An event is called ``roundweave.run.<name>``; a training may have several.
 """
 
 
-class Outcome(Listener):
+class RunEnd(Listener):
     """Tells Prefect how a training ended: of the run that began, or else of what was to have this name."""
 
     def __init__(self, name: str, root: str) -> None:

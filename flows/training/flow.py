@@ -13,7 +13,7 @@ from roundweave.flows.config.scheduled import past_others, with_name
 from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.reporting.listening import listening, notify_skip
 from roundweave.flows.reporting.log_file import logged
-from roundweave.flows.reporting.outcomes import Outcome
+from roundweave.flows.reporting.outcomes import RunEnd
 from roundweave.flows.reporting.progress import titled
 from roundweave.flows.serving.ahead import started
 from roundweave.flows.stored import Run
@@ -53,7 +53,7 @@ def as_flow(config: TrainConfig, function: Callable[[], Run]) -> Run | State[Non
     Returns what it returns, or a completed Prefect state named "Skipped" or "Rejected"; see `train_flow`.
     """
     name = config.name or run_name(config.address or "")
-    outcome = Outcome(name, config.root)
+    outcome = RunEnd(name, config.root)
     with titled(name), listening(outcome):
         try:
             run = function()

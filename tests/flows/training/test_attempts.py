@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +76,9 @@ def flow_run_of(name: str) -> FlowRun:
 @pytest.mark.parametrize("named", [{"name": "again-{date}"}, {}, {"name": "again", "on_complete": "new"}])
 def test_a_run_that_failed_is_tried_again_and_goes_on_after_its_last_round(nightly, named, monkeypatch) -> None:
     """The day is over meanwhile: the name stays that of the first attempt."""
-    days = iter(range(20310201, 20319999))
-    monkeypatch.setattr("roundweave.flows.config.scheduled._today", lambda config: str(next(days)))
+    days = (datetime(2031, 2, 1) + timedelta(days) for days in count())
+    for module in ("dates", "scheduled"):
+        monkeypatch.setattr(f"roundweave.flows.config.{module}.moment", lambda *_: next(days))
     run = train_flow(rw.TrainConfig(**nightly(failures=2, retries=2, **named)))
     assert isinstance(run, Run)
     assert list(looked_through(run.placed["root"])) == [run.name]
