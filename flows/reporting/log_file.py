@@ -15,6 +15,7 @@ from roundweave.flows.reporting.listening import Listener, finite, listening, no
 from roundweave.storage.errors import UsageError, failing_as, one_line, reason
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import run_name
+from roundweave.storage.runs.run import StoredRun
 
 
 class LogFile(Listener):
@@ -23,6 +24,7 @@ class LogFile(Listener):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run: str | None = None
+        self.address: str | None = None
         self.status = "complete"
         self._lost = False
         with failing_as(lambda error: UsageError(f"no log can be written to {path}: {reason(error)}")):
@@ -31,7 +33,7 @@ class LogFile(Listener):
 
     def began(self, address: str) -> None:
         """Log the name of the run."""
-        self.run = run_name(address)
+        self.run, self.address = run_name(address), address
         self.write("began")
 
     def committed(self, commit: Commit, rounds: int) -> None:
@@ -84,7 +86,7 @@ def logged(path: Path | None) -> Iterator[None]:
     try:
         with listening(log):
             yield
-        log.write("ended", status=log.status)
+        log.write("ended", status=StoredRun(log.address).status if log.address else log.status)
     except BaseException as error:
         status = "failed" if isinstance(error, Exception) else "interrupted"
         log.write("ended", status=status, failure=one_line(error))

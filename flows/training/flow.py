@@ -1,6 +1,7 @@
 """The Prefect flow that trains: it connects the executor, the store and the reports."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 from prefect import State, flow
@@ -11,7 +12,7 @@ from roundweave.flows.config.algorithms import without_form
 from roundweave.flows.config.dates import dated
 from roundweave.flows.config.scheduled import past_others, with_name
 from roundweave.flows.config.train import Skipped, TrainConfig
-from roundweave.flows.reporting.listening import listening, notify_skip
+from roundweave.flows.reporting.listening import in_flow, listening, notify_skip
 from roundweave.flows.reporting.log_file import logged
 from roundweave.flows.reporting.outcomes import RunEnd
 from roundweave.flows.reporting.progress import titled
@@ -54,7 +55,7 @@ def as_flow(config: TrainConfig, function: Callable[[], Run]) -> Run | State[Non
     """
     name = config.name or run_name(config.address or "")
     outcome = RunEnd(name, config.root)
-    with titled(name), listening(outcome):
+    with titled(name), listening(outcome) if in_flow() else nullcontext():
         try:
             run = function()
         except Skipped as skipped:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -55,6 +54,9 @@ class RoundStore:
 
     def __init__(self, where: Where | Place, fsync: bool = False, rounds: int = 0) -> None:
         self._room = rounds
+        self._rounds: int | None = None
+        self._tensors: StoredTensors | None = None
+        self._numbers: Numbers | None = None
         self.place = place_of(where, fsync)
         try:
             self.attributes: dict[str, Any] = read_document(self.place)["attributes"]
@@ -75,22 +77,31 @@ class RoundStore:
         self.newest = self.log.newest(self.records)
         self.splits = Splits(self.log)
 
-    @cached_property
+    # Until Python 3.12 one lock of `cached_property` would have all threads wait for the slowest store.
+
+    @property
     def rounds(self) -> int:
         """How many rounds the run has room for."""
-        # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.
-        counts = [rows for path in ("commits", "committed", "round") if (rows := described_rows(self.place, path))]
-        return max(self._room, self.newest or 0, statistics.mode(counts) - 1 if counts else 0)
+        if self._rounds is None:
+            # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.
+            paths = ("commits", "committed", "round")
+            counts = [rows for path in paths if (rows := described_rows(self.place, path))]
+            self._rounds = max(self._room, self.newest or 0, statistics.mode(counts) - 1 if counts else 0)
+        return self._rounds
 
-    @cached_property
+    @property
     def tensors(self) -> StoredTensors:
         """The tensors of the rounds; `recompute` computes again what of them is not stored, if that is given."""
-        return StoredTensors(self.log, self.rounds + 1, self.recompute)
+        if self._tensors is None:
+            self._tensors = StoredTensors(self.log, self.rounds + 1, self.recompute)
+        return self._tensors
 
-    @cached_property
+    @property
     def numbers(self) -> Numbers:
         """The arrays of numbers, to be written."""
-        return Numbers(self.log, self.rounds + 1)
+        if self._numbers is None:
+            self._numbers = Numbers(self.log, self.rounds + 1)
+        return self._numbers
 
     @property
     def address(self) -> str:

@@ -22,7 +22,7 @@ from roundweave.storage.upkeep.pruning import remove_run
 RECORDED = "recorded:"
 """The beginning of an `order` that is the one in which updates arrived in another run."""
 
-YOUNGER = "it began later"
+YOUNGER = "it is younger than that"
 """Why a run stays that is not old enough."""
 
 Runs = Mapping[str, StoredRun | StoreError]

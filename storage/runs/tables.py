@@ -107,7 +107,7 @@ def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 def best_round(history: pd.DataFrame, score: str, scores: Sequence[str], lowest: bool | None) -> int:
     """The number of the first round with the best score; arguments and errors are as for `Run.best`."""
-    score, least = ranking(score)
+    score, least = ranking(score) if isinstance(score, str) else (score, True)
     if score not in scores:
         hint = nearest(score, scores, f"there are {', '.join(scores)}")
         raise UsageError(f"no score {score!r}; {hint}")

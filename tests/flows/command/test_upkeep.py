@@ -111,7 +111,10 @@ def test_rm_refuses_what_it_cannot_mean_in_one_line(first, capsys, arguments: tu
 
 
 def test_rm_by_age_leaves_what_is_younger(first, capsys) -> None:
-    assert run(capsys, "rm", "*", "--older-than", "1h", "--yes")[:2] == (0, "first: stays: it began later\n")
+    assert run(capsys, "rm", "*", "--older-than", "1h", "--yes")[:2] == (
+        0,
+        "first: stays: it is younger than that\n",
+    )
     assert first.path.exists()
 
 
