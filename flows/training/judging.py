@@ -20,12 +20,12 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import Code
 
 
-def judge(run: Run, config: TrainConfig, place: Place) -> None:
-    """Judge a run that has ended by the gate of its configuration, and keep the result in its `place`.
+def judge(config: TrainConfig, place: Place) -> None:
+    """Judge the run in a place, which has ended, by the gate of its configuration, and keep the result there.
 
     A judgement that there is of its last round stays. Raises `CodeError` where a function of the user's fails.
     """
-    if not config.accept or run.judgement:
+    if not config.accept or (run := Run(str(place), config.root)).judgement:
         return
     answers = [_judged(condition, run) for condition in config.accept]
     accepted = all(holds for holds, _ in answers)

@@ -42,7 +42,7 @@ def train_rounds(resolved: Resolved, executor: Executor) -> Run:
         with prepared(resolved, executor) as run, listening(Raises()):
             notify_begin(run.store.address)
             reported(partial(_all, run), partial(_train, resolved.config, executor, run))
-            judge(Run(resolved.address, resolved.config.root), resolved.config, run.store.place)
+            judge(resolved.config, run.store.place)
     except RunBusy as error:
         if resolved.config.on_busy is None:
             raise
