@@ -14,6 +14,7 @@ import psutil
 
 from roundweave.tasks.executors.clusters.certificates import AUTHORITY, CERTIFICATE, KEY
 from tests.flows.prefect_server import command_line, until
+from tests.patience import PATIENCE
 from tests.workers import worker_processes
 
 
@@ -43,7 +44,7 @@ class Started:
     def ended(self, number: int = signal.SIGTERM, group: bool = False) -> int:
         """Its exit code after a signal to it, or to its whole group, as of Ctrl-C."""
         (os.killpg if group else os.kill)(self.process.pid, number)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=PATIENCE)
 
 
 Start = Callable[..., Started]

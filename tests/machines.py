@@ -28,6 +28,8 @@ from typing import Literal
 import psutil
 import pytest
 
+from tests.patience import PATIENCE
+
 HERE = Path(__file__).resolve().parent.parent
 """The folder of the project, whose code runs on all machines."""
 
@@ -154,7 +156,7 @@ class Machine:
         self._within("ip link set dev eth0 gso_max_segs 1 up")
         self._within(f"ip address add {self.address}/24 dev eth0")
 
-    def run(self, command: Sequence[str], seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str], seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; one that takes longer is killed, and `TimeoutExpired` raised."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen([*self.enter, *command], text=True, **pipes) as process:
@@ -226,7 +228,7 @@ class Started:
         """What was printed until now."""
         return self.file.read_text()
 
-    def until(self, text: str, seconds: float = 60, times: int = 1) -> str:
+    def until(self, text: str, seconds: float = PATIENCE, times: int = 1) -> str:
         """Wait until the log has a text so many times, and give the log; fails with it otherwise."""
         deadline = time.monotonic() + seconds
         while self.log().count(text) < times:
@@ -237,7 +239,7 @@ class Started:
             time.sleep(0.05)
         return self.log()
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """The exit code when the process has ended; fails with its log after so many seconds."""
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
@@ -254,7 +256,7 @@ class Started:
             self.process.send_signal(signal.SIGCONT)  # it stops where its command was stopped
             time.sleep(0.01)
 
-    def end(self, seconds: float = 60) -> int:
+    def end(self, seconds: float = PATIENCE) -> int:
         """Press Ctrl-C; gives the exit code."""
         self.signal(signal.SIGINT)
         return self.wait(seconds)

@@ -21,6 +21,7 @@ from roundweave.tasks.data.datasets import pixel_scaling
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.sources.table import find_source
 from tests.machines import Machine, Network, Started, roundweave
+from tests.patience import PATIENCE
 
 SCHEDULER = "tcp://head:8786"
 
@@ -125,7 +126,7 @@ def train_command(*arguments: object) -> list[str]:
     return roundweave("train", "--scheduler", SCHEDULER, *arguments)
 
 
-def train_from(machine: Machine, *arguments: object, seconds: float = 120) -> str:
+def train_from(machine: Machine, *arguments: object, seconds: float = PATIENCE) -> str:
     """Train on the workers to the end; gives what the command said, and fails with it if the command does."""
     done = machine.run(train_command(*arguments), seconds)
     assert done.returncode == 0, done.stdout + done.stderr

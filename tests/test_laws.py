@@ -40,6 +40,7 @@ from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.own_code.code import find_code
 from tests.flows.prefect_server import command_line
+from tests.patience import PATIENCE
 from tests.tasks.sampled import sampled
 from tests.training import trained
 
@@ -375,7 +376,7 @@ def test_a_killed_flow_goes_on_to_the_same_bits(wanted, tmp_path, stops) -> None
 
 
 def wait_for_commit(path: Path, round: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while not (path / "commits" / f"{round}.json").exists():
         assert process.poll() is None, "the flow ended before it was killed"
         assert time.monotonic() < deadline

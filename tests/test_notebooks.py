@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from roundweave.flows.serving.api_server import template
+from tests.patience import PATIENCE
 
 nbclient = pytest.importorskip("nbclient", reason="a notebook's kernel needs the development dependencies")
 
@@ -46,7 +47,7 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, as_a_user: Path) -> None
     shown = nbformat.read(path, 4)
     ran = nbformat.read(path, 4)
     resources = {"metadata": {"path": str(as_a_user)}}
-    nbclient.NotebookClient(ran, timeout=200, kernel_name="python3", resources=resources).execute()
+    nbclient.NotebookClient(ran, timeout=PATIENCE, kernel_name="python3", resources=resources).execute()
     assert kinds(ran) == kinds(shown)
     assert {output.output_type for cell in outputs(ran) for output in cell} <= {"display_data", "execute_result"}
     assert sum("image/png" in cell for cell in kinds(ran)) >= 5

@@ -18,6 +18,7 @@ from distributed import Client
 
 from roundweave.storage.places.schemes import place_of
 from tests.flows.prefect_server import command_line, until
+from tests.patience import PATIENCE
 from tests.workers import worker_processes
 
 
@@ -149,7 +150,7 @@ class Training:
 
     def wait_for(self, round: int) -> bool:
         """Wait until this round is committed; False if the command has ended before."""
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + PATIENCE
         while self.done() < round:
             if self.process.poll() is not None:
                 return self.done() >= round

@@ -19,8 +19,7 @@ from typing import Any
 import psutil
 
 from roundweave.flows.serving.api_server import template
-
-SECONDS = 120
+from tests.patience import PATIENCE
 
 
 class PrefectServer:
@@ -109,7 +108,7 @@ class PrefectServer:
 
 def until(reached: Callable[[], bool], log: Path | None = None) -> None:
     """Wait until something is so; fails after two minutes, saying what the log says."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < deadline, log.read_text() if log else "it never came"
         time.sleep(0.1)

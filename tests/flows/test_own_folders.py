@@ -14,6 +14,7 @@ import roundweave as rw
 from roundweave.tasks.own_code.code import find_code
 from tests.flows.prefect_server import PrefectServer, rounds_done, until
 from tests.flows.serving.test_serving import client_of, ended
+from tests.patience import PATIENCE
 from tests.training import trained
 
 HERE = Path(__file__).parents[2]
@@ -119,7 +120,7 @@ def test_a_notebook_does(folder, expected, imports: str) -> None:
 
     cells = [nbformat.v4.new_code_cell(source) for source in (imports, TRAIN)]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(folder)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(folder)}}).execute()
     assert digest(folder) == expected
 
 

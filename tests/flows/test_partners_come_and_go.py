@@ -17,6 +17,7 @@ import pytest
 from roundweave.flows.stored import Run
 from tests.commands import plain_command
 from tests.machines import Machine, Network, Started
+from tests.patience import PATIENCE
 from tests.sites import SCHEDULER, Sites, images_at_sites, start_scheduler, start_worker
 from tests.workers import worker_processes
 
@@ -84,7 +85,7 @@ class Training:
         rounds = [int(file.stem) for file in (self.runs / "there.zarr" / "commits").glob("[0-9]*.json")]
         return max(rounds, default=-1)
 
-    def until(self, round: int, seconds: float = 150) -> None:
+    def until(self, round: int, seconds: float = PATIENCE) -> None:
         """Wait until a round is committed."""
         deadline = time.monotonic() + seconds
         while self.done() < round:

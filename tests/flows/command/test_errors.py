@@ -15,6 +15,7 @@ import pytest
 
 from roundweave.flows.stored import open_run
 from tests.flows.prefect_server import command_line, rounds_done, until
+from tests.patience import PATIENCE
 
 LOST = """
 import os, signal, sys, time, weakref
@@ -58,7 +59,7 @@ def test_an_interrupt_in_a_terminal_while_all_is_imported_is_at_most_one_line(tm
     with subprocess.Popen(line, cwd=tmp_path, **told) as process:
         time.sleep(seconds)
         os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=PATIENCE)
     lines = [line for line in said.decode().splitlines() if not line.startswith("round ")]
     assert [line.split(";")[0] for line in lines] in ([], ["error: interrupted"])
     assert process.returncode in (1, -signal.SIGINT)

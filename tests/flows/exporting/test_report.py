@@ -15,6 +15,7 @@ from roundweave.flows.stored import open_run
 from roundweave.storage.errors import PlaceError, UsageError
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
+from tests.patience import PATIENCE
 
 POISONED = """
 import torch
@@ -100,7 +101,7 @@ def test_on_a_telephone_nothing_runs_over_the_edge(stored, tmp_path) -> None:
     page.write_text(page.read_text() + EDGE)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
     line = [chromium, *options, f"--user-data-dir={tmp_path / 'browser'}", page.as_uri()]
-    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=100)
+    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=PATIENCE)
     edge = re.search(r"<title>edge ([\d.]+)</title>", done.stdout)
     assert edge is not None
     assert 300 < float(edge[1]) <= 390

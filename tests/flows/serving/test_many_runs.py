@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 SEVERAL = """
 import gc
 import sys
@@ -92,9 +94,9 @@ def side_by_side(folder: Path, how: str, *scheduler: str) -> list[str]:
     """The digests of ten runs in a fresh process."""
     (folder / "trains.py").write_text(SIDE_BY_SIDE)
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
-    own |= {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120", "PREFECT_HOME": str(folder / "prefect")}
+    own |= {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600", "PREFECT_HOME": str(folder / "prefect")}
     line = [sys.executable, str(folder / "trains.py"), how, str(folder / how), *scheduler]
-    done = subprocess.run(line, env=own, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(line, env=own, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -123,7 +125,7 @@ def test_a_script_that_trains_wherever_it_is_imported_is_told_so(tmp_path: Path)
         "import roundweave as rw\n\nrw.train(rw.TrainConfig(rounds=1, workers=1))\n"
     )
     line = [sys.executable, str(tmp_path / "trains.py")]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
     says = 'trains.py must train below `if __name__ == "__main__":`, as worker processes import it'
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(says)

@@ -13,6 +13,7 @@ from prefect.exceptions import ObjectNotFound
 import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.serving.server import trim_server
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.prefect
 
@@ -36,7 +37,7 @@ def test_flow_runs_that_ended_longer_ago_go_with_all_that_is_of_them(tmp_path: P
 
     old, new = train("trimmed"), train("left")
     database = server_root / ".prefect/prefect.db"
-    with closing(sqlite3.connect(database, timeout=60)) as connection, connection:
+    with closing(sqlite3.connect(database, timeout=PATIENCE)) as connection, connection:
         connection.execute("UPDATE flow_run SET end_time = '2020-02-03 04:05:06.0' WHERE id = ?", [str(old)])
     before = rows(database, old)
     assert all(before[name] for name in ("artifact", "flow_run_state"))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 nbclient = pytest.importorskip("nbclient", reason="a notebook's kernel needs the development dependencies")
 
 CELL = """
@@ -57,7 +59,7 @@ def test_a_notebook_shows_progress_and_an_interrupted_cell_says_so_in_a_line(
     texts = [CELL.format(name="first"), CELL.format(name="second"), LONG.format(executor=executor), status]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
     place = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=200, allow_errors=True, resources=place).execute()
+    nbclient.NotebookClient(notebook, timeout=PATIENCE, allow_errors=True, resources=place).execute()
     for cell in notebook.cells[:2]:
         (output,) = cell.outputs
         assert output.output_type == "display_data", output

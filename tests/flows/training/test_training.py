@@ -19,6 +19,7 @@ from roundweave.flows.stored import Run
 from roundweave.storage.errors import ExperimentDiffers, RoundweaveError, RunBusy
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.lease import hold_lease
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.prefect
 
@@ -164,7 +165,7 @@ def test_a_server_ends_with_the_process_that_started_it(tmp_path) -> None:
         assert process.stdout is not None
         server = psutil.Process(int(process.stdout.readline()))
         process.send_signal(signal.SIGKILL)
-    server.wait(timeout=60)
+    server.wait(timeout=PATIENCE)
 
 
 def test_the_users_own_api_is_respected(monkeypatch, tmp_path) -> None:

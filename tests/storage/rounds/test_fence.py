@@ -40,6 +40,7 @@ from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec
+from tests.patience import PATIENCE
 
 ROUNDS = 3
 SCHEMA = Schema(Layout((TensorSpec("w", "float32", (2,)),)), partitions=1)
@@ -94,7 +95,7 @@ class Turns:
         self.condition.notify_all()
 
     def _wait(self, number: int) -> None:
-        assert self.condition.wait_for(lambda: self.turn == number or 1 - number in self.ended, timeout=60)
+        assert self.condition.wait_for(lambda: self.turn == number or 1 - number in self.ended, timeout=PATIENCE)
 
 
 def write(where: str, number: int, keep: Keep, committed: dict[int, set[str]]) -> None:

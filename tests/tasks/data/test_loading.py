@@ -28,6 +28,7 @@ from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import find_code
+from tests.patience import PATIENCE
 
 CODE = """
 import random
@@ -318,11 +319,11 @@ def test_the_processes_of_a_loader_end_with_a_process_that_is_killed(own, tmp_pa
     script, file, said = own(KILLED, "killed"), own(CODE), tmp_path / "said"
     with said.open("w") as out:  # not a pipe, which processes that are left would hold open
         subprocess.run(
-            [sys.executable, script, file], stdout=out, stderr=subprocess.DEVNULL, timeout=60, check=False
+            [sys.executable, script, file], stdout=out, stderr=subprocess.DEVNULL, timeout=PATIENCE, check=False
         )
     started = [int(pid) for pid in said.read_text().split()]
     assert len(started) >= 3
-    left, deadline = started, time.monotonic() + 20
+    left, deadline = started, time.monotonic() + PATIENCE
     while left and time.monotonic() < deadline:
         time.sleep(0.1)
         left = [pid for pid in left if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]

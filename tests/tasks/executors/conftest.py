@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import PATIENCE
+
 if TYPE_CHECKING:
     from distributed import Client
 
@@ -29,7 +31,7 @@ def cluster() -> Iterator[Client]:
 @pytest.fixture
 def client(cluster: Client) -> Client:
     """Of two workers: who was lost before is there again."""
-    cluster.wait_for_workers(2, timeout=60)
+    cluster.wait_for_workers(2, timeout=PATIENCE)
     return cluster
 
 

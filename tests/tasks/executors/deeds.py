@@ -17,6 +17,7 @@ from roundweave.flows.stored import Run
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Attempt, Job
+from tests.patience import PATIENCE
 
 DATA = """
 import os, signal, time
@@ -60,7 +61,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def until(happens: Callable[[], bool]) -> None:
     """Wait until something is so."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not happens():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -21,6 +21,7 @@ from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.rounds.evidence.results import RoundResult
+from tests.patience import PATIENCE
 from tests.tasks.executors.deeds import KILL, STOP, foreign, lines, replay_job
 
 slow = pytest.mark.slow
@@ -112,7 +113,7 @@ def without_nanny(tmp_path: Path) -> Iterator[tuple[Client, list[subprocess.Pope
         workers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
         try:
             with connect(local.scheduler_address, 1) as client:
-                client.wait_for_workers(2, timeout=60)
+                client.wait_for_workers(2, timeout=PATIENCE)
                 yield client, workers
         finally:
             for worker in workers:

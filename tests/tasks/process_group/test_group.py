@@ -26,6 +26,7 @@ from roundweave.tasks.process_group.group import (
     join_group,
     open_rendezvous,
 )
+from tests.patience import PATIENCE
 
 RANKS = 3
 
@@ -151,7 +152,7 @@ def results_of(work: Callable[[Group], Any], ranks: int, shares: bool = True) ->
     processes = [context.Process(target=rank, args=(n, ports, results, work, shares)) for n in range(RANKS)]
     for process in processes:
         process.start()
-    found = dict(results.get(timeout=60) for _ in range(ranks))
+    found = dict(results.get(timeout=PATIENCE) for _ in range(ranks))
     for process in processes:
         process.join(20)
         assert process.exitcode is not None, "a rank did not end"
@@ -190,7 +191,7 @@ def test_ranks_whose_link_is_cut_for_good_know_it_on_both_sides() -> None:
         pytest.skip("this system gives a process no network of its own")
     work = f"from {__name__} import *; print(sorted(results_of(link_is_cut, RANKS).items()))"
     line = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, "-c", work]
-    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=90)
+    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout.strip() == "[(0, 'broken'), (1, 'broken'), (2, 'broken')]"
 
 

@@ -15,6 +15,7 @@ from roundweave.storage.values.state import Update
 from roundweave.tasks.process_group.channels import Broken
 from roundweave.tasks.process_group.group import Group
 from roundweave.tasks.process_group.peers import meet_peers
+from tests.patience import PATIENCE
 from tests.tasks.process_group.test_group import RANKS, results_of
 
 HOST = "127.0.0.1"
@@ -37,7 +38,7 @@ def all_send_at_once(group: Group) -> list[tuple[int, int]]:
         for number in range(8):
             for other in others:
                 peers.send(other, vector(number, sizes(number)))
-        came = [peers.received.get(timeout=60) for _ in range(8 * len(others))]
+        came = [peers.received.get(timeout=PATIENCE) for _ in range(8 * len(others))]
         group.all_gather("done")
     numbers = dict.fromkeys(others, 0)
     for rank, update in came:
@@ -53,9 +54,9 @@ def the_first_one_answers_whoever_asks(group: Group) -> int:
         for asked in range(10):
             if group.rank == 2:
                 peers.send(0, asked)
-                assert peers.received.get(timeout=60) == (0, -asked)
+                assert peers.received.get(timeout=PATIENCE) == (0, -asked)
             if group.rank == 0:
-                rank, value = peers.received.get(timeout=60)
+                rank, value = peers.received.get(timeout=PATIENCE)
                 peers.send(rank, -value)
         group.all_gather("done")
     return asked
@@ -67,8 +68,8 @@ def one_is_killed(group: Group) -> Any:
             peers.send(0, "last words")
             os.kill(os.getpid(), signal.SIGKILL)
         if group.rank == 2:
-            return peers.received.get(timeout=60), peers.gone
-        came = [peers.received.get(timeout=60) for _ in range(2)]
+            return peers.received.get(timeout=PATIENCE), peers.gone
+        came = [peers.received.get(timeout=PATIENCE) for _ in range(2)]
         with pytest.raises(Broken):
             for _ in range(100):
                 peers.send(1, vector(0, LARGE))
@@ -92,7 +93,7 @@ def a_stranger_calls(group: Group) -> bool:
         if group.rank:
             peers.send(0, group.rank)
         else:
-            assert sorted(peers.received.get(timeout=60) for _ in range(RANKS - 1)) == [(1, 1), (2, 2)]
+            assert sorted(peers.received.get(timeout=PATIENCE) for _ in range(RANKS - 1)) == [(1, 1), (2, 2)]
         group.all_gather("done")
     return True
 
@@ -101,7 +102,7 @@ def one_leaves(group: Group) -> tuple[bool, int]:
     """Who is left knows it, and so do the threads of who has left."""
     with meet_peers(group, HOST) as peers:
         if group.rank:
-            assert peers.received.get(timeout=60) == (0, None)
+            assert peers.received.get(timeout=PATIENCE) == (0, None)
     for _ in range(100):
         if group.rank == 0 and not peers.gone:
             time.sleep(0.05)

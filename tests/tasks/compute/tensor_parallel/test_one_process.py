@@ -19,6 +19,7 @@ from roundweave.storage.errors import RoundweaveError
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from roundweave.tasks.numerics.pinning import generators, pinned, set_generators
+from tests.patience import PATIENCE
 from tests.tasks.sampled import sampled
 
 
@@ -180,5 +181,5 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("exchanges", sampled(3, [1000, 0, 1]))  # with 0 not all ranks have begun yet
 def test_an_interrupt_ends_all_ranks(exchanges: int) -> None:
     command = [sys.executable, "-c", INTERRUPTED, str(exchanges)]
-    ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, timeout=60)
+    ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, timeout=PATIENCE)
     assert (ended.stdout, ended.returncode) == ("interrupted\n", 0)

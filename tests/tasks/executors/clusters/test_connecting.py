@@ -25,6 +25,7 @@ from roundweave.tasks.executors.clusters.connecting import connect, local_cluste
 from roundweave.tasks.executors.clusters.workers import finished, usable_workers
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
+from tests.patience import PATIENCE
 from tests.storage.places.s3_server import free_port
 from tests.tasks.executors.deeds import lines
 
@@ -241,7 +242,7 @@ def test_workers_of_several_threads_that_somebody_started_give_the_same_bits(
         begun = subprocess.Popen(line, stderr=subprocess.DEVNULL)
         try:
             with connect(local.scheduler_address, workers) as client:
-                client.wait_for_workers(workers, timeout=60)
+                client.wait_for_workers(workers, timeout=PATIENCE)
                 assert set(client.nthreads().values()) == {4}
                 run = train(kind(client), 3, **SMALL, name="there")
         finally:
@@ -254,7 +255,7 @@ def test_a_cluster_of_a_class_is_started_and_closed(train, tmp_path: Path) -> No
     reference = train(**SMALL, name="reference")
     (tmp_path / "local.toml").write_text('threads_per_worker = 1\ndashboard_address = ":0"\nprocesses = false\n')
     with connect(f"dask.distributed.LocalCluster:{tmp_path / 'local.toml'}", 2) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=PATIENCE)
         run = train(GraphExecutor(client), 3, **SMALL, name="there")
         address = client.scheduler.address
     assert run.digest == reference.digest

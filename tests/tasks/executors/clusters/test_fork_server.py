@@ -16,6 +16,7 @@ import pytest
 from roundweave.tasks.data.sources.table import find_source
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.fork_server import READ_BY_IMPORTS, begin, start_method
+from tests.patience import PATIENCE
 from tests.workers import worker_processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned there")
@@ -155,6 +156,6 @@ def test_workers_are_forked_with_the_examples_and_read_them_again_where_they_hav
     (tmp_path / "reads.py").write_text(READ_AHEAD)
     environment = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:1/api"}
     line = [sys.executable, str(tmp_path / "reads.py"), str(tmp_path)]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     held = str(find_source(f"npz:{tmp_path}/examples.npz"))
     assert done.stdout.splitlines() == [held, held, "True"], done.stderr

@@ -17,6 +17,7 @@ from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.joining import Telling, memory_of
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.joined import Start, processes, scheduler, until, worker
+from tests.patience import PATIENCE
 from tests.storage.places.s3_server import free_port
 
 
@@ -126,7 +127,7 @@ def test_a_scheduler_of_another_dask_is_one_line(start: Start, tmp_path: Path) -
     port = free_port()
     scheduler(start, port, None, "--preload", str(other))
     refused = worker(start, f"tcp://127.0.0.1:{port}")
-    assert refused.process.wait(timeout=60) == 1
+    assert refused.process.wait(timeout=PATIENCE) == 1
     [line] = refused.lines
     assert line.startswith(f"error: tcp://127.0.0.1:{port} has dask 2020.1, and here it is ")
     assert line.endswith("; install the same version on both machines")

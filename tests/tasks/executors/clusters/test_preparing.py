@@ -18,6 +18,7 @@ from roundweave.storage.errors import ClusterError
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
+from tests.patience import PATIENCE
 from tests.tasks.executors import deeds
 from tests.tasks.executors.deeds import lines
 
@@ -73,7 +74,7 @@ def test_a_worker_that_dies_at_what_a_run_has_it_import_costs_a_line(
     reference = train(**fields, name="reference")
     scheduler = dask_processes(tmp_path, 2, PYTHONPATH=hook, DIES_AT=module)
     with Client(scheduler_file=scheduler, set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=PATIENCE)
     with connect(scheduler, 2) as client:
         run = train(GraphExecutor(client), **fields, name="there")
         assert len(client.nthreads()) == 1
@@ -133,7 +134,7 @@ def two_workers(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes
         workers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
         try:
             with Client(local.scheduler_address, set_as_default=False) as client:
-                client.wait_for_workers(2, timeout=60)
+                client.wait_for_workers(2, timeout=PATIENCE)
             yield local.scheduler_address, workers
         finally:
             for worker in workers:

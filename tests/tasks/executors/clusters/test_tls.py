@@ -16,6 +16,7 @@ from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
+from tests.patience import PATIENCE
 
 FIELDS = {"partitions": 4, "rounds": 3, "local_steps": 2}
 
@@ -51,7 +52,7 @@ def two_hosts(certificate, tmp_path: Path) -> Iterator[str]:
             workers.append(subprocess.Popen(line, stderr=subprocess.DEVNULL))
         try:
             with Client(local.scheduler_address, set_as_default=False) as client:
-                client.wait_for_workers(2, timeout=60)
+                client.wait_for_workers(2, timeout=PATIENCE)
             yield local.scheduler_address
         finally:
             for worker in workers:
@@ -63,7 +64,7 @@ def test_a_run_has_the_bits_of_any_other(train, certificate, dask_processes, tmp
     """Ranks on one machine talk to themselves: nothing goes over a network."""
     reference = train(**FIELDS, name="reference")
     with connect(dask_processes(tmp_path), 2) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=PATIENCE)
         assert client.scheduler.address.startswith("tls://")
         runs = [train(kind(client), 3, **FIELDS, name=kind.__name__) for kind in (GraphExecutor, RanksExecutor)]
     for run, executor in zip(runs, ("graph", "ranks"), strict=True):
