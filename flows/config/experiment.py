@@ -163,6 +163,9 @@ class Experiment(Dealing):
     scores: Names | None = Field(
         default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: by the loss"
     )
+    validation: NamedOrOwn | None = Field(
+        default=None, description="as data, never trained on: scored in each round beside what is held out"
+    )
     algorithm: Named = Field(
         default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
     )
@@ -252,6 +255,8 @@ class Experiment(Dealing):
         if self.topology is not None and (self.cohort is not None or self.cohort_from == "present"):
             given = "cohort" if self.cohort is not None else "cohort_from"
             raise ValueError(f"with a topology each partition trains its network in each round; leave {given} out")
+        if self.sites and self.validation is not None:
+            raise ValueError("validation is read by every worker, and sites share no data; leave validation out")
         if self.sites and self.ranks > 1:
             raise ValueError("ranks that share a network read all examples, and those of sites stay there")
         if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):

@@ -19,7 +19,7 @@ from roundweave.tasks.data.sources.table import SOURCES
 PARTS = (*TABLES, "optimizer")
 """Options of an algorithm that may name a function in a file."""
 
-PLACED = ("data", "model", "loss", "algorithm", *PREPARED, *PARTS)
+PLACED = ("data", "validation", "model", "loss", "algorithm", *PREPARED, *PARTS)
 """Keys whose texts may name a file."""
 
 

@@ -28,6 +28,7 @@ from roundweave.tasks.own_code.code import Code, is_reference
 
 BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "data": is_source,
+    "validation": is_source,
     "model": MODELS.__contains__,
     "loss": LOSS_NAMES.__contains__,
     "scores": SCORES.__contains__,
@@ -162,9 +163,10 @@ def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
 def _fields(experiment: Experiment) -> dict[str, Any]:
     """The fields that decide whether two experiments are the same, except the options of the algorithm.
 
-    `data` is left out, as examples are compared by their digest and their folder may have moved.
+    Data are left out, as examples are compared by their digest and their folder may have moved.
     """
-    fields = {name: getattr(experiment, name) for name in Experiment.model_fields if name != "data"}
+    names = (name for name in Experiment.model_fields if name not in ("data", "validation"))
+    fields = {name: getattr(experiment, name) for name in names}
     return fields | {"algorithm": experiment.algorithm.name}
 
 
@@ -195,10 +197,18 @@ def other_examples(attributes: Mapping[str, Any], digest: str, files: Mapping[st
     return f"{file} since the run began" if file else other
 
 
+def other_data(attributes: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """A text that says which examples, or validation data, are not the recorded ones; else empty."""
+    if other := other_examples(attributes, data["digest"], data.get("files", {})):
+        return other
+    was, now = (each.get("validation", "")[:12] or "none" for each in (attributes.get("data", {}), data))
+    return "" if was == now else f"other validation data, {now} instead of {was}"
+
+
 def check_same_experiment(run: StoredRun, config: TrainConfig, description: Description | None) -> None:
     """Raise `ExperimentDiffers` if a run is of another experiment, or of other examples where they are known."""
     differing = differences(run.config, config)
-    other = description and other_examples(run.attributes, description.digest, description.files)
+    other = description and other_data(run.attributes, vars(description))
     if other:
         differing.append(f"data: {other}")
     if differing:
@@ -234,5 +244,5 @@ def check_changed(config: TrainConfig, description: Description) -> None:
 
 def check_examples(run: StoredRun, description: Description) -> None:
     """Raise `DataError` if the examples described are not those that the run recorded."""
-    if other := other_examples(run.attributes, description.digest, description.files):
+    if other := other_data(run.attributes, vars(description)):
         raise DataError(f"{run.name}: {other}; restore the recorded ones")

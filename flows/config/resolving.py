@@ -31,7 +31,9 @@ from roundweave.tasks.algorithms.when import Asynchronous, Order
 from roundweave.tasks.compute.compute import Fitting
 from roundweave.tasks.data.description import CallEach, Description, check_numbered, combine, gather_here
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.sources.table import at_sites, find_source, keep_source
+from roundweave.tasks.data.scored import described_with
+from roundweave.tasks.data.sources.table import Data, at_sites, find_source, keep_source
+from roundweave.tasks.data.splits.deals import find_split
 from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.objective import LAYOUTS, ModelSpec, Objective
@@ -39,6 +41,7 @@ from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
 from roundweave.tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
 from roundweave.tasks.networks.start import Fork, Start, find_start
+from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import unknown
 from roundweave.tasks.rounds.job import Work
@@ -161,12 +164,32 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None)
     wanted = objective_for(config, description)
     ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
     LAYOUTS[objective.model] = layout
+    if config.validation is not None:
+        partitions, description = _with_validation(config, objective, partitions, description, gather)
     if start is not None:
         start.check(objective)
     _check_stops(config, description, list(objective.judges))
-    check_conditions(config.accept or (), objective.judges, description.held_out)
+    validated = [f"validation_{name}" for name in objective.judges if config.validation is not None]
+    check_conditions(config.accept or (), [*objective.judges, *validated], description.held_out)
     bound = {"algorithm": algorithm, "partitions": partitions, "description": description, "objective": objective}
     return replace(resolved, **bound)
+
+
+def _with_validation(
+    config: TrainConfig, objective: Objective, partitions: Partitions, description: Description, gather: CallEach
+) -> tuple[Partitions, Description]:
+    """The partitions and their description with the validation data, on which the network is tried."""
+    assert config.validation is not None
+    if not description.held_out:
+        raise UsageError("validation is scored beside examples that are held out; give held_out, or leave it out")
+    validation = scored_alone(config, config.validation)
+    if validation.source.partitioned:
+        raise UsageError("validation is one data set for all partitions; give a function without arguments")
+    called = ("the data", "validation").__getitem__
+    validation, own, both = described_with(description, validation, called, gather)
+    gather(partial(check_fit, objective, validation, both), range(1))
+    partitions = replace(partitions, validation=validation, validated=own.held_out)
+    return partitions, replace(description, validation=own.digest, validated=own.held_out)
 
 
 def _check_stops(config: TrainConfig, description: Description, names: list[str]) -> None:
@@ -175,7 +198,9 @@ def _check_stops(config: TrainConfig, description: Description, names: list[str]
     given = next((name for name in needing if getattr(config, name) is not None), None)
     if given and not description.held_out:
         raise UsageError(f"{given} needs scores, and no examples are held out; give held_out, or leave it out")
-    every = [*names, *(f"{kind}_{n}" for kind in ("worst", "spread") if config.score_partitions for n in names)]
+    kinds = ["worst", "spread"] if config.score_partitions else []
+    kinds += ["validation"] if config.validation is not None else []
+    every = [*names, *(f"{kind}_{name}" for kind in kinds for name in names)]
     if config.best and (score := ranking(config.best)[0]) not in every:
         hint = nearest(score, every, f"there are {', '.join(every)}")
         raise UsageError(f"best = {config.best}: no score {score!r} is computed; {hint}")
@@ -193,10 +218,22 @@ def deal(config: Dealing, dtype: str = "float32") -> Partitions:
     return Partitions(source, split, dtype, config.held_out, **how)
 
 
+def scored_alone(training: TrainConfig, data: Data, target: str | None = None) -> Partitions:
+    """Other data, all of whose examples are scored, prepared and with columns left out as in a training."""
+    data, trained = keep_source(data), training.data
+    alike = isinstance(data, str) and isinstance(trained, str) and data.split(":")[0] == trained.split(":")[0]
+    target = target or (training.target if alike else None)
+    source = find_source(data, target, find_split(training.split).column, training.hash_data)
+    count = len(data) if isinstance(data, tuple) else training.partitions if source.partitioned else 1
+    split = Split(count, "contiguous")
+    return Partitions(source, split, training.dtype, held_out=1, loading=training.loading)
+
+
 def _complete(config: TrainConfig) -> TrainConfig:
     """The configuration with the source of the user's functions, and schedules as long as this run."""
     own = {
         "data": keep_source(config.data),
+        "validation": config.validation and keep_source(config.validation),
         **{name: getattr(config.loading, name) for name in PREPARED},
         "model": named_or_own("model", config.model, MODELS),
         "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from roundweave.flows.config.experiment import Experiment
-from roundweave.flows.config.recorded import differences, other_examples
+from roundweave.flows.config.recorded import differences, other_data
 from roundweave.storage.errors import RoundMissing, StoreDamaged, StoreError
 from roundweave.storage.places.base import Where
 from roundweave.storage.runs.round import StoredRound
@@ -113,8 +113,7 @@ def _fields(one: StoredRun, other: StoredRun) -> Iterator[str]:
                 yield f"{name} {one.config.get(name)} -> {other.config.get(name)}"
         return
     yield from differences(one.config, Experiment.of(other.config))
-    data = other.attributes["data"]
-    if said := other_examples(one.attributes, data["digest"], data.get("files", {})):
+    if said := other_data(one.attributes, other.attributes["data"]):
         yield f"data: {said}"
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from roundweave.flows.config.algorithms import Named
 from roundweave.flows.config.base import EachOwn, NamedOrOwn
-from roundweave.flows.config.recorded import BUILT_IN, other_examples, recorded_config
+from roundweave.flows.config.recorded import BUILT_IN, other_data, recorded_config
 from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
 from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.machines import Machine, machines
@@ -241,7 +241,7 @@ def key_differences(
     parts = {
         "fingerprint": _other_machines(recorded, machines),
         "code": _other_code(config),
-        "data": other_examples(recorded, description.digest, description.files),
+        "data": other_data(recorded, vars(description)),
         "versions": ", ".join(changed),
     }
     return {name: what for name, what in parts.items() if what}

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
 
 from roundweave.flows.config.base import EachOwn, NamedOrOwn, Names
 from roundweave.flows.config.recorded import check_examples, recorded_experiment
-from roundweave.flows.config.resolving import may_own_loss, named_or_own, objective_for, resolve_work, work_of
+from roundweave.flows.config.resolving import (
+    may_own_loss,
+    named_or_own,
+    objective_for,
+    resolve_work,
+    scored_alone,
+    work_of,
+)
 from roundweave.flows.config.train import ExecutorName, TrainConfig
 from roundweave.flows.evidence.replaying import OfRun, other_network
 from roundweave.flows.serving.ahead import started
@@ -22,11 +29,9 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.names import WhichRound
 from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.runs.run import StoredRun, open_stored
-from roundweave.tasks.data.description import Description, combine
-from roundweave.tasks.data.partitions import Partitions, forget_examples
-from roundweave.tasks.data.sources.table import find_source, keep_source
-from roundweave.tasks.data.splits.deals import find_split
-from roundweave.tasks.data.splits.split import Split
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.partitions import forget_examples
+from roundweave.tasks.data.scored import described_with
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.networks.scores import SCORES
 from roundweave.tasks.networks.trying.fit import check_fit
@@ -126,32 +131,17 @@ def _on_other(
     """
     with failing_as(lambda error: NotARun(f"{run.address}: its record of the data is damaged: {error}")):
         known = validated(Description, json.dumps(run.attributes["data"]))
-    partitions, descriptions = _other_data(config, training, known).described_by(executor.gather)
-    if reason := next((each.unreadable for each in descriptions if each.unreadable), ""):
-        raise DataError(reason)
-    found = combine(descriptions, partitions.called)
-    both = combine([known, found], lambda number: (f"run {run.name}", config.named)[number])
+    assert config.data is not None
+    called = (f"run {run.name}", config.named).__getitem__
+    other = scored_alone(training, config.data, config.target)
+    partitions, found, both = described_with(known, other, called, executor.gather)
     scores = training.scores and tuple(named_or_own("score", score, SCORES) for score in training.scores)
     objective = objective_for(training.model_copy(update={"scores": scores}), known)
-    tried = replace(both, held_out=found.held_out)
-    objective = check_fit(objective, partitions, tried, 0, may_own_loss(training))
-    partitions = replace(partitions, shared=bool(found.shared))
+    objective = check_fit(objective, partitions, both, 0, may_own_loss(training))
     compute = training.compute.bound(objective, partitions)
     work = Work(objective, training.algorithm.build(), partitions, training.seed, compute)
     _check_network(run, work, round)
     return score_initial(work, round.state, executor.gather), found
-
-
-def _other_data(config: ScoreConfig, training: TrainConfig, known: Description) -> Partitions:
-    """Other data, of which all examples are scored, with labels numbered and columns left out as in training."""
-    assert config.data is not None
-    data, trained = keep_source(config.data), training.data
-    alike = isinstance(data, str) and isinstance(trained, str) and data.split(":")[0] == trained.split(":")[0]
-    target = config.target or (training.target if alike else None)
-    source = find_source(data, target, find_split(training.split).column)
-    count = len(data) if isinstance(data, tuple) else training.partitions if source.partitioned else 1
-    source, split = source.numbered_as(known.class_names), Split(count, "contiguous")
-    return Partitions(source, split, training.dtype, held_out=1, loading=training.loading)
 
 
 def _check_network(run: StoredRun, work: Work, round: StoredRound) -> None:

@@ -239,7 +239,7 @@ def shown(name: str, value: float | None) -> str:
     """A loss or a score as text: scores named in `SHARES` as percentages, a dash for None and NaN."""
     if value is None or math.isnan(value):
         return "–"
-    return format(value, ".2%" if name in SHARES else ".4f")
+    return format(value, ".2%" if name.removeprefix("validation_") in SHARES else ".4f")
 
 
 def shown_cell(name: str, value: Any) -> Any:

@@ -106,7 +106,8 @@ LOWEST = ("loss", "mae", "perplexity")
 def ranking(best: str) -> tuple[str, bool]:
     """The score of ``f1``, ``min:mae`` or ``max:f1``, and whether its lowest number is the best; see `LOWEST`."""
     way, _, name = best.rpartition(":")
-    return name, way == "min" if way else name.removeprefix("worst_") in LOWEST or name.startswith("spread_")
+    lowest = name.removeprefix("validation_").removeprefix("worst_") in LOWEST or name.startswith("spread_")
+    return name, way == "min" if way else lowest
 
 
 @dataclass(frozen=True)

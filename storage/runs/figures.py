@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-OF = {"train_": "training", "": "held out", "own_": "own", "worst_": "worst", "spread_": "spread"}
+OF = {
+    "train_": "training",
+    "": "held out",
+    "own_": "own",
+    "worst_": "worst",
+    "spread_": "spread",
+    "validation_": "validation",
+}
 """The prefixes of the columns of one score in a history, and what its lines say of whose examples they are."""
 
 

@@ -37,6 +37,7 @@ class Description:
     them. `distinct` is how many labels occur, of several partitions at most, or 0 if each example has
     several or a data set tells its classes. `kind` says what inputs are as they are stored: pixels, integers or
     numbers; empty if that is not known. `unreadable` is why the examples cannot be read, empty if they can.
+    `validation` is the digest of other data that each round scores, and `validated` how many examples these are.
     """
 
     examples: int = 0
@@ -54,6 +55,8 @@ class Description:
     target_classes: int = 0
     kind: str = ""
     unreadable: str = ""
+    validation: str = ""
+    validated: int = 0
 
     @classmethod
     def of(cls, dataset: Dataset, sample: Examples) -> Description:

@@ -167,12 +167,14 @@ AnyExamples = Examples | LoadedExamples
 class Partition:
     """One partition's examples: those to train on, and the held-out ones with which it scores the network.
 
-    `own` are held-out examples for a score of the partition itself, if it is to have one.
+    `own` are held-out examples for a score of the partition itself, if it is to have one, and `validation` is the
+    part of other data, the same in all rounds, with which it scores the network too.
     """
 
     train: AnyExamples
     held_out: AnyExamples
     own: AnyExamples | None = None
+    validation: AnyExamples | None = None
 
 
 SCORED_BYTES = 1 << 21

@@ -50,6 +50,8 @@ class Partitions:
         options: Options of partitions' own, by the partition's name or number, which `partition()` gives.
         seed: Draws the cohorts.
         sites: The site of each partition, where its examples stay; empty if they may be anywhere.
+        validation: Other data, of one partition, all of whose examples each round scores; None if there are none.
+        validated: How many examples these are.
 
     Example:
         >>> partitions = rw.Partitions(rw.find_source("digits"), rw.Split(4))
@@ -68,6 +70,8 @@ class Partitions:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seed: int = 0
     sites: tuple[str, ...] = ()
+    validation: Partitions | None = None
+    validated: int = 0
 
     def __post_init__(self) -> None:
         # A source that loads each partition on its own is not split, so asking for a special split is an error.
@@ -112,7 +116,8 @@ class Partitions:
         train, own = self._train_rows(partition, number)
         known = self.cohort and not self.source.partitioned
         held_out = _known_part(self, place, scorers) if known else self.held_out_part(partition, place, scorers)
-        loaded = Partition(self._part(partition, train, False), held_out)
+        validation = self.validation_part(place, scorers)
+        loaded = Partition(self._part(partition, train, False), held_out, validation=validation)
         if not self.own_held_out:
             return loaded
         if self._brings_own(partition):
@@ -142,7 +147,8 @@ class Partitions:
         nothing = self._part(other, np.arange(0), True)
         held_out = self.held_out_part(other, place, scorers) if self.shared else nothing
         unread = replace(self._reading(partition, held_out=False), unreadable=reason)
-        return Partition(LoadedExamples(unread, np.arange(1)), held_out)
+        validation = self.validation_part(place, scorers)
+        return Partition(LoadedExamples(unread, np.arange(1)), held_out, validation=validation)
 
     def _check_unchanged(self, partition: int, digest: str) -> None:
         """Raise `DataError` unless a partition's examples have this digest."""
@@ -160,6 +166,13 @@ class Partitions:
         if not self.source.partitioned or self.shared:
             held = held_out_rows(held, place, scorers, score_batch(self._part(partition, held[:1], True)))
         return self._part(partition, held, True)
+
+    def validation_part(self, place: int, scorers: int) -> AnyExamples | None:
+        """The part of the validation data that is scored at a `place` among so many `scorers`."""
+        if self.validation is None:
+            return None
+        self.validation._check_unchanged(0, self.validation.digests[0])
+        return _known_part(self.validation, place, scorers)
 
     def _train_rows(self, partition: int, number: int) -> tuple[Rows, Rows]:
         """The rows that a partition trains on under a split, and those that it holds out for its own score."""

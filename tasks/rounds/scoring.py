@@ -39,7 +39,8 @@ class Tally:
     `sums` has, for each score that is a mean (``loss`` is one), the sum and the number of its items, but for items
     that are not finite: `left_out` is how many examples have such an item. `metrics` has the states of
     torchmetrics' metrics. `gathered` are the outputs and targets, if some score is a function of those of all
-    examples. `partition` is None, unless they are a partition's own examples, for a score of its own.
+    examples. `partition` is None, unless they are a partition's own examples, for a score of its own. `validation`
+    says whether they are of the validation data.
     """
 
     examples: int
@@ -48,14 +49,19 @@ class Tally:
     gathered: Examples | None = None
     partition: int | None = None
     left_out: int = 0
+    validation: bool = False
 
 
 def tally(
-    objective: Objective, network: torch.nn.Module, held_out: AnyExamples, partition: int | None = None
+    objective: Objective,
+    network: torch.nn.Module,
+    held_out: AnyExamples,
+    partition: int | None = None,
+    validation: bool = False,
 ) -> list[Tally]:
     """The tally of each batch of held-out examples, in order; their inputs and targets are (examples, *).
 
-    They are a `partition`'s own, or if that is None, those of all.
+    They are a `partition`'s own, or if that is None, those of all, or of the `validation` data.
     """
     if not len(held_out):  # as most have none where more partitions score than there are batches
         return []
@@ -64,7 +70,8 @@ def tally(
         for part in batch.slices(objective.score_batch):
             there = part.on(lambda tensor: tensor.to(device))
             with objective.casting(device.type):
-                tallies.append(replace(_tally(objective, network, there), partition=partition))
+                each = _tally(objective, network, there)
+                tallies.append(replace(each, partition=partition, validation=validation))
     return tallies
 
 
@@ -174,6 +181,20 @@ def scores_of_partitions(
         summary |= {f"worst_{name}": statistics.fmean(worst_values)} if worst_values else {}
         summary[f"spread_{name}"] = statistics.pstdev(values)
     return {p: {f"own_{name}": value for name, value in s.row().items()} for p, s in sound.items()}, summary
+
+
+def validation_scores(
+    objective: Objective, tallies: Sequence[Tally], threads: int, examples: int
+) -> dict[str, float]:
+    """The loss and scores on the validation data, of so many examples, by names that begin with ``validation_``.
+
+    Empty unless all were scored: those of others do not compare.
+    """
+    validated = [each for each in tallies if each.validation]
+    scored = score(objective, validated, threads)
+    if scored is None or scored.left_out or scored.examples != examples:
+        return {}
+    return {f"validation_{name}": value for name, value in {"loss": scored.loss, **scored.values}.items()}
 
 
 def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:

@@ -30,7 +30,7 @@ from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.guard import NOTHING, check_buffers, check_state, checked_update
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.scoring import Tally, score, scores_of_partitions, tally
+from roundweave.tasks.rounds.scoring import Tally, score, scores_of_partitions, tally, validation_scores
 from roundweave.tasks.rounds.shares import Nodes, by_shares, joined_update, shares_of, state_share
 from roundweave.tasks.rounds.timing import mapping
 
@@ -247,6 +247,9 @@ def score_block(
     def scored(objective: Objective, state: State) -> list[Tally]:
         network = objective.network(state).eval()
         tallies = [each for part in data.values() for each in tally(objective, network, part.held_out)]
+        for part in data.values():
+            if part.validation is not None:
+                tallies += tally(objective, network, part.validation, validation=True)
         check_unchanged(network, objective.layout.buffers, state.buffers, TRAINING_ONLY)
         for number, part in data.items():
             if part.own is not None:
@@ -268,6 +271,8 @@ def judge_round(
     Without a loss there is no score.
     """
     with own_code(round, "scoring"):
-        scored = score(work.objective, [each for each in tallies if each.partition is None], work.threads)
+        held_out = [each for each in tallies if each.partition is None and not each.validation]
+        scored = score(work.objective, held_out, work.threads)
         own, summary = scores_of_partitions(work.objective, tallies, work.threads)
-        return scored and replace(scored, values={**scored.values, **summary}), own
+        validated = validation_scores(work.objective, tallies, work.threads, work.partitions.validated)
+        return scored and replace(scored, values={**scored.values, **validated, **summary}), own

@@ -67,8 +67,10 @@ def score_initial(work: Work, initial: State, gather: CallEach) -> Score | None:
 
 def _score_initial(work: Work, initial: State, scorers: Sequence[int], partition: int) -> list[Tally]:
     """The tallies of the held-out examples of a partition among those that score."""
-    held_out = work.partitions.held_out_part(partition, scorers.index(partition), len(scorers))
-    return score_block(work, initial, {partition: Partition(held_out, held_out)})
+    place = scorers.index(partition), len(scorers)
+    held_out = work.partitions.held_out_part(partition, *place)
+    validation = work.partitions.validation_part(*place)
+    return score_block(work, initial, {partition: Partition(held_out, held_out, validation=validation)})
 
 
 def commit_round(

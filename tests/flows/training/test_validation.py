@@ -1,0 +1,168 @@
+"""Validation data are scored in each round as `score` scores them, and are never trained on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import roundweave as rw
+from roundweave.storage.errors import DataError, ExperimentDiffers, ModelError, NotARun, UsageError
+from roundweave.storage.rounds.commits import Score, ranking
+from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.rounds.scoring import Tally, validation_scores
+
+MINE = """
+import numpy as np, torch
+from torch import nn
+import roundweave as rw
+
+def digits(): return rw.find_source("digits").load(0, 1)
+def some(rows): return rw.Dataset(digits().train.read(np.array(rows)), scaling=digits().scaling)
+def today(): return some(range(0, 1000))
+def tomorrow(): return some(range(1000, 1500))
+def apart(): return some(range(1500, 1797))
+def fewer(): return some(range(1500, 1790))
+def each(partition, partitions): return some(range(partition, 1500, partitions))
+def net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 10))
+def smoothed(outputs, targets): return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+def entropy(outputs, targets): return -torch.special.entr(outputs.softmax(1)).sum().reshape(1)
+def halved(inputs): return inputs / 2
+
+def empty(): return torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64)
+def small(): return torch.zeros(4, 1, 7, 7), torch.arange(4)
+def more(): return torch.zeros(12, 1, 8, 8), torch.arange(12)
+def quantities(): return torch.zeros(4, 1, 8, 8), torch.zeros(4)
+"""
+
+KINDS = {
+    "own": {"model": "{}:net", "loss": "{}:smoothed", "scores": "{}:entropy,accuracy,top5"},
+    "float64": {"dtype": "float64"},
+    "ranks": {"ranks": 2},
+    "stacked": {"stacked": 3},
+    "transform": {"held_out_transform": "{}:halved"},
+    "server": {"algorithm": "downpour", "rounds": 4, "evaluate_every": 2},
+    "server's cohort": {"algorithm": "fed_buff", "rounds": 4, "evaluate_every": 2, "cohort": 2, "buffer": 1},
+    "topology": {"algorithm": "d_psgd", "topology": "ring"},
+    "cohort": {"cohort": 2, "keep": "last:1"},
+    "partitioned": {"data": "{}:each"},
+    "own scores": {"score_partitions": 0.1},
+}
+
+
+@pytest.fixture
+def mine(own) -> str:
+    return own(MINE)
+
+
+def given(mine: str, fields: dict[str, object]) -> dict[str, object]:
+    fields = {"data": "{}:today", "validation": "{}:apart", "partitions": 3, "rounds": 2} | fields
+    return {key: value.format(mine) if isinstance(value, str) else value for key, value in fields.items()}
+
+
+@pytest.mark.filterwarnings("ignore:Deterministic behavior was enabled")
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_round_has_what_score_gives_to_the_bit_and_trains_as_without(kind: str, train, mine) -> None:
+    name = kind.replace("'", "").replace(" ", "-")
+    fields = given(mine, KINDS[kind])
+    train(**fields, name=name)
+    train(**fields | {"validation": None}, name=f"{name}-without")
+    run = rw.open_run(name)
+    assert run.digest == rw.open_run(f"{name}-without").digest
+    scored = [number for number in run.committed if run.round(number).score]
+    assert scored[0] == 0
+    for number in scored:
+        validated = run.score(number, data=f"{mine}:apart").score
+        wanted = {"validation_loss": validated.loss} | {f"validation_{n}": v for n, v in validated.values.items()}
+        recorded = run.round(number).score.values
+        assert {n: v for n, v in recorded.items() if n.startswith("validation_")} == wanted
+        assert run.score(number).score == replace(run.round(number).score, values=recorded) or kind == "own scores"
+    assert run.replay("all").identical
+
+
+def trained(root: Path, **fields: object) -> rw.Run:
+    return rw.train(rw.TrainConfig(**{"root": root, "executor": "inline"} | fields), bar=False)
+
+
+def test_blocks_of_a_cluster_have_the_scores_of_one_process(tmp_path: Path, without_prefect, mine) -> None:
+    scores = []
+    for executor in ("inline", "graph", "ranks"):
+        run = trained(tmp_path, **given(mine, {}), executor=executor, workers=2, name=executor)
+        scores.append([run.round(number).score for number in range(3)])
+    assert scores[0] == scores[1] == scores[2]
+
+
+def test_a_night_is_judged_against_its_parent_on_the_same_validation_data(
+    tmp_path: Path, without_prefect, mine
+) -> None:
+    gate = {"accept": "validation_loss <= parent", "best": "validation_accuracy"}
+    first = trained(tmp_path, **given(mine, gate), name="first")
+    following = given(mine, gate | {"data": f"{mine}:tomorrow", "start_from": "first@-1", "rounds": 3})
+    better = trained(tmp_path, **following, name="better")
+    worse = trained(tmp_path, **following | {"lr": 30.0}, name="worse")
+    assert [first.status, better.status, worse.status] == ["complete", "complete", "rejected"]
+    before = first.round(-1).score.values["validation_loss"]
+    assert better.round(0).score.values["validation_loss"] == before
+    assert f"the parent's is {before:.6g}" in worse.judgement.reasons[0]
+    best = max(worse.committed, key=lambda number: worse.round(number).score.values["validation_accuracy"])
+    assert worse.best().number == best
+
+
+WRONG = {
+    "empty": (DataError, "at least one"),
+    "small": (DataError, r"validation has inputs \(1, 7, 7\) and targets \(\), the data has \(1, 8, 8\)"),
+    "more": (ModelError, "gives 10 outputs, but labels go up to 11"),
+    "quantities": (DataError, "targets that are quantities, the data has labels"),
+    "each": (UsageError, "validation is one data set for all partitions"),
+}
+
+
+def test_what_does_not_fit_is_refused_in_a_line_before_there_is_a_run(train, mine) -> None:
+    for name, (error, line) in WRONG.items():
+        with pytest.raises(error, match=line):
+            train(**given(mine, {"validation": f"{mine}:{name}"}), name="refused")
+    for fields, line in (
+        ({"held_out": 0}, "validation is scored beside examples that are held out"),
+        ({"accept": "validation_f1 >= 1"}, "'validation_f1' is not scored"),
+        ({"best": "validation_accuracy", "validation": None}, "no score 'validation_accuracy' is computed"),
+        ({"data": "npz:x", "partitions": 2, "sites": "a,b"}, "sites share no data; leave validation out"),
+    ):
+        with pytest.raises(UsageError, match=line):
+            train(**given(mine, fields), name="refused")
+    with pytest.raises(NotARun):
+        rw.open_run("refused")
+
+
+def test_a_run_goes_on_with_the_validation_data_that_it_began_with(train, mine) -> None:
+    train(**given(mine, {}), name="first")
+    for other, said in (
+        ("fewer", r"[0-9a-f]{12} instead of [0-9a-f]{12}"),
+        (None, "none instead of [0-9a-f]{12}"),
+    ):
+        with pytest.raises(ExperimentDiffers, match=f"other validation data, {said}"):
+            train(**given(mine, {"validation": other and f"{mine}:{other}", "rounds": 3}), name="first")
+    train(**given(mine, {"rounds": 3}), name="first")
+    assert "validation_loss" in rw.open_run("first").round(3).score.values
+
+
+def test_a_score_of_fewer_examples_is_none(train) -> None:
+    objective = Objective(ModelSpec("linear", (1,), 1, "float32", 0), "mse", ())
+    tallies = [Tally(3, {"loss": (6.0, 3)}, validation=True), Tally(1, {"loss": (4.0, 1)}, validation=True)]
+    held_out = Tally(5, {"loss": (100.0, 5)})
+    assert validation_scores(objective, [held_out, *tallies], 1, 4) == {"validation_loss": 2.5}
+    assert validation_scores(objective, [held_out, *tallies], 1, 5) == {}
+    assert validation_scores(objective, [replace(tallies[0], left_out=1), tallies[1]], 1, 4) == {}
+    assert validation_scores(objective, [held_out], 1, 0) == {}
+
+
+def test_the_direction_is_that_of_the_score() -> None:
+    names = ("validation_loss", "validation_accuracy", "validation_mae", "max:validation_loss")
+    assert [ranking(name)[1] for name in names] == [True, False, True, False]
+
+
+def test_shares_are_shown_as_such() -> None:
+    from roundweave.flows.reporting.listening import shown_score
+
+    said = shown_score(Score(1.0, {"accuracy": 0.5, "validation_accuracy": 0.25, "validation_loss": 2.0}))
+    assert said == "loss 1.0000  accuracy 50.00%  validation_accuracy 25.00%  validation_loss 2.0000"
