@@ -40,15 +40,18 @@ EXACTLY = ConfigDict(extra="forbid")
 Form = TypeVar("Form")
 
 
-SPAN, UNITS = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([hdw])"), {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-"""Matches a span of time, such as ``14d``, and the seconds of its units."""
+SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhdw])")
+"""Matches a span of time, such as ``14d``."""
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+"""The seconds of its units."""
 
 
 def span_seconds(span: str) -> float:
-    """The seconds of a span of time such as ``12h``, ``14d`` or ``2w``; raises `ValueError` for another text."""
+    """The seconds of a span of time such as ``90s``, ``12h`` or ``14d``; raises `ValueError` for another text."""
     parts = SPAN.fullmatch(span)
     if parts is None or not float(parts[1]):
-        raise ValueError(f"{span!r} is no span of time; give hours, days or weeks, such as 12h, 14d or 2w")
+        raise ValueError(f"{span!r} is no span of time; give one such as 90s, 10m, 12h, 14d or 2w")
     return float(parts[1]) * UNITS[parts[2]]
 
 

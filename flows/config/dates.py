@@ -26,7 +26,7 @@ def dated(config: TrainConfig, due: datetime | None = None) -> TrainConfig:
     values["algorithm"] = config.algorithm.model_extra
     filled = {name: _filled(value, day) for name, value in values.items() if is_dated(value)}
     if config.retain and config.name and not config.schedule:
-        filled["schedule"] = _schedule(config)
+        filled["schedule"] = names_of_runs(config)
     if "name" in filled:
         Placement(name=filled["name"])
     if "algorithm" in filled:
@@ -47,7 +47,7 @@ def is_dated(value: Any) -> bool:
     return isinstance(value, str) and "{date" in value
 
 
-def _schedule(config: TrainConfig) -> str:
+def names_of_runs(config: TrainConfig) -> str:
     """A regular expression of all names that a configuration gives to its runs, from night to night."""
     pattern, last = "", 0
     for date in re.finditer(DATE, name := config.name or ""):

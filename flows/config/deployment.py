@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationInfo
+from pydantic import BeforeValidator, Field
 
 from roundweave.flows.config.base import Config
-from roundweave.storage.errors import UsageError
-from roundweave.storage.parsing import at_commas
-
-SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-"""The units of a duration, in seconds."""
+from roundweave.storage.parsing import UNITS, at_commas, span_seconds
 
 
-def _in_seconds(given: Any, info: ValidationInfo) -> Any:
-    """The seconds of a text such as ``10m``; any other value unchanged. Raises `UsageError`."""
-    if not isinstance(given, str):
-        return given
-    if (parts := re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", given)) is None:
-        raise UsageError(f"{info.field_name} = {given!r} is no time; give seconds, or such as 90s, 10m, 2h, 1d")
-    return float(parts[1]) * SECONDS[parts[2]]
+def _in_seconds(given: Any) -> Any:
+    """The seconds of a text such as ``10m``; any other value unchanged. Raises `ValueError`."""
+    return span_seconds(given) if isinstance(given, str) and given[-1:].isalpha() else given
 
 
-Duration = Annotated[float, BeforeValidator(_in_seconds), Field(ge=0, le=366 * SECONDS["d"])]
+Duration = Annotated[float, BeforeValidator(_in_seconds), Field(ge=0, le=366 * UNITS["d"])]
 """Seconds, or a text with a unit such as ``10m`` or ``2h``; a year at most."""
 
 

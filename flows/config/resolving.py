@@ -21,8 +21,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, UsageError, nearest
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import ranking
-from roundweave.storage.runs.names import run_name
-from roundweave.storage.runs.removing import RECORDED
+from roundweave.storage.runs.names import RECORDED, run_name
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd

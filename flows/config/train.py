@@ -25,8 +25,7 @@ from roundweave.storage.errors import nearest
 from roundweave.storage.parsing import MOST_ROUNDS, span_seconds
 from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
-from roundweave.storage.runs.names import default_root
-from roundweave.storage.runs.removing import RECORDED
+from roundweave.storage.runs.names import RECORDED, default_root
 from roundweave.storage.upkeep.keep import Keep, policies_spelled
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.executors.base import EXECUTORS

@@ -64,7 +64,7 @@ def _is_rejected(run: StoredRun | None) -> bool:
 
 def _facts(run: StoredRun) -> dict[str, Any]:
     """A run in an event; the loss and the scores are those of the last round that was scored."""
-    score = _last_score(run)
+    score = last_score(run)
     return {
         "run": run.name,
         "address": full_address(run.address),
@@ -78,13 +78,14 @@ def _facts(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _last_score(run: StoredRun) -> Score | None:
+def last_score(run: StoredRun) -> Score | None:
+    """The score of the last round that was scored; None if none was."""
     return next(filter(None, (run.round(number).score for number in range(run.done, -1, -1))), None)
 
 
 def _is_worse(run: StoredRun) -> bool:
     """Whether a run that began with a network of another has a larger loss than that had, or none."""
-    first, last = run.round(0).score, _last_score(run)
+    first, last = run.round(0).score, last_score(run)
     if run.parent is None or first is None or last is None:
         return False
     return not last.loss <= first.loss

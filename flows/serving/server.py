@@ -6,24 +6,19 @@ The server's process may be started before its root is known; until then it only
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import secrets
-import sqlite3
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
 from roundweave.flows.reporting.listening import in_flow
 from roundweave.storage.errors import ClusterError, UsageError, failing_as, reason
 from roundweave.storage.places.base import Where
-from roundweave.storage.places.local import folder_bytes
 from roundweave.tasks.executors.base import shared
 
 START_SECONDS, STOP_SECONDS = 60, 7
@@ -137,7 +132,7 @@ def start_server(root: Where, schedules: bool = False) -> Server | None:
     """
     if user_api():
         return None
-    home = _home(root)
+    home = server_home(root)
     if _servers and not (_servers[0].running and _servers[0].home in (None, home)):
         _servers.pop().stop()
     if not _servers:
@@ -147,52 +142,18 @@ def start_server(root: Where, schedules: bool = False) -> Server | None:
 
 def stop_server(root: Where) -> None:
     """End a root's server if there is one. Otherwise it serves further runs until this process ends."""
-    if _servers and _servers[0].home == _home(root):
+    if _servers and _servers[0].home == server_home(root):
         _servers.pop().stop()
-
-
-OLD_FLOW_RUNS = "(SELECT id FROM flow_run WHERE end_time < :then)"
-TRIMMED = (
-    *(f"DELETE FROM {n} WHERE flow_run_id IN {OLD_FLOW_RUNS}" for n in ("log", "artifact", "artifact_collection")),
-    *(f"DELETE FROM {name} WHERE occurred < :then" for name in ("event_resources", "events")),
-    f"DELETE FROM flow_run WHERE id IN {OLD_FLOW_RUNS}",
-)
-"""Delete flow runs that ended before a time, of Prefect 3.8 and 3.9; their states and task runs go with them."""
-
-LARGEST_LOG = 1 << 24
-"""The most bytes of a server's log that stay."""
-
-
-def trim_server(root: Where, older: float) -> int:
-    """Delete what a root's own server has of flow runs that ended so many seconds ago; returns the bytes less.
-
-    The server may be running. A server of the user's has no files there. Raises `sqlite3.Error`.
-    """
-    home = _home(root)
-    database, log, before = home / "prefect.db", home / "server.log", folder_bytes(home)
-    if not database.is_file() or not (home / "start.lock").is_file():
-        return 0
-    then = datetime.fromtimestamp(time.time() - older, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-    with (home / "start.lock").open("w") as lock, closing(sqlite3.connect(database, timeout=10)) as connection:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a server that starts places the database first
-        connection.execute("PRAGMA foreign_keys = ON")
-        with connection:
-            deleted = sum(connection.execute(statement, {"then": then}).rowcount for statement in TRIMMED)
-        if deleted:
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    if log.is_file() and log.stat().st_size > LARGEST_LOG:
-        os.truncate(log, 0)
-    return max(0, before - folder_bytes(home))
 
 
 def place_prefect_home(root: Where) -> None:
     """Make Prefect keep its files under the root instead of the home folder, unless the user chose a place."""
     if not user_api():
-        os.environ.setdefault("PREFECT_HOME", str(_home(root)))
+        os.environ.setdefault("PREFECT_HOME", str(server_home(root)))
 
 
-def _home(root: Where) -> Path:
+def server_home(root: Where) -> Path:
+    """The folder of the files of a root's own Prefect server."""
     from roundweave.storage.runs.names import local_root  # imported here: the command starts a server first of all
 
     return local_root(root).resolve() / ".prefect"

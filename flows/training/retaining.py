@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from roundweave.flows.config.resolving import Resolved
 from roundweave.flows.reporting.listening import notice
-from roundweave.flows.serving.server import trim_server
+from roundweave.flows.serving.trimming import trim_server
 from roundweave.storage.errors import cut, one_line
 from roundweave.storage.parsing import span_seconds
 from roundweave.storage.runs.listing import looked_through
@@ -23,11 +21,8 @@ def remove_older(resolved: Resolved) -> None:
     if config.retain is None:
         return
     try:
-        runs = looked_through(config.root).items()
-        others = (
-            each for each in runs if each[0] != resolved.name and re.fullmatch(config.schedule or "", each[0])
-        )
-        older = {run_address(config.root, name): run for name, run in others}
+        runs = looked_through(config.root, names=config.schedule or "").items()
+        older = {run_address(config.root, name): run for name, run in runs if name != resolved.name}
         done = list(remove(Eligible(span_seconds(config.retain)).removals(config.root, older)))
         for each in done:
             if each.stays not in ("", YOUNGER):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,9 +58,9 @@ def list_runs(root: Where | None = None) -> pd.DataFrame:
 
 
 def looked_through(
-    root: Where | None = None, pattern: str = "*", last: int | None = None
+    root: Where | None = None, pattern: str = "*", last: int | None = None, names: str = ".*"
 ) -> dict[str, StoredRun | StoreError]:
-    """The runs under a root whose names match a pattern such as ``first*``, by name.
+    """The runs under a root whose names fit a pattern such as ``first*`` and a regular expression, by name.
 
     The oldest comes first. Runs that cannot be opened come last, each as the error. Where only the `last` so many
     are asked for, no more is read of others than when they began.
@@ -67,12 +68,14 @@ def looked_through(
     root = address_of(root or default_root())
     began: list[tuple[float, str, StoredRun]] = []
     damaged: dict[str, StoredRun | StoreError] = {}
-    names = fnmatch.filter(stored_names(root), f"{pattern}{SUFFIX}")
+    folders = fnmatch.filter(stored_names(root), f"{pattern}{SUFFIX}")
+    folders = [name for name in folders if re.fullmatch(names, name.removesuffix(SUFFIX))]
     if last is not None:
-        times = {name: _began(join_address(root, name)) for name in names}
-        newest = sorted((time, name) for name, time in times.items() if time is not None)[-last:]
-        names = [name for name in names if (time := times[name]) is None or (time, name) in newest]
-    for name in names:
+        times = {name: attributes_at(join_address(root, name)).get("created") for name in folders}
+        known = {name: time for name, time in times.items() if isinstance(time, int | float)}
+        newest = sorted(known, key=lambda name: (known[name], name))[-last:]
+        folders = [name for name in folders if name in newest or name not in known]
+    for name in folders:
         try:
             run = StoredRun(join_address(root, name))
             began.append((run.created, run.name, run))
@@ -81,12 +84,12 @@ def looked_through(
     return {name: run for _, name, run in sorted(began, key=lambda each: each[:2])} | damaged
 
 
-def _began(address: str) -> float | None:
-    """When the run at an address began, as its attributes have it; None where they cannot be read."""
+def attributes_at(address: str) -> Mapping[str, Any]:
+    """The attributes of the run at an address, unchecked; empty where they cannot be read."""
     try:
-        return float(read_document(place_of(address))["attributes"]["created"])
+        return dict(read_document(place_of(address))["attributes"])
     except (StoreError, ValueError, KeyError, TypeError):
-        return None
+        return {}
 
 
 def stored_bytes(place: Place) -> int:

@@ -37,6 +37,9 @@ WhichRound = int | Literal["last", "best"]
 """A round by its number, which counts from the end where it is negative, or ``"last"`` or ``"best"``."""
 
 
+RECORDED = "recorded:"
+"""The beginning of an `order` that is the one in which updates arrived in another run."""
+
 HERE = "runs"
 """The root where neither an argument nor ``$ROUNDWEAVE_ROOT`` names one."""
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
 
 from roundweave.storage.errors import ForeignPlace, StoreError, UsageError, nearest
-from roundweave.storage.places.base import Where, scheme_of
+from roundweave.storage.places.base import Where, join_address, scheme_of
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import ranking
 from roundweave.storage.rounds.lease import check_at_rest
 from roundweave.storage.runs.aliases import holders
-from roundweave.storage.runs.listing import looked_through, stored_bytes
-from roundweave.storage.runs.names import default_root, run_name
+from roundweave.storage.runs.listing import attributes_at, stored_bytes
+from roundweave.storage.runs.names import RECORDED, default_root, run_name, stored_names
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.pruning import remove_run
-
-RECORDED = "recorded:"
-"""The beginning of an `order` that is the one in which updates arrived in another run."""
 
 YOUNGER = "it is younger than that"
 """Why a run stays that is not old enough."""
@@ -116,14 +114,17 @@ def protected(root: Where | None) -> dict[str, str]:
     What a run begins with it stores itself, with the outer optimizer's memory and the carries; so a fork needs no
     parent. But the order of the updates of a parameter server may be the one that another run has recorded.
     """
+    root = root or default_root()
     needed = {}
-    for name, run in looked_through(root).items():
-        order = isinstance(run, StoredRun) and run.config.get("order")
-        if isinstance(run, StoredRun) and str(order).startswith(RECORDED) and not is_complete(run):
-            needed[run_name(str(order).removeprefix(RECORDED))] = (
-                f"{name} needs it to go on, in its recorded order"
-            )
-    return needed | {run: f"it is {alias}" for alias, run in holders(root or default_root()).items()}
+    for name in stored_names(root):
+        order = str(dict(attributes_at(address := join_address(root, name)).get("config", {})).get("order"))
+        if not order.startswith(RECORDED):
+            continue
+        with suppress(StoreError):
+            if not is_complete(StoredRun(address)):
+                other = run_name(order.removeprefix(RECORDED))
+                needed[other] = f"{run_name(name)} needs it to go on, in its recorded order"
+    return needed | {run: f"it is {alias}" for alias, run in holders(root).items()}
 
 
 def remove(removals: Iterable[Removal]) -> Iterator[Removal]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +29,14 @@ Name = Annotated[str | None, typer.Option(help="of the deployment; default: the 
 
 
 def serve_command(
-    config: File, cron: Cron = None, timezone: Timezone = None, interval: Interval = None, name: Name = None
+    config: File,
+    cron: Cron = None,
+    timezone: Timezone = None,
+    interval: Interval = None,
+    name: Name = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="a port, or ADDRESS:PORT, at which Prometheus reads how the runs are")
+    ] = None,
 ) -> None:
     """Train a configuration on a schedule, and when Prefect is asked to, until Ctrl-C.
 
@@ -37,14 +45,18 @@ def serve_command(
     wanted, called = _read(config, cron, interval, timezone, name)
     check(wanted)
     with prefect_api(wanted.root, schedules=True) as server:
-        from roundweave.flows.training.serving import Serving  # Prefect is slow to import
+        from roundweave.flows.serving.metrics import measured  # slow to import, as Prefect is
+        from roundweave.flows.training.serving import Serving
 
-        serving = Serving(wanted, called, cron, interval)
-        typer.echo(f"serving {serving.called}; its page: {serving.page}; Ctrl-C ends it")
-        typer.echo(_clock(wanted))
-        if server:
-            typer.echo(f"the page asks for a password: {server.password}")
-        serving.run()
+        with measured(wanted, metrics) if metrics else nullcontext() as address:
+            serving = Serving(wanted, called, cron, interval)
+            typer.echo(f"serving {serving.called}; its page: {serving.page}; Ctrl-C ends it")
+            typer.echo(_clock(wanted))
+            if server:
+                typer.echo(f"the page asks for a password: {server.password}")
+            if address:
+                typer.echo(f"its runs for Prometheus: {address}")
+            serving.run()
     typer.echo("no longer served; its schedule is paused")
 
 

@@ -99,7 +99,7 @@ def test_rm_takes_names_and_patterns_and_says_a_line_for_each_and_a_sum(
     ("arguments", "says"),
     [
         (("nothing-*",), "no run nothing-* under "),
-        (("first", "--older-than", "14"), "--older-than '14' is no span of time; give hours, days or weeks"),
+        (("first", "--older-than", "14"), "--older-than '14' is no span of time; give one such as 90s"),
         (("first", "--older-than", "0d"), "--older-than '0d' is no span of time"),
         (("first", "--keep-best", "1", "--by", "acc"), "no complete run has the score 'acc'; "),
     ],

@@ -268,7 +268,7 @@ def test_there_is_nowhere_to_deploy_to_without_a_server(tmp_path, monkeypatch: p
 def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(tmp_path, end: signal.Signals) -> None:
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     (tmp_path / "often.toml").write_text(CONFIG)
-    line = command_line("serve", "often.toml", "--interval", "5", "--name", "often")
+    line = command_line("serve", "often.toml", "--interval", "5", "--name", "often", "--metrics", "0")
     log, runs = tmp_path / "serve.log", tmp_path / "runs"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -279,6 +279,9 @@ def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(tmp_path,
         until(lambda: trained() >= 2 or process.poll() is not None, log)
         address = re.search(r"page: (http://127\.0\.0\.1:\d+)/deployments/deployment/", log.read_text())[1]
         assert "<title>Prefect" in httpx.get(address, follow_redirects=True).text
+        metrics = re.search(r"for Prometheus: (http://127\.0\.0\.1:\d+/metrics)", log.read_text())[1]
+        counts = re.findall(r'roundweave_runs\{status="complete"\} (\d+)', httpx.get(metrics).text)
+        assert int(float(counts[0])) >= 2
         family = psutil.Process(process.pid).children(recursive=True)
     finally:
         process.send_signal(end)

@@ -12,7 +12,7 @@ from prefect.exceptions import ObjectNotFound
 
 import roundweave as rw
 from roundweave.flows import train_flow
-from roundweave.flows.serving.server import trim_server
+from roundweave.flows.serving.trimming import trim_server
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.prefect

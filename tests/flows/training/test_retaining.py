@@ -69,7 +69,7 @@ def test_a_run_that_is_written_stays_and_so_does_the_training(tmp_path: Path, mo
 
 
 def test_a_failure_of_the_removal_is_one_line_and_fails_nothing(tmp_path: Path, monkeypatch, capfd) -> None:
-    def failing(*_: object) -> None:
+    def failing(*_: object, **__: object) -> None:
         raise PlaceError("the disk is gone")
 
     monkeypatch.setattr("roundweave.flows.training.retaining.looked_through", failing)
@@ -102,7 +102,7 @@ def test_a_night_is_resumed_though_its_name_has_no_date_any_more(tmp_path: Path)
             "retain is about runs night after night; give a name with {date}, or on_complete = new",
         ),
         ({"name": None}, "retain is about runs night after night"),
-        ({"retain": "14"}, "'14' is no span of time; give hours, days or weeks, such as 12h, 14d or 2w"),
+        ({"retain": "14"}, "'14' is no span of time; give one such as 90s, 10m, 12h, 14d or 2w"),
         ({"retain": "0d"}, "'0d' is no span of time"),
     ],
 )

@@ -1,0 +1,73 @@
+"""Prometheus reads how the served runs are: what the store has when it asks, of these runs alone."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import roundweave as rw
+from roundweave.flows.serving.metrics import measured
+from roundweave.storage.errors import UsageError
+
+SMALL = {"model": "logistic", "partitions": 2, "local_steps": 1, "executor": "inline", "rounds": 2}
+
+Told = dict[tuple[str, ...], float]
+
+
+def read(address: str) -> Told:
+    """The values by name and labels, as Prometheus' own library reads them."""
+    with urllib.request.urlopen(address) as answer:
+        text = answer.read().decode()
+    families = text_string_to_metric_families(text)
+    return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+
+
+@pytest.fixture
+def trained(tmp_path: Path, without_prefect) -> Callable[..., rw.Run]:
+    return lambda name, **more: rw.train(rw.TrainConfig(**SMALL | more, root=tmp_path, name=name), bar=False)
+
+
+def test_what_is_asked_for_is_what_the_store_has(tmp_path: Path, trained) -> None:
+    config = rw.TrainConfig(**SMALL, root=tmp_path, name="night-{date}")
+    with measured(config, "0") as address:
+        told = read(address)
+        assert [key for key in told if key[0].startswith("roundweave")] == []
+        first = trained("night-20310101")
+        told = read(address)
+        assert told["roundweave_runs", "complete"] == 1
+        assert told["roundweave_newest_run_info", first.name, "complete"] == 1
+        trained("another", rounds=5)
+        rejected = trained("night-20310102", accept="loss < 0", rounds=3)
+        (tmp_path / "night-20310103.zarr").mkdir()
+        told = read(address)
+    score = rejected.round(-1).score
+    statuses = {key[1]: value for key, value in told.items() if key[0] == "roundweave_runs"}
+    assert statuses == {"complete": 1, "rejected": 1, "no run": 1}
+    assert told["roundweave_complete_timestamp_seconds",] == first.round(-1).commit.time
+    assert told["roundweave_newest_run_info", rejected.name, "rejected"] == 1
+    assert told["roundweave_newest_run_rounds",] == told["roundweave_newest_run_planned_rounds",] == 3
+    assert told["roundweave_newest_run_refused_updates",] == 0
+    assert told["roundweave_newest_run_start_timestamp_seconds",] == rejected.created
+    assert told["roundweave_newest_run_score", "loss"] == score.loss
+    assert told["roundweave_newest_run_score", "accuracy"] == score.accuracy
+
+
+def test_nobody_is_answered_afterwards_and_a_port_is_taken_once(tmp_path: Path) -> None:
+    config = rw.TrainConfig(root=tmp_path)
+    with measured(config, "127.0.0.1:0") as address:
+        port = address.split(":")[2].partition("/")[0]
+        with pytest.raises(UsageError, match=f"nobody can listen at --metrics {port}"), measured(config, port):
+            pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port)))
+
+
+@pytest.mark.parametrize("place", ["", "x", "99999", "-1", "no.such.machine.invalid:9464", "1.2:3:4"])
+def test_what_is_no_port_is_refused(tmp_path: Path, place: str) -> None:
+    with pytest.raises(UsageError, match="--metrics"), measured(rw.TrainConfig(root=tmp_path), place):
+        pass
