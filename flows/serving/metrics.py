@@ -23,7 +23,7 @@ PLACE = re.compile(r"(?:(.+):)?(\d{1,5})")
 
 
 @contextmanager
-def measured(config: TrainConfig, place: str) -> Iterator[str]:
+def answering(config: TrainConfig, place: str) -> Iterator[str]:
     """Answer Prometheus at a port, or ``ADDRESS:PORT``, while the context is open; yields the address to ask.
 
     Without an address only this machine is answered. Raises `UsageError` where that cannot be listened at.

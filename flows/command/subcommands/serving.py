@@ -45,10 +45,10 @@ def serve_command(
     wanted, called = _read(config, cron, interval, timezone, name)
     check(wanted)
     with prefect_api(wanted.root, schedules=True) as server:
-        from roundweave.flows.serving.metrics import measured  # slow to import, as Prefect is
+        from roundweave.flows.serving.metrics import answering  # slow to import, as Prefect is
         from roundweave.flows.training.serving import Serving
 
-        with measured(wanted, metrics) if metrics else nullcontext() as address:
+        with answering(wanted, metrics) if metrics else nullcontext() as address:
             serving = Serving(wanted, called, cron, interval)
             typer.echo(f"serving {serving.called}; its page: {serving.page}; Ctrl-C ends it")
             typer.echo(_clock(wanted))

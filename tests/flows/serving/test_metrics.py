@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import roundweave as rw
-from roundweave.flows.serving.metrics import measured
+from roundweave.flows.serving.metrics import answering
 from roundweave.storage.errors import UsageError
 
 SMALL = {"model": "logistic", "partitions": 2, "local_steps": 1, "executor": "inline", "rounds": 2}
@@ -34,7 +34,7 @@ def trained(tmp_path: Path, without_prefect) -> Callable[..., rw.Run]:
 
 def test_what_is_asked_for_is_what_the_store_has(tmp_path: Path, trained) -> None:
     config = rw.TrainConfig(**SMALL, root=tmp_path, name="night-{date}")
-    with measured(config, "0") as address:
+    with answering(config, "0") as address:
         told = read(address)
         assert [key for key in told if key[0].startswith("roundweave")] == []
         first = trained("night-20310101")
@@ -59,9 +59,9 @@ def test_what_is_asked_for_is_what_the_store_has(tmp_path: Path, trained) -> Non
 
 def test_nobody_is_answered_afterwards_and_a_port_is_taken_once(tmp_path: Path) -> None:
     config = rw.TrainConfig(root=tmp_path)
-    with measured(config, "127.0.0.1:0") as address:
+    with answering(config, "127.0.0.1:0") as address:
         port = address.split(":")[2].partition("/")[0]
-        with pytest.raises(UsageError, match=f"nobody can listen at --metrics {port}"), measured(config, port):
+        with pytest.raises(UsageError, match=f"nobody can listen at --metrics {port}"), answering(config, port):
             pass
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(port)))
@@ -69,5 +69,5 @@ def test_nobody_is_answered_afterwards_and_a_port_is_taken_once(tmp_path: Path) 
 
 @pytest.mark.parametrize("place", ["", "x", "99999", "-1", "no.such.machine.invalid:9464", "1.2:3:4"])
 def test_what_is_no_port_is_refused(tmp_path: Path, place: str) -> None:
-    with pytest.raises(UsageError, match="--metrics"), measured(rw.TrainConfig(root=tmp_path), place):
+    with pytest.raises(UsageError, match="--metrics"), answering(rw.TrainConfig(root=tmp_path), place):
         pass
