@@ -23,9 +23,10 @@ from tests.patience import PATIENCE
 
 
 class PrefectServer:
-    """``prefect server start`` on a port of its own, its files in a folder."""
+    """``prefect server start`` on a port of its own, its files in a folder; with `pages` for people, too."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, pages: bool = False) -> None:
+        self.pages = pages
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port = listener.getsockname()[1]
         self.api = f"http://127.0.0.1:{self.port}/api"
@@ -40,7 +41,8 @@ class PrefectServer:
 
     def start(self) -> PrefectServer:
         """Start it, and wait until it answers."""
-        line = [Path(sys.executable).parent / "prefect", "server", "start", "--no-ui", "--port", str(self.port)]
+        line = [Path(sys.executable).parent / "prefect", "server", "start", "--port", str(self.port)]
+        line += [] if self.pages else ["--no-ui"]
         with (self.home / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 line, env=self.environment, stdout=log, stderr=log, start_new_session=True

@@ -43,21 +43,12 @@ if TYPE_CHECKING:
 SHOWN_ROUNDS = 12
 """The most rounds that `show` prints; of a longer history it prints the first and last scored ones."""
 
-COLUMNS = (
-    "run",
-    "status",
-    "rounds",
-    "loss",
-    "accuracy",
-    "seconds",
-    "size",
-    "began",
-    "parent",
-    "algorithm",
-    "data",
-)
-SORTED_BY = dict(zip(COLUMNS, COLUMNS, strict=True)) | {"seconds": "seconds_of_rounds", "size": "bytes"}
-"""The columns that a list of runs can be sorted by, and the members of a run's summary that they show."""
+COLUMNS = {name: name for name in ("run", "status", "rounds", "loss", "accuracy")} | {
+    "seconds": "seconds_of_rounds",
+    "size": "bytes",
+    **{name: name for name in ("began", "parent", "algorithm", "data")},
+}
+"""The columns of a list of runs, by which it can be sorted, and the members of a run's summary that they show."""
 
 HALF_YEAR = 183 * 86_400
 
@@ -84,7 +75,7 @@ def runs_command(
     last: Annotated[int | None, typer.Option(min=1, help="only so many, which began last")] = None,
     match: Annotated[str, typer.Option(help="only names that fit a pattern, such as 'nightly-*'")] = "*",
     sort: Annotated[
-        str, typer.Option(help=f"{', '.join(SORTED_BY)}; with a - before it the largest come first")
+        str, typer.Option(help=f"{', '.join(COLUMNS)}; with a - before it the largest come first")
     ] = "began",
     root: Root = None,
     as_json: Json = False,
@@ -93,16 +84,15 @@ def runs_command(
     if folder and root:
         raise UsageError(f"one root at a time: {folder}, or --root {root}")
     column = sort.removeprefix("-")
-    if column not in SORTED_BY:
-        hint = nearest(column, SORTED_BY, f"there are {', '.join(SORTED_BY)}")
+    if column not in COLUMNS:
+        hint = nearest(column, COLUMNS, f"there are {', '.join(COLUMNS)}")
         raise UsageError(f"no column {column!r}; {hint}")
     stored = looked_through(folder or root, match, last)
     summaries = [summary_or_damage(name, run) for name, run in stored.items()]
-    have, lack = (
-        [run for run in summaries if (run.get(SORTED_BY[column]) is None) == lacking] for lacking in (False, True)
-    )
-    summaries = sorted(have, key=lambda run: run[SORTED_BY[column]], reverse=sort != column) + lack
-    output(as_json, summaries, _print_runs, summaries)
+    have = [run for run in summaries if run.get(COLUMNS[column]) is not None]
+    lack = [run for run in summaries if run.get(COLUMNS[column]) is None]
+    have.sort(key=lambda run: run[COLUMNS[column]], reverse=sort != column)
+    output(as_json, have + lack, _print_runs, have + lack)
 
 
 def run_summary(run: StoredRun) -> dict[str, Any]:
@@ -156,15 +146,15 @@ def _print_runs(summaries: Sequence[Mapping[str, Any]]) -> None:
     """Print a table of the runs, then a line for each that cannot be opened, which says why."""
     opened = [summary for summary in summaries if "rounds" in summary]
     rows = [
-        {name: run[name] for name in ("run", "status")}
-        | {"rounds": f"{run['rounds']}/{run['of_rounds']}", "loss": run["loss"], "accuracy": run["accuracy"]}
+        {column: run[member] for column, member in COLUMNS.items()}
         | {
+            "rounds": f"{run['rounds']}/{run['of_rounds']}",
             "seconds": f"{run['seconds_of_rounds']:.1f}",
             "size": decimal(run["bytes"]),
             "began": _date(run["began"]),
+            "data": short_name(run["data"]),
+            "scores": _scores({name: value for name, value in run["scores"].items() if name != "accuracy"}),
         }
-        | {"parent": run["parent"] or "", "algorithm": run["algorithm"], "data": short_name(run["data"])}
-        | {"scores": _scores({name: value for name, value in run["scores"].items() if name != "accuracy"})}
         for run in opened
     ]
     empty = [n for n in ("accuracy", "parent", "scores") if all(row[n] in (None, "") for row in rows)]

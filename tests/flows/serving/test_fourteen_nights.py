@@ -1,0 +1,289 @@
+"""Fourteen nights, of a minute each, that a schedule fires by itself from the file of the page on scheduling."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+import roundweave as rw
+from roundweave.storage.errors import StoreError
+from roundweave.storage.runs.aliases import alias_history
+from roundweave.storage.runs.names import run_address
+from tests.flows.prefect_server import PrefectServer, command_line
+from tests.test_docs import HERE, blocks
+
+pytestmark = pytest.mark.prefect
+
+BIN = Path(sys.executable).parent
+
+NIGHTS = (
+    "good",
+    "good",
+    "missing",
+    "corrupt",
+    "one class",
+    "new column",
+    "new category",
+    "same again",
+    "arrives late",
+    "killed",
+    "server away",
+    "server away",
+    "asleep",
+    "good",
+)
+"""What befalls each night."""
+
+ENDS = {
+    "good": ("complete", {"completed"}),
+    "missing": ("none", {"failed"}),
+    "corrupt": ("none", {"failed"}),
+    "one class": ("rejected", {"rejected"}),
+    "new column": ("rejected", {"rejected"}),
+    "new category": ("rejected", {"rejected"}),
+    "same again": ("none", set()),
+    "arrives late": ("complete", {"completed", "failed"}),
+    "killed": ("interrupted", set()),
+    "server away": ("complete", {"completed"}),
+    "asleep": ("complete", {"completed"}),
+}
+"""What the store says of a run afterwards, and the events that a webhook was told."""
+
+WAYS = ("served", "pool")
+
+
+def table(seed: int) -> pd.DataFrame:
+    """Examples of three classes of flowers, by a rule that stays from day to day."""
+    drawn = np.random.default_rng(seed)
+    inputs = drawn.standard_normal((600, 4))
+    scores = inputs @ np.random.default_rng(0).standard_normal((4, 3)) + drawn.normal(0, 0.3, (600, 3))
+    return pd.DataFrame(inputs, columns=[*"abcd"]).assign(
+        label=np.array(["iris", "lily", "rose"])[scores.argmax(1)]
+    )
+
+
+def written(kind: str, number: int, place: Path) -> None:
+    """Write the file of a night, as it comes from elsewhere; that of the night before the third is sent again."""
+    content = table(1 if kind == "same again" else number)
+    if kind == "one class":
+        content = content.assign(label="rose")
+    elif kind == "new column":
+        content.insert(0, "petals", content["a"] ** 2)
+    elif kind == "new category":
+        content.loc[:60, "label"] = "tulip"
+    text = content.to_csv(index=False)
+    place.write_text(text[: len(text) // 2] + '"\x00,,,' if kind == "corrupt" else text)
+
+
+@dataclass
+class Way:
+    """One way to train night after night: its folder, and the process that begins its trainings."""
+
+    name: str
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "runs"
+
+    def trainings(self) -> list[psutil.Process]:
+        """The processes that train, or are about to."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def signal(self, number: int) -> None:
+        """Send all processes a signal, as the machine does to all."""
+        assert self.process is not None
+        for process in (psutil.Process(self.process.pid), *self.trainings()):
+            process.send_signal(number)
+
+
+@dataclass
+class Fortnight:
+    """The nights of all ways, by what is due when, and what a webhook was told."""
+
+    folder: Path
+    server: PrefectServer
+    ways: list[Way]
+    due: list[datetime] = field(default_factory=list)
+    posted: list[Any] = field(default_factory=list)
+
+    def called(self, number: int) -> str:
+        return f"{self.due[number]:%H%M}"
+
+    def begin(self) -> None:
+        """Write what is there before the schedule begins, which is at the next minute but one."""
+        now = datetime.now(UTC).replace(second=0, microsecond=0)
+        self.due = [now + timedelta(minutes=2 + number) for number in range(len(NIGHTS))]
+        [page] = [b.text for b in blocks(HERE / "docs/scheduling.md") if b.text.startswith("# nights.toml")]
+        for given, taken in (("{date}", "{date:%H%M}"), ('"14d"', '"6m"'), ('"10m"', "10"), ('"2h"', "50")):
+            assert given in page
+            page = page.replace(given, taken)
+        for way in self.ways:
+            (way.folder / "days").mkdir(parents=True)
+            (way.folder / "nights.toml").write_text(page + 'timezone = "UTC"\n')
+            table(999).to_csv(way.folder / "validation.csv", index=False)
+            for number, kind in enumerate(NIGHTS):
+                if kind not in ("missing", "arrives late"):
+                    written(kind, number, way.folder / f"days/{self.called(number)}.csv")
+
+    def wait(self, number: int, seconds: float = 0.0) -> None:
+        """Wait until a night is due, and so many seconds more."""
+        time.sleep(max(0.0, self.due[number].timestamp() + seconds - time.time()))
+
+    def go_through(self) -> None:
+        """Do to each night what befalls it."""
+        for number, kind in enumerate(NIGHTS):
+            if kind == "arrives late":
+                self.wait(number, 18)
+                for way in self.ways:
+                    written(kind, number, way.folder / f"days/{self.called(number)}.csv")
+            elif kind == "killed":
+                for way in self.ways:
+                    self._kill(way, number)
+            elif kind == "server away" and NIGHTS[number - 1] != kind:
+                self.wait(number, -5)
+                self.server.kill()
+                self.wait(number + 1, 20)
+                self.server.start()
+            elif kind == "asleep":
+                self.wait(number, -5)
+                for way in self.ways:
+                    way.signal(signal.SIGSTOP)
+                self.wait(number, 30)
+                for way in self.ways:
+                    way.signal(signal.SIGCONT)
+        self.wait(len(NIGHTS) - 1, 55)
+
+    def _kill(self, way: Way, number: int) -> None:
+        """Kill what trains a night once two rounds are committed."""
+        while not (Path(run_address(way.root, f"night-{self.called(number)}")) / "commits/2.json").exists():
+            assert time.time() < self.due[number].timestamp() + 59, "the night to kill has not begun"
+            time.sleep(0.002)
+        for process in way.trainings():
+            process.kill()
+
+    def told(self, way: Way, number: int) -> set[str]:
+        """The events of a night that the webhook was told."""
+        name = f"night-{self.called(number)}"
+        mine = (each for each in self.posted if each["facts"]["root"] == str(way.root))
+        return {each["event"].rpartition(".")[2] for each in mine if each["facts"]["run"] == name}
+
+    def status(self, way: Way, number: int) -> str:
+        """What the store says of a night's run."""
+        try:
+            return rw.open_run(f"night-{self.called(number)}", way.root).status
+        except StoreError:
+            return "none"
+
+
+@contextmanager
+def fortnight(folder: Path, pages: bool = False) -> Iterator[Fortnight]:
+    """A server, a webhook, and both ways to train, ready for the first night."""
+    ways = [Way(name, folder / name) for name in WAYS]
+    nights = Fortnight(folder, PrefectServer(folder / "prefect", pages), ways)
+
+    class Takes(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            nights.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ExitStack() as stack:
+        hook = stack.enter_context(HTTPServer(("127.0.0.1", 0), Takes))
+        threading.Thread(target=hook.serve_forever, daemon=True).start()
+        stack.callback(hook.shutdown)
+        nights.server.start()
+        stack.callback(nights.server.kill)
+        nights.begin()
+        _commands(nights, stack, f"http://127.0.0.1:{hook.server_port}/")
+        yield nights
+
+
+def _commands(nights: Fortnight, stack: ExitStack, hook: str) -> None:
+    """What a user types, each way in its folder."""
+    polls = {"PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1", "COLUMNS": "200"}
+    own = nights.server.environment | polls | {"PREFECT_API_URL": nights.server.api}
+    own |= {"PREFECT_API_ENABLE_HTTP2": "false"}
+    served, pool = nights.ways
+    [recipe] = [b.text for b in blocks(HERE / "docs/scheduling.md") if "CallWebhook" in b.text]
+
+    def run(*line: object, folder: Path = pool.folder) -> None:
+        subprocess.run([str(word) for word in line], env=own, cwd=folder, check=True, capture_output=True)
+
+    def stay(way: Way, line: list[str]) -> None:
+        with (way.folder / "log").open("wb") as log:
+            way.process = subprocess.Popen(
+                line, env=own, cwd=way.folder, stdout=log, stderr=log, start_new_session=True
+            )
+        stack.callback(os.killpg, way.process.pid, signal.SIGKILL)
+
+    run(sys.executable, "-c", recipe.replace("https://example.org/nights", hook))
+    run(BIN / "prefect", "work-pool", "create", "machines", "--type", "process")
+    run(*command_line("deploy", "nights.toml", "--work-pool", "machines", "--cron", "* * * * *", "--name", "pool"))
+    stay(pool, [str(BIN / "prefect"), "worker", "start", "--pool", "machines"])
+    stay(served, command_line("serve", "nights.toml", "--cron", "* * * * *", "--name", "served"))
+
+
+def rows(nights: Fortnight) -> list[dict[str, object]]:
+    """A row for each night: what befell it, and for each way the run's status and the events."""
+    return [
+        {"night": nights.called(number), "kind": kind}
+        | {way.name: f"{nights.status(way, number)} {sorted(nights.told(way, number))}" for way in nights.ways}
+        for number, kind in enumerate(NIGHTS)
+    ]
+
+
+def check_champions(way: Way) -> None:
+    """The champion never became worse on the validation data, and each that is left replays from its record."""
+    champions = [entry.run for entry in alias_history(way.root, "champion")]
+    assert len({*champions}) == len(champions) >= 5
+    left = {name: rw.open_run(name, way.root) for name in champions if Path(run_address(way.root, name)).exists()}
+    assert champions[-1] in left
+    for run in left.values():
+        before, after = run.round(0).score, run.round(-1).score
+        assert before is not None
+        assert after is not None
+        if run.parent:
+            assert after.values["validation_loss"] <= before.values["validation_loss"]
+        assert run.replay("all").identical
+
+
+@pytest.mark.slow
+def test_fourteen_nights_of_one_file(tmp_path: Path) -> None:
+    with fortnight(tmp_path) as nights:
+        nights.go_through()
+        seen = rows(nights)
+        print(*seen, sep="\n")
+    young = len(NIGHTS) - 6
+    for number, kind in enumerate(NIGHTS):
+        status, events = ENDS[kind]
+        for way in nights.ways:
+            assert nights.told(way, number) - {"degraded"} == events, (way.name, seen[number])
+            if number >= young:
+                assert nights.status(way, number) == status, (way.name, seen[number])
+    for way in nights.ways:
+        stored = [path.stem for path in way.root.glob("night-*.zarr")]
+        assert len(stored) <= 9, f"{way.name}: older nights are not removed: {sorted(stored)}"
+        check_champions(way)
