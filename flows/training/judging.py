@@ -27,20 +27,19 @@ def judge(config: TrainConfig, place: Place) -> None:
     """
     if not config.accept or (run := Run(str(place), config.root)).judgement:
         return
-    answers = [_judged(condition, run) for condition in config.accept]
+    answers = [_judged(condition, run, run.round(0) if run.parent else None) for condition in config.accept]
     accepted = all(holds for holds, _ in answers)
     reasons = [reason if holds else f"{reason}, which is not enough" for holds, reason in answers]
     write_judgement(place, Judgement(run.done, run.chain, accepted, reasons))
     notice(f"{run.name} is {'accepted' if accepted else 'rejected'}: {'; '.join(reasons)}")
 
 
-def _judged(condition: str | Code, run: Run) -> tuple[bool, str]:
+def _judged(condition: str | Code, run: Run, parent: Round | None) -> tuple[bool, str]:
     """Whether a condition accepts a run that has ended, and a line that says why.
 
     The parent is round 0, whose network is that with which the run began, scored on the same examples. Where the
     run began with weights drawn from the seed there is no parent, and a comparison with it accepts.
     """
-    parent = run.round(0) if run.parent else None
     if isinstance(condition, Code):
         return _judged_by(condition, run, parent)
     parts = parts_of_condition(condition)
@@ -75,24 +74,40 @@ def _number(score: Score | None, name: str) -> float:
 def promote(run: Run, config: TrainConfig) -> None:
     """Give a run that ended and was not rejected the alias that its configuration says, and notice it.
 
-    One that had the alias before is left as it is. One that began with a former holder does not take the alias
-    from the one that followed, with which nobody has compared it.
+    One that had the alias before is left as it is. One that began with a former holder takes the alias from the
+    one that followed only if its gate, which compares it on validation data, accepts it beside that one, too.
     """
     if not config.promote or run.status == "rejected":
         return
     alias, parent = config.promote, (run.parent or "").rpartition("@")[0]
     why = "; ".join(run.judgement.reasons) if run.judgement else "it is complete"
-    stays = give(config.root, alias, run, why, lambda entries: _superseded(run.name, parent, entries))
+    stays = give(config.root, alias, run, why, lambda entries: _superseded(run, config, parent, entries))
     notice(f"{run.name} is {alias} now" if stays is None else f"{run.name} does not become {alias}: {stays}")
 
 
-def _superseded(run: str, parent: str, entries: list[Holding]) -> str | None:
+def _superseded(run: Run, config: TrainConfig, parent: str, entries: list[Holding]) -> str | None:
     names = [entry.run for entry in entries]
-    if run in names:
+    if run.name in names:
         return "it has been so before"
-    if parent in names and names[-1] != parent:
-        return f"it began with {parent}, and {names[-1] or 'nobody'} followed since"
-    return None
+    if parent not in names or names[-1] == parent:
+        return None
+    followed = f"it began with {parent}, and {names[-1] or 'nobody'} followed since"
+    if not names[-1]:
+        return followed
+    why = _falls_short(run, config, names[-1])
+    return f"{followed}, {why}" if why else None
+
+
+def _falls_short(run: Run, config: TrainConfig, follower: str) -> str:
+    """Why a run is not known to be accepted beside the one that follows its parent, empty if it is."""
+    compared = [condition for condition in config.accept or () if "parent" in str(condition)]
+    if not compared or not all(str(condition).startswith("validation_") for condition in compared):
+        return "with which nothing compares it"
+    other = Run(run_address(config.root, follower), config.root)
+    if other.attributes["data"].get("validation") != run.attributes["data"]["validation"]:
+        return "which was validated on other data"
+    answers = [_judged(condition, run, other.round(-1)) for condition in compared]
+    return "; ".join(reason for holds, reason in answers if not holds)
 
 
 def give(root: Where, alias: str, run: StoredRun, why: str, unless: Unless = unconditionally) -> str | None:

@@ -181,10 +181,25 @@ def test_a_run_that_began_with_a_former_champion_does_not_follow_a_later_one(
     trained(tmp_path, name="a", promote="champion")
     trained(tmp_path, name="b", start_from="champion@-1", promote="champion")
     trained(tmp_path, name="c", start_from="a@-1", promote="champion")
-    assert "c does not become champion: it began with a, and b followed since" in capfd.readouterr().err
+    said = "c does not become champion: it began with a, and b followed since, with which nothing compares it"
+    assert said in capfd.readouterr().err
     assert holder_of(tmp_path, "champion") == "b"
     trained(tmp_path, name="d", promote="champion")  # it began with no champion
     assert holder_of(tmp_path, "champion") == "d"
+
+
+def test_one_that_is_better_than_both_on_validation_data_follows_the_later_champion(
+    tmp_path: Path, without_prefect, capfd
+) -> None:
+    validated = {"validation": "digits", "accept": "validation_loss <= parent", "promote": "champion"}
+    trained(tmp_path, name="a", **validated)
+    trained(tmp_path, name="b", start_from="champion@-1", **validated, rounds=4)
+    trained(tmp_path, name="worse", start_from="a@-1", **validated, rounds=3)
+    losses = [rw.open_run(name, tmp_path).round(-1).score.values["validation_loss"] for name in ("worse", "b")]
+    said = "worse does not become champion: it began with a, and b followed since, validation_loss <= parent: "
+    assert f"{said}{losses[0]:.6g}, the parent's is {losses[1]:.6g}" in capfd.readouterr().err
+    trained(tmp_path, name="better", start_from="a@-1", **validated, rounds=6)
+    assert holder_of(tmp_path, "champion") == "better"
 
 
 def test_names_of_aliases_and_runs_are_apart(tmp_path: Path, without_prefect) -> None:
