@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
 from roundweave.storage.checkpoints.files import SUFFIXES
+from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError, near
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.places.base import as_path
 
 PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
 """The packages that trackers need, by the tracker's name, which is the module's."""
+
+CARD = "README.md"
+"""The file of the card in an exported folder."""
+
+MARK = "<!-- written by roundweave export, which may replace this folder -->"
+"""The first line of a card, by which the folder is known as one that an export wrote."""
 
 
 def is_folder(to: str) -> bool:
@@ -32,12 +41,36 @@ def is_folder(to: str) -> bool:
     return True
 
 
-def _known(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Texts unchanged; raises `UsageError` for one to which nothing can be exported."""
-    for to in given:
-        _ = to in PACKAGES or is_folder(to)
-    return given
+def _known(to: str) -> str:
+    """A text unchanged; raises `UsageError` where nothing can be exported to it."""
+    _ = to in PACKAGES or is_folder(to)
+    return to
 
 
-Exports = Annotated[tuple[str, ...], BeforeValidator(at_commas), AfterValidator(_known)]
+Exports = Annotated[tuple[Annotated[str, AfterValidator(_known)], ...], BeforeValidator(at_commas)]
 """Folders, files and trackers, or a text of them at commas."""
+
+
+def check_export(to: str, replace: bool = True) -> None:
+    """Raise `UsageError` if nothing can be exported there; an earlier export is replaced only with `replace`."""
+    if to in PACKAGES:
+        if find_spec(to) is None:
+            raise UsageError(f"{PACKAGES[to]} is not installed; `pip install {PACKAGES[to]}`")
+    elif is_folder(to):
+        check_folder(to, replace)
+    else:
+        check_place(to, replace)
+
+
+def check_folder(to: str, replace: bool = True) -> Path:
+    """The path of a folder to write; raises `UsageError` where something lies that may not be replaced."""
+    folder = as_path(to).resolve()
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{to} is a file; give the folder another name")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return folder
+    if not (folder / CARD).is_file() or not (folder / CARD).read_bytes().startswith(MARK.encode()):
+        raise UsageError(f"{to} holds what no export wrote; give another folder")
+    if not replace:
+        raise UsageError(f"{to} is there already; give another name, or --force to replace it")
+    return folder

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import base64
+import inspect
+import json
+import re
 import secrets
 import shutil
 import warnings
@@ -12,35 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from roundweave.flows.config.exports import is_folder
-from roundweave.flows.exporting.destinations import CARD, MARK, check_folder
-from roundweave.flows.exporting.recipes import pretrained, recipe_of
+from roundweave.flows.config.exports import CARD, MARK, check_folder, is_folder
+from roundweave.flows.exporting.report import ENVIRONMENT
 from roundweave.flows.exporting.trackers import needed
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import Round, Run
-from roundweave.storage.errors import (
-    ModelError,
-    NotARun,
-    PlaceError,
-    UsageError,
-    failing_as,
-    located,
-    one_line,
-    printable,
-)
+from roundweave.storage.errors import CheckpointError, ModelError, NotARun, failing_as, located, one_line
 from roundweave.storage.places.base import PARTIAL
 from roundweave.storage.runs.listing import flat_config
+from roundweave.tasks.matching.tracing.trace import silent
+from roundweave.tasks.networks import reference
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.numerics.pinning import derive_seed
+from roundweave.tasks.own_code.code import Code
+from roundweave.tasks.own_code.modules import PREFIX
 
-TEMPLATE = Environment(
-    loader=PackageLoader("roundweave.flows.exporting", "."),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    finalize=printable,
-).get_template("card.md")
+TEMPLATE = ENVIRONMENT.get_template("card.md")
+
+OURS = re.compile(rb"^\s*(from|import) roundweave\b", re.MULTILINE)
+"""Matches an import of Roundweave in a user's file."""
 
 LARGE = 1 << 30
 """From so many bytes on, the tensors of an ONNX file lie in another file beside it: a file has 2 GiB at most."""
@@ -58,13 +52,18 @@ def write_folder(run: Run, which: Round, to: str, trust: bool = False, onnx: boo
     """Write a round of a run to a folder, which is replaced where an export wrote it, and return its path.
 
     `trust` allows running code that a store outside the root holds. Raises `UsageError` where something else lies
-    there, `ModelError` where the network fails, and `PlaceError` where the folder cannot be written.
+    there, `ModelError` where the network cannot be built, and `CheckpointError` where it cannot be written.
     """
     folder = check_folder(to)
-    with failing_as(lambda error: PlaceError(f"{to} cannot be written: {one_line(error)}")), _new(folder) as new:
+    told = {"mark": MARK, "run": run, "which": which, "onnx": onnx, "shown": shown}
+    told |= {"config": flat_config(run.config), "data": run.attributes["data"]}
+    with (
+        failing_as(lambda error: CheckpointError(f"{to} cannot be written: {located(error)}")),
+        _new(folder) as new,
+    ):
         which.save(new / "model.safetensors")
-        card = TEMPLATE.render(_filled(new, run, which, trust, onnx))
-        (new / CARD).write_text(f"{MARK}{card}", encoding="utf-8")
+        told |= _with_network(new, run, which, trust, onnx)
+        (new / CARD).write_text(TEMPLATE.render(told), encoding="utf-8")
     return folder
 
 
@@ -83,70 +82,55 @@ def _new(folder: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def _filled(folder: Path, run: Run, which: Round, trust: bool, onnx: bool) -> dict[str, Any]:
-    """Write the network's code and own files to a folder, and return the values of the card's template."""
-    card: dict[str, Any] = {"run": run, "which": which, "facts": _facts(run, which), "recipe": None, "notes": []}
+def _with_network(folder: Path, run: Run, which: Round, trust: bool, onnx: bool) -> dict[str, Any]:
+    """Write the code and the own files of a network, if it can be built; what the card says of it."""
     try:
         spec = run.model(trust)
-    except NotARun:
-        if onnx:
-            raise
-        return card
-    recipe, network = recipe_of(spec), which.network(trust)
-    for path, content in recipe.files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content)
-    save_pretrained = getattr(network, "save_pretrained", None)
-    if save_pretrained:
-        with failing_as(lambda error: ModelError(f"save_pretrained of {spec.name} failed with {located(error)}")):
-            save_pretrained(folder)
-    notes = [f"This needs {recipe.needs}; `--onnx` writes a file that does not."] * bool(recipe.needs)
+    except NotARun:  # it is a merge of tensors
+        return {}
+    network, texts = which.network(trust), _texts(spec.model)
+    for path, content in texts.items():
+        (folder / "code" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "code" / path).write_bytes(content)
     if onnx:
-        write_onnx(network, spec, run.attributes["data"].get("kind", ""), folder / "model.onnx")
-        notes.append("`model.onnx` is the same network, for any number of examples, to rounding.")
-    loaded = pretrained(network) if save_pretrained else None
-    seed = derive_seed(spec.seed, "model")
-    return card | {"recipe": recipe, "pretrained": loaded, "spec": spec, "seed": seed, "notes": notes}
+        write_onnx(network, spec, run.attributes["data"].get("kind") == "integers", folder / "model.onnx")
+    told = {"spec": spec, "options": json.loads(spec.options), "seed": derive_seed(spec.seed, "model")}
+    told["ours"] = any(
+        re.search(rb"^\s*(from|import) roundweave\b", text, re.MULTILINE) for text in texts.values()
+    )
+    if save_pretrained := getattr(network, "save_pretrained", None):
+        save_pretrained(folder)
+    kind = type(network)
+    importable = kind.__module__ != "__main__" and "<locals>" not in kind.__qualname__
+    told["pretrained"] = save_pretrained and importable and hasattr(kind, "from_pretrained")
+    return told | {"kind": kind, "module": re.sub(rf"^{PREFIX}\w+?\.", "", kind.__module__)}
 
 
-def _facts(run: Run, which: Round) -> dict[str, Any]:
-    """What the card's table says; empty facts are left out."""
-    config, data = flat_config(run.config), run.attributes["data"]
-    score = which.score.row() if which.score else {}
-    return {
-        "run": f"{run.name}, {run.status}",
-        "round": f"{which.number} of {run.rounds}",
-        "accepted": "; ".join(run.judgement.reasons) if run.judgement else None,
-        "chain": which.chain,
-        "parent": run.parent,
-        "data": f"{config.get('data')}, {data.get('examples')} examples, digest {data.get('digest')}",
-        "scores": ", ".join(f"{name} {shown(name, value)}" for name, value in score.items() if name != "examples"),
-        "algorithm": run.attributes["algorithm"],
-        "code": config.get("model"),
-        "versions": ", ".join(f"{name} {number}" for name, number in run.attributes["versions"].items()),
-    }
+def _texts(model: str | Code) -> dict[str, bytes]:
+    """The files that have the code of a network, by their paths."""
+    if isinstance(model, str):
+        return {"roundweave_networks.py": inspect.getsource(reference).encode()}
+    if model.pickled:
+        return {"model.pickle": base64.b64decode(model.pickled)}
+    return {path: text.encode() for path, text in model.texts.items()}
 
 
-def write_onnx(network: torch.nn.Module, spec: ModelSpec, kind: str, place: Path) -> None:
+def write_onnx(network: torch.nn.Module, spec: ModelSpec, integers: bool, place: Path) -> None:
     """Write a network of one input to an ONNX file that takes any number of examples, by torch's exporter.
 
-    `kind` is that of the inputs as a `Description` says it. Raises `UsageError` for inputs by name and without the
-    packages, and `ModelError` for a network that torch cannot export.
+    Inputs are `integers`, or of the network's dtype. Raises `UsageError` without the packages, and `ModelError`
+    for a network that torch cannot export.
     """
     for package in ("onnx", "onnxscript"):
         needed(package, package)
-    if "," in kind:
-        raise UsageError(f"{spec.name} takes several inputs by name, and --onnx writes networks of one")
-    dtype = torch.int64 if kind == "integers" else getattr(torch, spec.dtype)
-    for noisy in ("torch.onnx", "torch.export"):
-        logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what is told there is in the error, too
+    example = torch.zeros((2, *spec.inputs), dtype=torch.int64 if integers else getattr(torch, spec.dtype))
+    axes = ({0: torch.export.Dim("examples")},)
+    large = sum(tensor.nbytes for tensor in network.state_dict().values()) > LARGE
     with (
         failing_as(lambda e: ModelError(f"{spec.name} cannot become ONNX: {one_line(e.__cause__ or e)}")),
-        warnings.catch_warnings(),
+        silent(),
+        warnings.catch_warnings(action="ignore"),
     ):
-        warnings.simplefilter("ignore")
-        example, axes = (torch.zeros((2, *spec.inputs), dtype=dtype),), ({0: torch.export.Dim("examples")},)
-        program = torch.onnx.export(network, example, dynamo=True, verbose=False, dynamic_shapes=axes)
-        assert program is not None
-        size = sum(tensor.nbytes for tensor in network.state_dict().values())
-        program.save(place, external_data=size > LARGE)
+        torch.onnx.export(
+            network, (example,), place, dynamo=True, verbose=False, external_data=large, dynamic_shapes=axes
+        )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from roundweave.flows.config.dates import dated, is_dated
+from roundweave.flows.config.exports import check_export
 from roundweave.flows.config.resolving import Resolved, resolve, resolve_work
 from roundweave.flows.config.scheduled import is_alias, is_pattern, scheduled
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.exporting.destinations import check_destination
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.reporting.log_file import LogFile
 from roundweave.storage.errors import DataError
@@ -21,7 +21,7 @@ def settled(config: TrainConfig) -> Resolved:
     """
     forget_examples()  # this process may have trained before on a file that was written anew
     for to in config.export:
-        check_destination(to)
+        check_export(to)
     if config.algorithm.name == AUTO:
         from roundweave.flows.planning.plan import chosen
 

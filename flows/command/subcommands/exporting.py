@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from roundweave.flows.command.common import Force, Json, Root, RunName, Trust, output, say
-from roundweave.flows.config.exports import is_folder
-from roundweave.flows.exporting.destinations import check_destination
+from roundweave.flows.config.exports import check_export, is_folder
 from roundweave.flows.exporting.trackers import TRACKERS, tracked
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import Run, open_run
@@ -33,7 +32,7 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Write a round to a folder with a card or to a file, or a whole run's numbers to a tracker of experiments."""
-    check_destination(to, force)
+    check_export(to, force)
     if onnx and (to in TRACKERS or not is_folder(to)):
         raise UsageError("--onnx writes a file into a folder; give one by --to FOLDER")
     if to in TRACKERS:
