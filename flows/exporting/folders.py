@@ -21,7 +21,7 @@ from roundweave.flows.exporting.report import ENVIRONMENT
 from roundweave.flows.exporting.trackers import needed
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import Round, Run
-from roundweave.storage.errors import CheckpointError, ModelError, NotARun, failing_as, located, one_line
+from roundweave.storage.errors import CheckpointError, ModelError, NotARun, failing_as, one_line, reason
 from roundweave.storage.places.base import PARTIAL
 from roundweave.storage.runs.listing import flat_config
 from roundweave.tasks.matching.tracing.trace import silent
@@ -58,7 +58,7 @@ def write_folder(run: Run, which: Round, to: str, trust: bool = False, onnx: boo
     told = {"mark": MARK, "run": run, "which": which, "onnx": onnx, "shown": shown}
     told |= {"config": flat_config(run.config), "data": run.attributes["data"]}
     with (
-        failing_as(lambda error: CheckpointError(f"{to} cannot be written: {located(error)}")),
+        failing_as(lambda error: CheckpointError(f"{to} cannot be written: {reason(error)}")),
         _new(folder) as new,
     ):
         which.save(new / "model.safetensors")
@@ -86,7 +86,9 @@ def _with_network(folder: Path, run: Run, which: Round, trust: bool, onnx: bool)
     """Write the code and the own files of a network, if it can be built; what the card says of it."""
     try:
         spec = run.model(trust)
-    except NotARun:  # it is a merge of tensors
+    except NotARun:  # it is a merge of tensors, whose architecture nobody knows
+        if onnx:
+            raise
         return {}
     network, texts = which.network(trust), _texts(spec.model)
     for path, content in texts.items():
