@@ -27,7 +27,7 @@ NOISY = (
     *("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch.export._trace"),
     "torch.onnx._internal.exporter._registration",
 )
-"""Torch's loggers that print an error of an export at length, which is raised anyway, or that it found no torchvision."""
+"""Torch's loggers that print an error of an export at length, which is raised anyway, and of what is absent."""
 
 
 def tensors_in(values: object) -> list[torch.Tensor]:

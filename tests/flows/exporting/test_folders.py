@@ -16,7 +16,7 @@ import roundweave as rw
 from roundweave.flows.config.exports import PACKAGES
 from roundweave.flows.exporting.folders import write_folder
 from roundweave.flows.exporting.trackers import TRACKERS
-from roundweave.storage.errors import CheckpointError
+from roundweave.storage.errors import CheckpointError, NotARun
 from tests.flows.command.in_process import refused, run
 
 SMALL = {"rounds": 2, "local_steps": 2, "partitions": 2}
@@ -256,6 +256,19 @@ def test_what_cannot_become_onnx_is_one_clear_line(train, own, tmp_path, monkeyp
     assert refused(capsys, *arguments) == (2, "onnxscript is not installed; `pip install onnxscript`")
     assert not (tmp_path / "out").exists()
     assert not [*tmp_path.glob("*.partial")]
+
+
+def test_a_network_that_nobody_can_build_is_tensors_and_a_card(train, tmp_path, monkeypatch) -> None:
+    def model(run: rw.Run, trust: bool = False) -> None:
+        raise NotARun("it does not say how its network is built")
+
+    stored = train(**SMALL, name="first")
+    monkeypatch.setattr(rw.Run, "model", model)
+    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "model.safetensors"]
+    assert "`load_state_dict` of yours takes" in (tmp_path / "out/README.md").read_text()
+    with pytest.raises(NotARun, match="does not say"):
+        write_folder(stored, stored.round(2), str(tmp_path / "out"), onnx=True)
 
 
 def test_a_folder_is_replaced_by_force_and_only_if_an_export_wrote_it(train, tmp_path, capsys) -> None:
