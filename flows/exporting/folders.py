@@ -18,7 +18,7 @@ import torch
 
 from roundweave.flows.config.exports import CARD, MARK, check_folder, is_folder
 from roundweave.flows.exporting.report import ENVIRONMENT
-from roundweave.flows.exporting.trackers import import_optional
+from roundweave.flows.exporting.trackers import installed
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import Round, Run
 from roundweave.storage.errors import CheckpointError, ModelError, NotARun, failing_as, one_line, reason
@@ -124,7 +124,7 @@ def write_onnx(network: torch.nn.Module, spec: ModelSpec, integers: bool, place:
     for a network that torch cannot export.
     """
     for package in ("onnx", "onnxscript"):
-        import_optional(package, package)
+        installed(package, package)
     example = torch.zeros((2, *spec.inputs), dtype=torch.int64 if integers else getattr(torch, spec.dtype))
     axes = ({0: torch.export.Dim("examples")},)
     large = sum(tensor.nbytes for tensor in network.state_dict().values()) > LARGE

@@ -77,8 +77,8 @@ OURS = ".roundweave"
 
 def to_tensorboard(story: Story, where: str | None) -> str:
     """Write TensorBoard event files: each number as a scalar, the configuration as text and hyperparameters."""
-    summary = import_optional("torch.utils.tensorboard.summary", "tensorboard")
-    writer_of = import_optional("torch.utils.tensorboard", "tensorboard").SummaryWriter
+    summary = installed("torch.utils.tensorboard.summary", "tensorboard")
+    writer_of = installed("torch.utils.tensorboard", "tensorboard").SummaryWriter
     folder = Path(where or "tensorboard", story.name)
     for former in folder.glob(f"events.out.tfevents.*{OURS}"):
         former.unlink()
@@ -100,10 +100,7 @@ def to_mlflow(story: Story, where: str | None) -> str:
 
     `where` is a tracking URI, default: MLflow's own.
     """
-    mlflow, entities = (
-        import_optional("mlflow", "mlflow-skinny"),
-        import_optional("mlflow.entities", "mlflow-skinny"),
-    )
+    mlflow, entities = installed("mlflow", "mlflow-skinny"), installed("mlflow.entities", "mlflow-skinny")
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs the tables of each new database
     client = mlflow.MlflowClient(where)
     experiment = client.get_experiment_by_name(EXPERIMENT)
@@ -138,7 +135,7 @@ def _register(client: Any, made: str, story: Story) -> None:
 
 def to_wandb(story: Story, where: str | None) -> str:
     """Create a Weights & Biases run with the configuration and a history row a round; `where` is a folder."""
-    wandb = import_optional("wandb", "wandb")
+    wandb = installed("wandb", "wandb")
     if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:
         raise UsageError("Weights & Biases knows no account here; `wandb login`, or set WANDB_MODE=offline")
     folder = Path(where or ".")
@@ -168,7 +165,7 @@ def tracked(run: StoredRun, tracker: str, out: str | None = None, **model: Any) 
         return TRACKERS[tracker](replace(story_of(run), **model), out)
 
 
-def import_optional(module: str, package: str) -> Any:
+def installed(module: str, package: str) -> Any:
     """Import a module of an optional package; raises `UsageError` if the package is not installed."""
     try:
         return import_module(module)

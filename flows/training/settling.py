@@ -36,6 +36,8 @@ def check(config: TrainConfig) -> None:
     """
     if config.log_file:
         LogFile(config.log_file).close()
+    for to in dated(config).export:
+        check_export(to)
     daily = is_dated(config.data) or is_dated(config.data_options)
     if is_pattern(config.start_from) or is_alias(config):
         config = config.model_copy(update={"start_from": None})

@@ -13,6 +13,7 @@ import torch
 import roundweave as rw
 from roundweave.flows.config.dates import dated
 from roundweave.flows.config.files import from_anywhere, read_toml
+from roundweave.flows.training.settling import check
 from roundweave.storage.errors import PlaceError, UsageError
 from roundweave.storage.runs.aliases import holder_of
 from tests.flows.command.in_process import refused, run
@@ -113,6 +114,8 @@ def test_what_cannot_be_exported_is_refused_before_the_training(tmp_path, monkey
         code, line = refused(capsys, "train", "--name", "first", "--executor", "inline", "--export", export)
         assert code == 2
         assert re.search(says, line), line
+    with pytest.raises(UsageError, match="others holds what no export wrote"):
+        check(rw.TrainConfig(**SMALL, name="first", export="others"))  # as serving begins
     assert rw.TrainConfig(export="out/{date:%Y.%m.%d}/").export == ("out/{date:%Y.%m.%d}/",)
     monkeypatch.setattr("roundweave.flows.config.exports.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="mlflow-skinny is not installed; `pip install mlflow-skinny`"):
