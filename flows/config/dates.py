@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from roundweave.flows.config.train import DATE, DAY, Placement, TrainConfig
 from roundweave.storage.errors import UsageError
 
-DATED = ("name", "data", "start_from", "data_options", "model_options", "partition_options")
+DATED = ("name", "data", "start_from", "data_options", "model_options", "partition_options", "export")
 """The fields whose texts may have dates."""
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import tomli_w
 
 from roundweave.flows.config.experiment import PREPARED
+from roundweave.flows.config.exports import PACKAGES
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import UsageError, failing_as, reason
-from roundweave.storage.parsing import from_toml
-from roundweave.storage.places.base import join_address
+from roundweave.storage.parsing import at_commas, from_toml
+from roundweave.storage.places.base import join_address, scheme_of
 from roundweave.storage.runs.names import STORED_ROUND
 from roundweave.tasks.algorithms.table import TABLES
 from roundweave.tasks.data.sources.table import SOURCES
@@ -50,9 +51,9 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case "algorithm", {"name": name}:
             parts = {option: _seen(folder, option, given) for option, given in value.items() if option in PARTS}
             return value | parts | {"name": _seen(folder, key, name)}
-        case ("scores" | "accept", str() | list()) | ("data", list()):
-            names = value.split(",") if isinstance(value, str) else value
-            return [_place(folder, name.strip()) if isinstance(name, str) else name for name in names]
+        case ("scores" | "accept" | "export", str() | list()) | ("data", list()):
+            placed = _exported if key == "export" else _place
+            return [placed(folder, name.strip()) if isinstance(name, str) else name for name in at_commas(value)]
         case _, str() if key in PLACED:
             return _place(folder, value)
         case "root" | "certificates" | "log_file" | "start_from", str() if not (
@@ -63,6 +64,12 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
             kind, _, file = value.rpartition(":")
             return f"{kind}:{folder / file}" if kind else str(folder / file)
     return value
+
+
+def _exported(folder: Path, to: str) -> str:
+    """Join a folder or a file of an export to the folder, with the slash at its end; trackers are unchanged."""
+    elsewhere = not to or to in PACKAGES or scheme_of(to) or Path(to).is_absolute()
+    return to if elsewhere else f"{folder}/{to}"
 
 
 def _place(folder: Path, text: str) -> str:

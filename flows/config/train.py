@@ -20,6 +20,7 @@ from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_
 from roundweave.flows.config.base import Config, Numbers
 from roundweave.flows.config.deployment import Deployment
 from roundweave.flows.config.experiment import Experiment
+from roundweave.flows.config.exports import Exports
 from roundweave.flows.config.gate import Conditions
 from roundweave.storage.errors import nearest
 from roundweave.storage.parsing import MOST_ROUNDS, span_seconds
@@ -216,6 +217,11 @@ class Execution(Placement):
         default=None,
         pattern=r"^\w[\w.\-]*$",
         description="an alias of the root, such as champion, that the run takes if it is accepted",
+    )
+    export: Exports = Field(
+        default=(),
+        description="where the last round goes if the run is accepted: folders, files and trackers, such as "
+        "nightly/{date}, mlflow",
     )
     deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
         default=None,

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
     from roundweave.flows.evidence.replaying import Replay
 
-TEMPLATE = Environment(
+ENVIRONMENT = Environment(
     loader=PackageLoader("roundweave.flows.exporting", "."),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     finalize=lambda value: value if isinstance(value, Markup) else printable(value),
-).get_template("report.html")
+)
+TEMPLATE = ENVIRONMENT.get_template("report.html")
 
 COLOURS = {
     "complete": "#3a9d5d",

@@ -6,12 +6,12 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import PlaceError, UsageError, failing_as, one_line
 from roundweave.storage.runs.listing import flat_config
 from roundweave.storage.runs.run import StoredRun
 
@@ -27,12 +27,17 @@ class Moment:
 
 @dataclass(frozen=True)
 class Story:
-    """A run for a tracker: its name, its flat configuration, facts such as its status and digest, its rounds."""
+    """A run for a tracker: its name, its flat configuration, facts such as its status and digest, its rounds.
+
+    `folder` has its model for a tracker that keeps models, which is given the `alias`.
+    """
 
     name: str
     config: Mapping[str, Any]
     facts: Mapping[str, str]
     moments: tuple[Moment, ...]
+    folder: Path | None = None
+    alias: str | None = None
 
 
 def story_of(run: StoredRun) -> Story:
@@ -58,7 +63,7 @@ Tracker = Callable[[Story, str | None], str]
 """Exports a story to a folder or address, by default the tracker's own; returns a text that says where it is."""
 
 EXPERIMENT = "roundweave"
-"""The name of the trackers' experiment or project that runs are exported to."""
+"""The name of the trackers' experiment or project that runs are exported to, and of MLflow's registered model."""
 
 MLFLOW_BATCH = {"metrics": 1000, "params": 100}
 """The most metrics and parameters that MLflow takes in one request."""
@@ -72,8 +77,8 @@ OURS = ".roundweave"
 
 def to_tensorboard(story: Story, where: str | None) -> str:
     """Write TensorBoard event files: each number as a scalar, the configuration as text and hyperparameters."""
-    summary = _needed("torch.utils.tensorboard.summary", "tensorboard")
-    writer_of = _needed("torch.utils.tensorboard", "tensorboard").SummaryWriter
+    summary = installed("torch.utils.tensorboard.summary", "tensorboard")
+    writer_of = installed("torch.utils.tensorboard", "tensorboard").SummaryWriter
     folder = Path(where or "tensorboard", story.name)
     for former in folder.glob(f"events.out.tfevents.*{OURS}"):
         former.unlink()
@@ -91,8 +96,11 @@ def to_tensorboard(story: Story, where: str | None) -> str:
 
 
 def to_mlflow(story: Story, where: str | None) -> str:
-    """Create an MLflow run with parameters, tags and metrics; `where` is a tracking URI, default: MLflow's own."""
-    mlflow, entities = _needed("mlflow", "mlflow-skinny"), _needed("mlflow.entities", "mlflow-skinny")
+    """Create an MLflow run with parameters, tags and metrics, and a version of its model if the story has one.
+
+    `where` is a tracking URI, default: MLflow's own.
+    """
+    mlflow, entities = installed("mlflow", "mlflow-skinny"), installed("mlflow.entities", "mlflow-skinny")
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs the tables of each new database
     client = mlflow.MlflowClient(where)
     experiment = client.get_experiment_by_name(EXPERIMENT)
@@ -108,13 +116,26 @@ def to_mlflow(story: Story, where: str | None) -> str:
     for kind, parts in {"metrics": metrics, "params": params}.items():
         for start in range(0, len(parts), MLFLOW_BATCH[kind]):
             client.log_batch(made, **{kind: parts[start : start + MLFLOW_BATCH[kind]]})
+    if story.folder:
+        _register(client, made, story)
     client.set_terminated(made, "FINISHED", int(last * 1000))
     return f"run {made} of the experiment {EXPERIMENT} at {client.tracking_uri}"
 
 
+def _register(client: Any, made: str, story: Story) -> None:
+    """Have an MLflow run keep the story's folder as artifacts, and the registry as a version with the alias."""
+    client.log_artifacts(made, str(story.folder), "model")
+    if not client.search_registered_models(f"name = '{EXPERIMENT}'"):
+        client.create_registered_model(EXPERIMENT)
+    source = f"{client.get_run(made).info.artifact_uri}/model"
+    version = client.create_model_version(EXPERIMENT, source, made).version
+    if story.alias:
+        client.set_registered_model_alias(EXPERIMENT, story.alias, version)
+
+
 def to_wandb(story: Story, where: str | None) -> str:
     """Create a Weights & Biases run with the configuration and a history row a round; `where` is a folder."""
-    wandb = _needed("wandb", "wandb")
+    wandb = installed("wandb", "wandb")
     if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:
         raise UsageError("Weights & Biases knows no account here; `wandb login`, or set WANDB_MODE=offline")
     folder = Path(where or ".")
@@ -133,7 +154,18 @@ TRACKERS: dict[str, Tracker] = {"tensorboard": to_tensorboard, "mlflow": to_mlfl
 """The functions that export a run, by the tracker's name."""
 
 
-def _needed(module: str, package: str) -> Any:
+def tracked(run: StoredRun, tracker: str, out: str | None = None, **model: Any) -> str:
+    """Export a run to a tracker, with the fields of its story's `model`, and return where it is.
+
+    Raises `PlaceError` where the tracker fails.
+    """
+    with failing_as(
+        lambda error: PlaceError(f"{tracker} takes nothing at {out or 'its default'}: {one_line(error)}")
+    ):
+        return TRACKERS[tracker](replace(story_of(run), **model), out)
+
+
+def installed(module: str, package: str) -> Any:
     """Import a module of an optional package; raises `UsageError` if the package is not installed."""
     try:
         return import_module(module)

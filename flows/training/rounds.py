@@ -11,6 +11,7 @@ from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.flows.reporting.listening import Raises, listening, notify_begin, notify_commit, reported
 from roundweave.flows.stored import Run
+from roundweave.flows.training.delivering import deliver
 from roundweave.flows.training.judging import judge, promote
 from roundweave.flows.training.retaining import remove_older
 from roundweave.storage.errors import RunBusy
@@ -49,6 +50,7 @@ def train_rounds(resolved: Resolved, executor: Executor) -> Run:
         raise Skipped(f"{error}; skipped, as on_busy says", resolved.address) from error
     trained = Run(resolved.address, resolved.config.root)
     promote(trained, resolved.config)
+    deliver(trained, resolved.config)
     remove_older(resolved)
     return trained
 

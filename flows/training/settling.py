@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roundweave.flows.config.dates import dated, is_dated
+from roundweave.flows.config.exports import check_export
 from roundweave.flows.config.resolving import Resolved, resolve, resolve_work
 from roundweave.flows.config.scheduled import is_alias, is_pattern, scheduled
 from roundweave.flows.config.train import TrainConfig
@@ -19,6 +20,8 @@ def settled(config: TrainConfig) -> Resolved:
     Raises `Skipped` if the configuration says to skip the training.
     """
     forget_examples()  # this process may have trained before on a file that was written anew
+    for to in config.export:
+        check_export(to)
     if config.algorithm.name == AUTO:
         from roundweave.flows.planning.plan import chosen
 
@@ -33,6 +36,8 @@ def check(config: TrainConfig) -> None:
     """
     if config.log_file:
         LogFile(config.log_file).close()
+    for to in dated(config).export:
+        check_export(to)
     daily = is_dated(config.data) or is_dated(config.data_options)
     if is_pattern(config.start_from) or is_alias(config):
         config = config.model_copy(update={"start_from": None})

@@ -23,8 +23,11 @@ __all__ = ["GROUPED_PRODUCT", "NOISY", "OpOverload", "TorchDispatchMode", "tree_
 GROUPED_PRODUCT = "aten::_grouped_mm"
 """The operation of mixtures of experts, which multiplies runs of rows by one matrix each."""
 
-NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch.export._trace")
-"""Torch's loggers that print an error of an export at length, which is raised anyway."""
+NOISY = (
+    *("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch.export._trace"),
+    "torch.onnx._internal.exporter._registration",
+)
+"""Torch's loggers that print an error of an export at length, which is raised anyway, and of what is absent."""
 
 
 def tensors_in(values: object) -> list[torch.Tensor]:

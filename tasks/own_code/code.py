@@ -57,6 +57,15 @@ class Code:
         """``FILE.py:function`` without the folder, or ``module:function``; in a notebook only the name."""
         return f"{Path(self.path).name or self.module}:{self.name}".removeprefix(":")
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts of the user's files, by their paths from the folder of the outermost package."""
+        if not self.path:
+            return {}
+        path = Path(self.path)
+        own = path.relative_to(_folder(path, self.module or path.stem)).as_posix()
+        return dict(self.siblings) | {own: self.source}
+
     def changed(self, other: Code) -> list[str]:
         """The names of definitions that differ between this code and another state of it."""
         mine, theirs = dict(self.definitions), dict(other.definitions)
@@ -202,8 +211,7 @@ def _module(code: Code) -> ModuleType:
             return importlib.import_module(code.module)
         path = Path(code.path)
         module = code.module or path.stem
-        folder = _folder(path, module)
-        texts = dict(code.siblings) | {path.relative_to(folder).as_posix(): code.source}
+        folder, texts = _folder(path, module), code.texts
         root = PREFIX + text_digest(repr((code.path, module, texts, code.names)))[:16]
         return load(root, folder, module, texts, dict(code.names))
     except CODE_RAISES as error:

@@ -8,34 +8,42 @@ from typing import Annotated, Any
 import typer
 
 from roundweave.flows.command.common import Force, Json, Root, RunName, Trust, output, say
-from roundweave.flows.exporting.trackers import TRACKERS, story_of
+from roundweave.flows.config.exports import check_export, is_folder
+from roundweave.flows.exporting.trackers import TRACKERS, tracked
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import Run, open_run
 from roundweave.storage.checkpoints.files import SUFFIXES
-from roundweave.storage.checkpoints.writing import check_place
-from roundweave.storage.errors import PlaceError, UsageError, failing_as, one_line
+from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import WhichRound, stored_round
 
 
 def export_command(
     what: Annotated[str, typer.Argument(help="a round, RUN@12, RUN@best or RUN@last; for a tracker a run")],
-    to: Annotated[str, typer.Option(help=f"a file ({', '.join(SUFFIXES)}) or a tracker: {', '.join(TRACKERS)}")],
+    to: Annotated[
+        str, typer.Option(help=f"a folder, a file ({', '.join(SUFFIXES)}) or a tracker: {', '.join(TRACKERS)}")
+    ],
     out: Annotated[
         str | None, typer.Option(help="the tracker's folder, or tracking URI; default: as its environment says")
     ] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="write model.onnx into the folder, too")] = False,
     force: Force = False,
+    trust: Trust = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Write a round's weights to a file, or a whole run's numbers to a tracker of experiments."""
+    """Write a round to a folder with a card or to a file, or a whole run's numbers to a tracker of experiments."""
+    check_export(to, force)
+    if onnx and (to in TRACKERS or not is_folder(to)):
+        raise UsageError("--onnx writes a file into a folder; give one by --to FOLDER")
     if to in TRACKERS:
         where = _tracked(what, to, out, root)
         output(as_json, {"exported": what, "to": where}, say, f"{what} is now in {where}")
         return
-    check_place(to, force)
+    from roundweave.flows.exporting.folders import export_round
+
     run, round = _named(what, out, root)
     which = run.round(round)
-    which.save(to)
+    export_round(run, which, to, trust, onnx)
     facts: dict[str, Any] = {"run": run.name, "round": which.number, "chain": which.chain}
     said = f" is round {which.number}, and" if isinstance(round, str) else ""
     if round == "best" and which.score:
@@ -49,11 +57,7 @@ def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
     """Export a run to a tracker and return where it is; raises `UsageError` if a single round was named."""
     if stored_round(run):
         raise UsageError(f"{tracker} takes a whole run, not {run}; name the run alone")
-    story = story_of(open_run(run, root))
-    with failing_as(
-        lambda error: PlaceError(f"{tracker} takes nothing at {out or 'its default'}: {one_line(error)}")
-    ):
-        return TRACKERS[tracker](story, out)
+    return tracked(open_run(run, root), tracker, out)
 
 
 def _named(round: str, out: str | None, root: str | None) -> tuple[Run, WhichRound]:

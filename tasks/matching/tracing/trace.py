@@ -68,7 +68,7 @@ def exported(model: nn.Module, inputs: Inputs) -> torch.export.ExportedProgram:
     # The copy has the module's own parameters, to save memory; exporting does not change them.
     network = evaluating(model, {id(parameter): parameter for parameter in model.parameters()})
     try:
-        with torch.no_grad(), plain_attention(), _silent(), warnings.catch_warnings():
+        with torch.no_grad(), plain_attention(), silent(), warnings.catch_warnings():
             # Recurrent layers reassign their weights, which export takes for a leak and warns of.
             warnings.filterwarnings("ignore", message="The tensor attribute.*assigned during export")
             return torch.export.export(network, *as_call(inputs), strict=False)
@@ -120,7 +120,7 @@ def plain_attention() -> Iterator[None]:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     """Stop torch from logging and printing errors at length, which are raised anyway.
 
     Torch also stops recording the source line of each operation, which would take a quarter of the time.

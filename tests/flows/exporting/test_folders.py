@@ -1,0 +1,349 @@
+"""A round in a folder: what its card's own lines load has the bits of the stored network, without Roundweave."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import roundweave as rw
+from roundweave.flows.config.exports import PACKAGES
+from roundweave.flows.exporting.folders import write_folder
+from roundweave.flows.exporting.trackers import TRACKERS
+from roundweave.storage.errors import CheckpointError, NotARun
+from tests.flows.command.in_process import refused, run
+
+SMALL = {"rounds": 2, "local_steps": 2, "partitions": 2}
+
+TOKENS = """
+import torch
+def data():
+    tokens = torch.randint(0, 7, (60, 9), generator=torch.Generator().manual_seed(0))
+    return tokens[:, :-1].clone(), tokens[:, 1:].clone()
+"""
+
+OWN = """
+import torch
+from helper import WIDTH
+
+class Own(torch.nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.first = torch.nn.Linear(64, WIDTH, bias=False)
+        self.second = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        self.third = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        self.third.weight = self.second.weight
+        self.norm = torch.nn.BatchNorm1d(WIDTH)
+        self.last = torch.nn.Linear(WIDTH, 10)
+        self.last.bias.requires_grad_(False)
+        self.register_buffer("drawn", torch.randn(WIDTH), persistent=False)
+        self.depth = depth
+
+    def forward(self, inputs):
+        hidden = self.first(inputs.flatten(1)) + self.drawn
+        for _ in range(self.depth):
+            hidden = self.third(self.second(hidden).relu())
+        return self.last(self.norm(hidden))
+
+def model(depth=1):
+    return Own(depth)
+"""
+
+PLAIN = """
+import torch
+def model(): return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+"""
+
+SAVING = """
+import json, torch
+from pathlib import Path
+
+class Saving(torch.nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs.flatten(1))
+
+    def save_pretrained(self, folder):
+        assert self.in_features == 64
+        torch.save(self.state_dict(), Path(folder, "own.pt"))
+
+    @classmethod
+    def from_pretrained(cls, folder):
+        made = cls(64, 10)
+        made.load_state_dict(torch.load(Path(folder, "own.pt")))
+        return made
+
+def model():
+    return Saving(64, 10)
+
+class Failing(Saving):
+    def save_pretrained(self, folder):
+        Path(folder, "half").write_text("half")
+        raise OSError("the disk is full")
+
+def failing():
+    return Failing(64, 10)
+"""
+
+
+def block(folder: Path) -> str:
+    """The Python lines of a folder's card."""
+    (lines,) = re.findall(r"^```python\n(.*?)^```$", (folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    return lines
+
+
+def outputs_of(folder: Path, inputs: torch.Tensor) -> torch.Tensor:
+    """What the network that a card's lines load gives in a process that cannot import Roundweave."""
+    safetensors.torch.save_file({"inputs": inputs}, folder.parent / "inputs.safetensors")
+    script = f"""
+import sys
+sys.modules["roundweave"] = None
+{block(folder)}
+torch.set_num_threads({torch.get_num_threads()})
+from safetensors.torch import save_file
+outputs = network(load_file("../inputs.safetensors")["inputs"])
+outputs = getattr(outputs, "logits", outputs)
+save_file({{"outputs": outputs.detach()}}, "../outputs.safetensors")
+"""
+    subprocess.run([sys.executable, "-P", "-c", script], cwd=folder, check=True)
+    return safetensors.torch.load_file(folder.parent / "outputs.safetensors")["outputs"]
+
+
+def assert_loads(stored: rw.Run, round: int, folder: Path, inputs: torch.Tensor) -> None:
+    with torch.no_grad():
+        outputs = stored.round(round).network()(inputs)
+    assert torch.equal(outputs_of(folder, inputs), getattr(outputs, "logits", outputs))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "dtype"),
+    [
+        ("linear", {}, "float64"),
+        ("mlp", {"hidden": 8}, "bfloat16"),
+        ("cnn", {"channels": 2}, "float32"),
+        ("gpt", {"width": 8, "heads": 2}, "float32"),
+    ],
+)
+def test_a_built_in_network_is_loaded_without_roundweave(
+    train, own, tmp_path, capsys, model, options, dtype
+) -> None:
+    data = {"data": f"{own(TOKENS, 'tokens')}:data"} if model == "gpt" else {}
+    stored = train(**SMALL, **data, model=model, model_options=options, dtype=dtype, name="first")
+    folder = tmp_path / "out" / "first of all"
+    assert run(capsys, "export", "first@1", "--to", str(folder))[:2] == (0, f"first@1 is now in {folder}\n")
+    assert sorted(p.name for p in folder.iterdir()) == ["README.md", "code", "model.safetensors"]
+    assert not [*folder.parent.glob(".*")]
+    inputs = torch.randint(0, 7, (5, 8)) if model == "gpt" else torch.rand(5, 1, 8, 8, dtype=getattr(torch, dtype))
+    assert_loads(stored, 1, folder, inputs)
+
+
+def test_an_own_network_is_loaded_with_the_code_that_the_run_recorded(train, own, tmp_path) -> None:
+    """Its weights are tied, its buffers kept, drawn anew or frozen, and its file has changed since."""
+    own("WIDTH = 6\n", "helper")
+    model = f"{own(OWN)}:model"
+    stored = train(**SMALL, model=model, model_options={"depth": 3}, name="first")
+    own("WIDTH = 7\n", "helper")
+    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    assert sorted(p.name for p in (tmp_path / "out/code").iterdir()) == ["helper.py", "mine.py"]
+    assert_loads(stored, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
+
+
+def test_an_own_network_of_a_package_finds_what_lies_beside_it(train, tmp_path) -> None:
+    files = {"__init__.py": "", "net.py": "from . import width\nfrom beside import model\n"}
+    files |= {"width.py": "WIDTH = 5\n"}
+    files |= {"beside.py": OWN.replace("from helper", "from pack.width")}
+    for name, text in files.items():
+        (tmp_path / "pack").mkdir(exist_ok=True)
+        (tmp_path / "pack" / name).write_text(text)
+    stored = train(**SMALL, model=f"{tmp_path}/pack/net.py:model", name="first")
+    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    assert_loads(stored, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
+
+
+def test_a_network_of_a_notebook_and_one_that_needs_roundweave_say_so(train, own, tmp_path) -> None:
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    exec(
+        "import torch\ndef model(): return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))",
+        namespace,
+    )
+    stored = train(**SMALL, model=namespace["model"], name="first")
+    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    assert "This needs cloudpickle and Python 3" in (tmp_path / "out/README.md").read_text()
+    assert_loads(stored, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
+    source = f"import roundweave as rw{PLAIN}"
+    stored = train(**SMALL, model=f"{own(source)}:model", name="second")
+    write_folder(stored, stored.round(2), str(tmp_path / "second"))
+    assert (
+        "This needs Roundweave, which its code imports; `model.onnx`"
+        in (tmp_path / "second/README.md").read_text()
+    )
+
+
+def test_the_card_says_what_the_round_is(train, tmp_path) -> None:
+    stored = train(**SMALL, name="first")
+    later = train(**SMALL, name="second", start_from="first@1", root=tmp_path / "runs")
+    write_folder(later, later.round(2), str(tmp_path / "out"))
+    card = (tmp_path / "out/README.md").read_text()
+    which = later.round(2)
+    for said in (
+        "# second, round 2",
+        "| run | second, complete, fed_avg, 2 partitions |",
+        f"| chain | {which.chain} |",
+        "| parent | first@1 |",
+        f"digest {stored.attributes['data']['digest']} |",
+        f"| loss | {which.score.loss:.4f} |\n| accuracy | {which.score.accuracy:.2%} |",
+        "| code | mlp |",
+        f"torch {torch.__version__}",
+    ):
+        assert said in card
+    assert safetensors.safe_open(tmp_path / "out/model.safetensors", "pt").metadata()["chain"] == which.chain
+
+
+def test_a_network_with_a_form_of_its_own_is_loaded_by_that(train, own, tmp_path) -> None:
+    stored = train(**SMALL, model=f"{own(SAVING)}:model", name="first")
+    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    assert 'import_module("mine").Saving.from_pretrained(folder)' in block(tmp_path / "out")
+    assert_loads(stored, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
+
+
+def test_a_network_of_transformers_is_loaded_by_transformers(train, own, tmp_path) -> None:
+    pytest.importorskip("transformers")
+    source = TOKENS + (
+        "def model():\n"
+        "    from transformers import GPT2Config, GPT2LMHeadModel\n"
+        "    tokens = {'vocab_size': 7, 'n_positions': 8, 'bos_token_id': 0, 'eos_token_id': 0}\n"
+        "    return GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, **tokens))\n"
+    )
+    place = own(source)
+    stored = train(**SMALL, data=f"{place}:data", model=f"{place}:model", loss="cross_entropy", name="first")
+    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    assert "GPT2LMHeadModel.from_pretrained(folder)" in block(tmp_path / "out")
+    assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert_loads(stored, 2, tmp_path / "out", torch.randint(0, 7, (5, 8)))
+
+
+@pytest.mark.parametrize("model", ["cnn", "gpt"])
+def test_onnx_gives_the_same_for_any_number_of_examples(train, own, tmp_path, capsys, model) -> None:
+    onnx = pytest.importorskip("onnx")
+    reference = pytest.importorskip("onnx.reference")
+    data = {"data": f"{own(TOKENS, 'tokens')}:data"} if model == "gpt" else {}
+    stored = train(**SMALL, **data, model=model, name="first")
+    assert run(capsys, "export", "first@2", "--to", str(tmp_path / "out"), "--onnx")[0] == 0
+    assert "`model.onnx` is the same network" in (tmp_path / "out/README.md").read_text()
+    read = onnx.load(tmp_path / "out/model.onnx")
+    for count in (1, 3):
+        inputs = torch.randint(0, 7, (count, 8)) if model == "gpt" else torch.rand(count, 1, 8, 8)
+        given = {read.graph.input[0].name: inputs.numpy()}
+        (outputs,) = reference.ReferenceEvaluator(read).run(None, given)
+        np.testing.assert_allclose(outputs, stored.round(2).network()(inputs).detach().numpy(), rtol=0, atol=1e-5)
+
+
+def test_what_cannot_become_onnx_is_one_clear_line(train, own, tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("onnxscript")
+    source = "import torch\nclass Own(torch.nn.Linear):\n    def forward(self, x):\n"
+    source += "        x = x.flatten(1)\n        return super().forward(x if float(x.sum()) > 0 else -x)\n"
+    train(**SMALL, model=f"{own(source + 'def model(): return Own(64, 10)')}:model", name="first")
+    arguments = ("export", "first@2", "--to", str(tmp_path / "out"), "--onnx")
+    code, line = refused(capsys, *arguments)
+    assert code == 1
+    assert re.search("mine.py:model cannot become ONNX: .*data-dependent", line), line
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    assert refused(capsys, *arguments) == (2, "onnxscript is not installed; `pip install onnxscript`")
+    assert not (tmp_path / "out").exists()
+    assert not [*tmp_path.glob("*.partial")]
+
+
+def test_a_network_that_nobody_can_build_is_tensors_and_a_card(train, tmp_path, monkeypatch) -> None:
+    def model(run: rw.Run, trust: bool = False) -> None:
+        raise NotARun("it does not say how its network is built")
+
+    stored = train(**SMALL, name="first")
+    monkeypatch.setattr(rw.Run, "model", model)
+    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "model.safetensors"]
+    assert "`load_state_dict` of yours takes" in (tmp_path / "out/README.md").read_text()
+    with pytest.raises(NotARun, match="does not say"):
+        write_folder(stored, stored.round(2), str(tmp_path / "out"), onnx=True)
+
+
+def test_a_folder_is_replaced_by_force_and_only_if_an_export_wrote_it(train, tmp_path, capsys) -> None:
+    stored = train(**SMALL, name="first")
+    folder, others = tmp_path / "out", tmp_path / "others"
+    folder.mkdir()
+    assert run(capsys, "export", "first@1", "--to", str(folder))[0] == 0
+    (folder / "stale").touch()
+    said = f"{folder} is there already; give another name, or --force to replace it"
+    assert refused(capsys, "export", "first@2", "--to", str(folder)) == (2, said)
+    assert (folder / "stale").exists()
+    assert run(capsys, "export", "first@2", "--to", f"{folder}/", "--force")[0] == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "code", "model.safetensors"]
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    assert torch.equal(tensors["fc1.weight"], stored.round(2).tensors["fc1.weight"])
+    (tmp_path / "link").symlink_to(folder)
+    assert run(capsys, "export", "first@1", "--to", str(tmp_path / "link"), "--force")[0] == 0
+    assert "# first, round 1" in (folder / "README.md").read_text()
+    others.mkdir()
+    (others / "README.md").write_text("# Mine\n")
+    for given in ((), ("--force",)):
+        said = f"{others} holds what no export wrote; give another folder"
+        assert refused(capsys, "export", "first@2", "--to", str(others), *given) == (2, said)
+    assert [path.name for path in others.iterdir()] == ["README.md"]
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_an_export_that_fails_leaves_the_folder_as_it_was(train, own, tmp_path) -> None:
+    stored = train(**SMALL, name="first")
+    folder = tmp_path / "out"
+    write_folder(stored, stored.round(2), str(folder))
+    failing = train(**SMALL, model=f"{own(SAVING)}:failing", name="second")
+    with pytest.raises(CheckpointError, match="cannot be written: OSError: the disk is full"):
+        write_folder(failing, failing.round(2), str(folder))
+    assert "# first, round 2" in (folder / "README.md").read_text()
+    assert [path.name for path in tmp_path.glob("*.partial")] == []
+    assert [path.name for path in tmp_path.glob(".*")] == []
+    with pytest.raises(CheckpointError, match=r"/proc/none cannot be written"):
+        write_folder(stored, stored.round(2), "/proc/none")
+
+
+BAD = {
+    ("--to", "model.foo"): r"a checkpoint ends in .*, not in '\.foo'; a folder whose name has a dot ends in /",
+    ("--to", "mlfow"): "mlfow is no tracker; did you mean mlflow.* A folder of that name is mlfow/",
+    ("--to", "s3://bucket/out"): "s3://bucket/out is not on a disk of this machine",
+    ("--to", ""): "an export to '' goes nowhere; give a folder",
+    ("--to", "."): r"\. holds what no export wrote",
+    ("--to", "file"): "file is a file; give the folder another name",
+    ("--to", "model.pt", "--onnx"): "--onnx writes a file into a folder",
+    ("--to", "tensorboard", "--onnx"): "--onnx writes a file into a folder",
+    ("--to", "out", "--out", "x"): "--out says where a tracker",
+}
+
+
+def test_bad_places_are_one_clear_line(train, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    train(**SMALL, name="first")
+    for arguments, says in BAD.items():
+        code, line = refused(capsys, "export", "first@2", *arguments)
+        assert code == 2
+        assert re.search(says, line), line
+    assert run(capsys, "export", "first@2", "--to", "model.foo/")[0] == 0
+    assert run(capsys, "export", "first@2", "--to", "mlfow/", "--json")[0] == 0
+
+
+def test_a_run_from_elsewhere_is_built_only_with_trust(train, own, tmp_path, capsys) -> None:
+    train(**SMALL, root=tmp_path / "theirs", model=f"{own(SAVING)}:model", name="first")
+    there = f"{tmp_path}/theirs/first.zarr@2"
+    code, line = refused(capsys, "export", there, "--to", str(tmp_path / "out"))
+    assert code == 2
+    assert "is outside" in line
+    assert not (tmp_path / "out").exists()
+    assert run(capsys, "export", there, "--to", str(tmp_path / "out"), "--trust")[0] == 0
+
+
+def test_the_names_of_trackers_are_those_that_there_are() -> None:
+    assert PACKAGES.keys() == TRACKERS.keys()
