@@ -218,6 +218,11 @@ class Execution(Placement):
         pattern=r"^\w[\w.\-]*$",
         description="an alias of the root, such as champion, that the run takes if it is accepted",
     )
+    drift: Literal["tell", "refuse"] = Field(
+        default="tell",
+        description="where the examples are not as those of the run that start_from names: say it, or reject one "
+        "with new or gone columns or categories, or a population stability index above 0.25",
+    )
     deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="seconds after which a round that has its quorum goes on without the partitions that have not "

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from roundweave.flows.config.drift import is_refused, saying_drift
 from roundweave.flows.config.experiment import Dealing
 from roundweave.flows.config.recorded import check_changed, check_same_experiment, other_examples
 from roundweave.flows.config.resolving import Resolved, work_of
@@ -16,7 +17,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.machines import common_fingerprints, machines
 from roundweave.flows.recording import Needs, create_run
 from roundweave.flows.reporting.listening import begun, notice
-from roundweave.storage.errors import ExperimentDiffers, StoreError
+from roundweave.storage.errors import CheckpointError, ExperimentDiffers, StoreError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
@@ -26,7 +27,7 @@ from roundweave.storage.runs.names import is_run
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
-from roundweave.storage.values.state import Update
+from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import specs_bytes
 from roundweave.tasks.compute.mapper import EXAMPLES
 from roundweave.tasks.data.description import Description
@@ -100,7 +101,7 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     """
     config = resolved.config.model_copy(update={"device": _common_device(executor, resolved.config)})
     resolved = replace(resolved, config=config)
-    work, description = work_of(resolved, executor)
+    work, description = work_of(resolved, executor, new=resolved.run is None)
     present = machines(executor, work.partitions, config.device)
     common, own = common_fingerprints(present, config.mixed_hardware)
     work = replace(work, fingerprint=common, fingerprints=own, source=source_digest())
@@ -201,7 +202,7 @@ def _create(resolved: Resolved, work: Work, description: Description, executor: 
         if not large or not is_run(where):  # a worker without the disk may have made it on one of its own
             create(gather=executor.gather)
         return
-    initial, carried = start.state(work.objective), _carried(start, config, work, description)
+    initial, carried = _begun(config, work, description), _carried(start, config, work, description)
     if not carried:
         # What partitions carry, the server may keep for all, such as a control variate: it is dropped with that.
         names = initial.memory.keys() - set(work.algorithm.map.carry)
@@ -216,9 +217,25 @@ def _create_anew(
     config: TrainConfig, where: str, work: Work, description: Description, processes: int, _: int = 0, **how: Any
 ) -> None:
     """Create a run that begins with initial weights or a checkpoint, in any process; `how` is for `create_run`."""
-    start = config.start_from
-    initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
+    initial = _begun(config, work, description)
     create_run(where, config, work, description, initial, processes=processes, **how)
+
+
+def _begun(config: TrainConfig, work: Work, description: Description) -> State:
+    """The state that a run begins with; raises `CheckpointError` if what is given does not fit its network.
+
+    If the run is rejected for its examples, which need not fit what is given, that has initial weights instead.
+    """
+    start = config.start_from
+    if not isinstance(start, Start):
+        return work.objective.initial()
+    try:
+        with saying_drift(description):
+            return start.state(work.objective)
+    except CheckpointError:
+        if not is_refused(config, description):
+            raise
+        return work.objective.initial()
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:

@@ -10,14 +10,33 @@ from roundweave.flows.config.gate import COMPARED, parts_of_condition
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Round, Run
-from roundweave.storage.errors import CodeError, UsageError, failing_as, located
+from roundweave.storage.errors import CodeError, UsageError, cut, failing_as, located
 from roundweave.storage.places.base import Place, Where
+from roundweave.storage.rounds.columns import read_columns
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.rounds.judgements import Judgement, write_judgement
+from roundweave.storage.rounds.judgements import Judgement, read_judgement, write_judgement
+from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.aliases import Holding, Unless, give_alias, unconditionally
-from roundweave.storage.runs.names import is_run, run_address
+from roundweave.storage.runs.names import is_run, run_address, run_name
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import Code
+
+
+def reject_drifted(config: TrainConfig, store: RoundStore) -> bool:
+    """Tell how far the examples of a run without a round have drifted, and whether it is rejected for that.
+
+    What was said of it before stays, so that a run that is resumed stays rejected.
+    """
+    name, chain = run_name(store.address), store.log.chain(0)
+    judgement = read_judgement(store.place, 0, chain) if store.is_judged else None
+    if judgement is None and (record := read_columns(store.place, store.attributes)):
+        for line in cut(record.lines):
+            notice(f"{name}: {line}")
+        if config.drift == "refuse" and record.refusals:
+            judgement = Judgement(0, chain, False, cut(record.refusals, 100))
+            write_judgement(store.place, judgement)
+            notice(f"{name} is rejected before it trains, as drift = refuse says")
+    return judgement is not None and not judgement.accepted
 
 
 def judge(config: TrainConfig, place: Place) -> None:

@@ -12,8 +12,10 @@ import torch
 
 from roundweave.storage.errors import RoundMissing, UsageError, nearest
 from roundweave.storage.hierarchy.schema import REPORTED
+from roundweave.storage.rounds.columns import ColumnsRecord, drifted
 from roundweave.storage.rounds.commits import ABSENT, Commit, ranking
 from roundweave.storage.rounds.numbers import COLUMNS, History
+from roundweave.storage.runs.facts import RunFacts
 from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.values.tensors import Vectors
 
@@ -56,6 +58,42 @@ def _block_table(
     counts["left_out"] = np.nan_to_num(numbers.get("scores/left_out", nothing))
     whole = {name: count.astype(int) for name, count in counts.items()}
     return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
+
+
+def columns_table(record: ColumnsRecord) -> pd.DataFrame:
+    """The table of `Run.description`."""
+    import pandas as pd
+
+    rows = [
+        {
+            "dtype": column.dtype,
+            "examples": column.examples,
+            "missing": column.missing / max(1, column.values),
+            "mean": column.mean if column.finite else np.nan,
+            "deviation": column.deviation if column.finite else np.nan,
+            "classes": str(column) if column.is_category else "",
+        }
+        for column in record.columns.values()
+    ]
+    return pd.DataFrame(rows, pd.Index(record.columns, name="column"))
+
+
+def drift_table(run: RunFacts, other: RunFacts | None) -> pd.DataFrame:
+    """The table of `Run.drift`, which has the errors that this raises."""
+    import pandas as pd
+
+    after = _recorded(run)
+    drift = after.drift if other is None else drifted(_recorded(other).columns, after.columns)
+    if drift is None:
+        raise UsageError(f"{run.name} was compared with no parent as it began; give another run")
+    table = pd.DataFrame([vars(each) for each in drift], columns=["column", "what", "psi", "before", "after"])
+    return table.astype({"psi": float})
+
+
+def _recorded(run: RunFacts) -> ColumnsRecord:
+    if record := run.columns:
+        return record
+    raise UsageError(f"{run.name} recorded nothing of the columns of its examples; compare later runs")
 
 
 @dataclass(frozen=True)

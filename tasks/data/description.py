@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
 
 from roundweave.storage.errors import DataError
+from roundweave.storage.rounds.columns import Column, ColumnsRecord
 from roundweave.storage.values.hashing import json_digest
+from roundweave.tasks.data.counting import TARGETS
 from roundweave.tasks.data.datasets import Dataset, Reader, pixel_scaling, targets_of
 from roundweave.tasks.data.examples import Examples, Tensors, are_labels, tensors_by_name, tensors_of
 from roundweave.tasks.data.stored_files import FileReader
@@ -37,6 +40,7 @@ class Description:
     them. `distinct` is how many labels occur, of several partitions at most, or 0 if each example has
     several or a data set tells its classes. `kind` says what inputs are as they are stored: pixels, integers or
     numbers; empty if that is not known. `unreadable` is why the examples cannot be read, empty if they can.
+    `columns` are counted only for a new run.
     """
 
     examples: int = 0
@@ -54,6 +58,7 @@ class Description:
     target_classes: int = 0
     kind: str = ""
     unreadable: str = ""
+    columns: ColumnsRecord = field(default_factory=ColumnsRecord)
 
     @classmethod
     def of(cls, dataset: Dataset, sample: Examples) -> Description:
@@ -177,6 +182,7 @@ def combine(
         _check_alike(name, other, one, first)
     every = known.values()
     shared = first.shared if len({d.shared for d in every}) == 1 else ""
+    class_names = _names({name: d.class_names for name, d in known.items()}, "class")
     return replace(
         first,
         examples=sum(d.examples for d in every),
@@ -184,12 +190,23 @@ def combine(
         classes=max(d.classes for d in every),
         target_classes=max(d.target_classes for d in every),
         distinct=sum(d.distinct for d in every) if all(d.distinct for d in every) else 0,
-        class_names=_names({name: d.class_names for name, d in known.items()}, "class"),
+        class_names=class_names,
         input_names=_names({name: d.input_names for name, d in known.items()}, "column"),
         files={name: shown for d in every for name, shown in d.files.items()},
         digest=json_digest([d.digest for d in descriptions]),
         shared=shared,
+        columns=ColumnsRecord(_joined_columns([d.columns.columns for d in every], class_names)),
     )
+
+
+def _joined_columns(every: Sequence[Mapping[str, Column]], class_names: Sequence[str]) -> dict[str, Column]:
+    """The columns of all partitions, joined in the order of these, with labels under their names, if any."""
+    names = dict.fromkeys(name for columns in every for name in columns)
+    joined = {name: reduce(Column.joined, [each[name] for each in every if name in each]) for name in names}
+    if class_names and TARGETS in joined:
+        counts = {class_names[int(label)]: n for label, n in joined[TARGETS].categories.items()}
+        joined[TARGETS] = replace(joined[TARGETS], categories=counts)
+    return joined
 
 
 def _check_alike(name: str, other: Description, one: str, first: Description) -> None:

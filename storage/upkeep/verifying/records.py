@@ -17,7 +17,7 @@ from roundweave.storage.hierarchy.zarr_format import (
     root_document,
 )
 from roundweave.storage.parsing import numbered
-from roundweave.storage.rounds import log, numbers, pruned
+from roundweave.storage.rounds import columns, log, numbers, pruned
 from roundweave.storage.rounds.commits import Commit, numbers_of
 from roundweave.storage.rounds.judgements import JUDGEMENTS, read_judgement
 from roundweave.storage.rounds.lease import LEASES, read_claim
@@ -67,6 +67,12 @@ def claims(audit: Audit) -> None:
             audit.find(key, "it is missing")
         elif read_claim(audit.place, epoch) is None:
             audit.find(key, "it is not the claim that a writer wrote")
+
+
+def described_columns(audit: Audit) -> None:
+    """Verify that what is recorded of the columns of the examples is what the attributes say, if they do."""
+    if "columns" in audit.store.attributes:
+        audit.check(columns.KEY, partial(columns.read_columns, audit.place, audit.store.attributes))
 
 
 def judgements(audit: Audit) -> None:

@@ -1,0 +1,223 @@
+"""What is recorded of a run's examples, column by column, and how far it differs from that of another run."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+from roundweave.storage.errors import StoreDamaged, cut
+from roundweave.storage.parsing import Count, validated
+from roundweave.storage.places.base import Place
+from roundweave.storage.values.hashing import bytes_digest
+
+KEY = "commits/columns.json"
+
+LARGEST = 1 << 28
+"""The most bytes of a record of columns."""
+
+INFINITE = 0x7FF0
+"""The bin of infinity."""
+
+SMALLEST = 1e-4
+"""A share is taken for at least so much, as an empty bin would make an index infinite."""
+
+RARE = 7
+"""A category of which fewer are expected may be absent by chance: of so many in one case of a thousand."""
+
+MOVED, MUCH = 0.1, 0.25
+"""From these indices on a column has moved, or moved much, by the usual bounds (Siddiqi 2006)."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """How often each value of a column occurs in `examples` that were looked at; `missing` are NaN.
+
+    Labels and texts are counted by `categories`, and numbers in `bins` of a grid that all runs share, so that the
+    bins of parts add up exactly (as in DDSketch: Masson, Rim, Lee 2019). A bin is the sign, the exponent and the
+    first four bits of the fraction of a float64: there are sixteen to an octave, and each whole number below 32
+    has its own. `mean` and `deviation` are of the finite numbers; 0 where there are none.
+    """
+
+    dtype: str
+    examples: Count
+    missing: Count = 0
+    bins: dict[int, Count] = field(default_factory=dict)
+    categories: dict[str, Count] = field(default_factory=dict)
+    mean: float = 0.0
+    deviation: float = 0.0
+
+    @property
+    def is_category(self) -> bool:
+        """Whether the column has labels or texts."""
+        return self.dtype == "category"
+
+    @property
+    def finite(self) -> int:
+        """How many finite numbers were counted."""
+        return sum(count for key, count in self.bins.items() if abs(key) < INFINITE)
+
+    @property
+    def values(self) -> int:
+        """How many values were counted, those missing included."""
+        return self.missing + sum(self.bins.values()) + sum(self.categories.values())
+
+    def share(self, category: str) -> float:
+        """The share of a category among all values."""
+        return self.categories.get(category, 0) / max(1, self.values)
+
+    def joined(self, other: Column) -> Column:
+        """The column of the examples of both."""
+        mine, its = self.finite, other.finite
+        both, apart = mine + its or 1, other.mean - self.mean
+        spreads = (self.deviation * math.sqrt(mine / both), other.deviation * math.sqrt(its / both))
+        return replace(
+            self,
+            examples=self.examples + other.examples,
+            missing=self.missing + other.missing,
+            bins=dict(Counter(self.bins) + Counter(other.bins)),
+            categories=dict(Counter(self.categories) + Counter(other.categories)),
+            mean=self.mean + apart * (its / both) if mine else other.mean,
+            deviation=math.hypot(*spreads, apart * (math.sqrt(mine) * math.sqrt(its) / both)),
+        )
+
+    def __str__(self) -> str:
+        """The moments, or the share of each category, and of what is missing."""
+        shares = ", ".join(cut([f"{name} {self.share(name):.1%}" for name in self.categories]))
+        missing = f", {self.missing / self.values:.1%} missing" if self.missing else ""
+        return (shares if self.is_category else f"{self.mean:.4g} ± {self.deviation:.3g}") + missing
+
+
+ORDER = ("new", "gone", "moved much", "moved", "stable")
+"""What may become of a column; for the first three a night may be rejected."""
+
+
+@dataclass(frozen=True)
+class ColumnDrift:
+    """What became of a column, or of a category of it: ``new``, ``gone``, ``moved much``, ``moved`` or ``stable``.
+
+    `psi` is the population stability index, None of what is new or gone. `before` and `after` are the moments, or
+    the share of the category, or of that whose share changed most.
+    """
+
+    column: str
+    what: str
+    psi: float | None
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        if self.psi is None:
+            return f"{self.column} is {self.what} ({self.before or self.after})"
+        return f"{self.column} has {self.what}, psi {self.psi:.3g}: {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True)
+class ColumnsRecord:
+    """The columns of a run's examples by name, and how they differ from those of its parent; None if not known."""
+
+    columns: dict[str, Column] = field(default_factory=dict)
+    drift: list[ColumnDrift] | None = None
+
+    def content(self) -> bytes:
+        """The record as it is stored, whose digest is in the run's attributes; empty without columns."""
+        return json.dumps(asdict(self)).encode() if self.columns else b""
+
+    @property
+    def refusals(self) -> list[str]:
+        """A line for each column for which a run may be rejected."""
+        return [str(each) for each in self.drift or () if each.what in ORDER[:3]]
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each column that is not stable."""
+        return [str(each) for each in self.drift or () if each.what != "stable"]
+
+
+def read_columns(place: Place, attributes: Mapping[str, Any]) -> ColumnsRecord | None:
+    """What a run with these attributes recorded; None if it is of a time when nothing was, else `StoreDamaged`."""
+    if (digest := attributes.get("columns")) is None:
+        return None
+    content = place.read(KEY, most=LARGEST)
+    try:
+        if content is None or bytes_digest(content) != digest:
+            raise ValueError("it is not what was written")
+        return validated(ColumnsRecord, bytes(content))
+    except ValueError as error:
+        raise StoreDamaged(f"{place}/{KEY}: {error}; restore the file from a copy") from error
+
+
+def drifted(before: Mapping[str, Column], after: Mapping[str, Column]) -> list[ColumnDrift]:
+    """What became of the columns of some examples in other ones, what matters most first."""
+    found = list[ColumnDrift]()
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if old and new and old.is_category == new.is_category:
+            found += [*_categories(name, old, new), _moved(name, old, new)]
+            continue
+        found += [ColumnDrift(name, "gone", None, str(old), "")] if old else []
+        found += [ColumnDrift(name, "new", None, "", str(new))] if new else []
+    return sorted(found, key=lambda each: (ORDER.index(each.what), -(each.psi or 0)))
+
+
+def _categories(name: str, old: Column, new: Column) -> Iterator[ColumnDrift]:
+    """The categories that are new, and those that are gone although more than chance would leave some."""
+    for category in {**old.categories, **new.categories}:
+        before, after = old.share(category), new.share(category)
+        if not before:
+            yield ColumnDrift(f"{name} {category}", "new", None, "", f"{after:.1%}")
+        elif not after and before * new.values >= RARE:
+            yield ColumnDrift(f"{name} {category}", "gone", None, f"{before:.1%}", "")
+
+
+def _moved(name: str, old: Column, new: Column) -> ColumnDrift:
+    """How far a column has moved, if so far as chance alone would not move it in so few examples."""
+    psi, chance = stability_index(old, new), _by_chance(old, new)
+    what = ORDER[4 if psi < max(MOVED, chance) else 3 if psi < MUCH else 2]
+    most = max(
+        {**old.categories, **new.categories}, key=lambda each: abs(old.share(each) - new.share(each)), default=""
+    )
+    shown = [f"{most} {each.share(most):.1%}" if each.is_category else str(each) for each in (old, new)]
+    return ColumnDrift(name, what, psi, *shown)
+
+
+def stability_index(before: Column, after: Column) -> float:
+    """The population stability index: the sum of (a - b) ln(a / b) over the shares b before and a after.
+
+    The shares are those of `_counted`. It is 0 for equal shares, and symmetric but for the deciles.
+    """
+    counts = [_counted(before, each) for each in (before, after)]
+    total = 0.0
+    for place in {**counts[0], **counts[1]}:
+        b, a = (max(SMALLEST, each[place] / max(1, each.total())) for each in counts)
+        total += (a - b) * math.log(a / b)
+    return total
+
+
+def _counted(before: Column, column: Column) -> Counter[Any]:
+    """A column's values by category, or by decile of what was `before`, -1 and 10 below and above all of that.
+
+    The decile is that of the middle of a value's ranks, as many values may be equal. None counts those missing.
+    """
+    keys = sorted(before.bins)
+    ends = [0, *accumulate(before.bins[key] for key in keys)]
+    counts = Counter[Any](column.categories) + Counter({None: column.missing})
+    for key, count in column.bins.items():
+        first, last = ends[bisect_left(keys, key)], ends[bisect_right(keys, key)]
+        counts[10 * (first + last) // (2 * ends[-1]) if last else -1] += count
+    return counts
+
+
+def _by_chance(old: Column, new: Column) -> float:
+    """An index that samples of the same examples hardly exceed: the mean and three deviations of its distribution.
+
+    It is that of chi squared, times the sum of the inverse sample sizes (Yurdakul 2018).
+    """
+    freedom = max(1, len({**_counted(old, old), **_counted(old, new)}) - 1)
+    sizes = 1 / max(1, old.examples) + 1 / max(1, new.examples)
+    return sizes * (freedom + 3 * math.sqrt(2 * freedom))
