@@ -168,7 +168,7 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     with saying_drift(description):
         ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
         LAYOUTS[objective.model] = layout
-        if start is not None and not is_refused(config, description):
+        if start is not None and new and not is_refused(config, description):
             start.check(objective)
     _check_stops(config, description, list(objective.judges))
     check_conditions(config.accept or (), objective.judges, description.held_out)

@@ -88,9 +88,10 @@ class Column:
 
     def __str__(self) -> str:
         """The moments, or the share of each category, and of what is missing."""
-        shares = ", ".join(cut([f"{name} {self.share(name):.1%}" for name in self.categories]))
-        missing = f", {self.missing / self.values:.1%} missing" if self.missing else ""
-        return (shares if self.is_category else f"{self.mean:.4g} ± {self.deviation:.3g}") + missing
+        shares = [f"{name} {self.share(name):.1%}" for name in self.categories]
+        moments = [f"{self.mean:.4g} ± {self.deviation:.3g}"] if self.finite else []
+        missing = [f"{self.missing / self.values:.1%} missing"] if self.missing else []
+        return ", ".join([*cut(shares), *moments, *missing])
 
 
 ORDER = ("new", "gone", "moved much", "moved", "stable")
@@ -114,7 +115,7 @@ class ColumnDrift:
     def __str__(self) -> str:
         if self.psi is None:
             return f"{self.column} is {self.what} ({self.before or self.after})"
-        return f"{self.column} has {self.what}, psi {self.psi:.3g}: {self.before} -> {self.after}"
+        return f"{self.column} {self.what}, psi {self.psi:.3g}: {self.before} -> {self.after}"
 
 
 @dataclass(frozen=True)
@@ -170,33 +171,20 @@ def _categories(name: str, old: Column, new: Column) -> Iterator[ColumnDrift]:
     for category in {**old.categories, **new.categories}:
         before, after = old.share(category), new.share(category)
         if not before:
-            yield ColumnDrift(f"{name} {category}", "new", None, "", f"{after:.1%}")
+            yield ColumnDrift(f"{name} {category!r}", "new", None, "", f"{after:.1%}")
         elif not after and before * new.values >= RARE:
-            yield ColumnDrift(f"{name} {category}", "gone", None, f"{before:.1%}", "")
+            yield ColumnDrift(f"{name} {category!r}", "gone", None, f"{before:.1%}", "")
 
 
 def _moved(name: str, old: Column, new: Column) -> ColumnDrift:
     """How far a column has moved, if so far as chance alone would not move it in so few examples."""
-    psi, chance = stability_index(old, new), _by_chance(old, new)
+    before, after = _counted(old, old), _counted(old, new)
+    psi, chance = stability_index(before, after), _by_chance(len(before | after), old.examples, new.examples)
     what = ORDER[4 if psi < max(MOVED, chance) else 3 if psi < MUCH else 2]
-    most = max(
-        {**old.categories, **new.categories}, key=lambda each: abs(old.share(each) - new.share(each)), default=""
-    )
+    names = {**old.categories, **new.categories}
+    most = max(names, key=lambda each: abs(old.share(each) - new.share(each)), default="")
     shown = [f"{most} {each.share(most):.1%}" if each.is_category else str(each) for each in (old, new)]
     return ColumnDrift(name, what, psi, *shown)
-
-
-def stability_index(before: Column, after: Column) -> float:
-    """The population stability index: the sum of (a - b) ln(a / b) over the shares b before and a after.
-
-    The shares are those of `_counted`. It is 0 for equal shares, and symmetric but for the deciles.
-    """
-    counts = [_counted(before, each) for each in (before, after)]
-    total = 0.0
-    for place in {**counts[0], **counts[1]}:
-        b, a = (max(SMALLEST, each[place] / max(1, each.total())) for each in counts)
-        total += (a - b) * math.log(a / b)
-    return total
 
 
 def _counted(before: Column, column: Column) -> Counter[Any]:
@@ -213,11 +201,19 @@ def _counted(before: Column, column: Column) -> Counter[Any]:
     return counts
 
 
-def _by_chance(old: Column, new: Column) -> float:
-    """An index that samples of the same examples hardly exceed: the mean and three deviations of its distribution.
+def stability_index(before: Counter[Any], after: Counter[Any]) -> float:
+    """The population stability index: the sum of (a - b) ln(a / b) over the shares b before and a after."""
+    total = 0.0
+    for place in before | after:
+        b, a = (max(SMALLEST, counts[place] / max(1, counts.total())) for counts in (before, after))
+        total += (a - b) * math.log(a / b)
+    return total
 
-    It is that of chi squared, times the sum of the inverse sample sizes (Yurdakul 2018).
+
+def _by_chance(bins: int, before: int, after: int) -> float:
+    """An index that samples of so many of the same examples hardly exceed: its mean and three deviations.
+
+    It is distributed as chi squared, times the sum of the inverse sizes of the samples (Yurdakul 2018).
     """
-    freedom = max(1, len({**_counted(old, old), **_counted(old, new)}) - 1)
-    sizes = 1 / max(1, old.examples) + 1 / max(1, new.examples)
-    return sizes * (freedom + 3 * math.sqrt(2 * freedom))
+    freedom = max(1, bins - 1)
+    return (1 / max(1, before) + 1 / max(1, after)) * (freedom + 3 * math.sqrt(2 * freedom))
