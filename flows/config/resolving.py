@@ -13,10 +13,9 @@ from functools import partial
 from math import inf, prod
 from typing import Any
 
-from roundweave.flows.config.drift import compared, is_refused, saying_drift
 from roundweave.flows.config.experiment import PREPARED, Dealing
 from roundweave.flows.config.gate import check_conditions, with_code
-from roundweave.flows.config.recorded import check_changed, check_same_experiment, differences
+from roundweave.flows.config.recorded import check_changed, check_same_experiment, compared, differences
 from roundweave.flows.config.scheduled import address_of_run, scheduled
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, UsageError, nearest
@@ -165,11 +164,10 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     mapper, own_loss = config.compute.mapper(algorithm.map), may_own_loss(config)
     fitting = Fitting(algorithm, mapper, config.threads, own_loss, sizes, config.code)
     wanted = objective_for(config, description)
-    with saying_drift(description):
-        ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
-        LAYOUTS[objective.model] = layout
-        if start is not None and new and not is_refused(config, description):
-            start.check(objective)
+    ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
+    LAYOUTS[objective.model] = layout
+    if start is not None and new and not description.columns.refusals:
+        start.check(objective)
     _check_stops(config, description, list(objective.judges))
     check_conditions(config.accept or (), objective.judges, description.held_out)
     bound = {"algorithm": algorithm, "partitions": partitions, "description": description, "objective": objective}

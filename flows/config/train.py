@@ -220,8 +220,7 @@ class Execution(Placement):
     )
     drift: Literal["tell", "refuse"] = Field(
         default="tell",
-        description="where the examples are not as those of the run that start_from names: say it, or reject one "
-        "with new or gone columns or categories, or a population stability index above 0.25",
+        description="where the examples have drifted far from those of the run in start_from: tell, or reject it",
     )
     deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
         default=None,

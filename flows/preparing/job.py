@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from roundweave.flows.config.drift import is_refused, saying_drift
 from roundweave.flows.config.experiment import Dealing
 from roundweave.flows.config.recorded import check_changed, check_same_experiment, other_examples
 from roundweave.flows.config.resolving import Resolved, work_of
@@ -17,7 +16,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.machines import common_fingerprints, machines
 from roundweave.flows.recording import Needs, create_run
 from roundweave.flows.reporting.listening import begun, notice
-from roundweave.storage.errors import CheckpointError, ExperimentDiffers, StoreError
+from roundweave.storage.errors import ExperimentDiffers, StoreError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
@@ -27,7 +26,7 @@ from roundweave.storage.runs.names import is_run
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import specs_bytes
 from roundweave.tasks.compute.mapper import EXAMPLES
 from roundweave.tasks.data.description import Description
@@ -189,10 +188,11 @@ def _create(resolved: Resolved, work: Work, description: Description, executor: 
     So many `processes` will map its partitions. One of them makes the state of a large network, not for sites.
 
     Of another run it takes the state and the outer optimizer's memory, and also the partitions' carry if the
-    partitions hold the same examples.
+    partitions hold the same examples. One that is rejected for its examples, whose network may be another than its
+    parent's, has initial weights.
     """
     config, start, where = resolved.config, resolved.config.start_from, resolved.address
-    if not isinstance(start, Fork):
+    if not isinstance(start, Fork) or description.columns.refusals:
         create = partial(_create_anew, config, full_address(where), work, description, processes)
         layout = work.objective.layout
         # A process that stores sees no site's examples, on which the state is scored.
@@ -202,7 +202,7 @@ def _create(resolved: Resolved, work: Work, description: Description, executor: 
         if not large or not is_run(where):  # a worker without the disk may have made it on one of its own
             create(gather=executor.gather)
         return
-    initial, carried = _begun(config, work, description), _carried(start, config, work, description)
+    initial, carried = start.state(work.objective), _carried(start, config, work, description)
     if not carried:
         # What partitions carry, the server may keep for all, such as a control variate: it is dropped with that.
         names = initial.memory.keys() - set(work.algorithm.map.carry)
@@ -217,25 +217,9 @@ def _create_anew(
     config: TrainConfig, where: str, work: Work, description: Description, processes: int, _: int = 0, **how: Any
 ) -> None:
     """Create a run that begins with initial weights or a checkpoint, in any process; `how` is for `create_run`."""
-    initial = _begun(config, work, description)
+    start = None if description.columns.refusals else config.start_from
+    initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
     create_run(where, config, work, description, initial, processes=processes, **how)
-
-
-def _begun(config: TrainConfig, work: Work, description: Description) -> State:
-    """The state that a run begins with; raises `CheckpointError` if what is given does not fit its network.
-
-    If the run is rejected for its examples, which need not fit what is given, that has initial weights instead.
-    """
-    start = config.start_from
-    if not isinstance(start, Start):
-        return work.objective.initial()
-    try:
-        with saying_drift(description):
-            return start.state(work.objective)
-    except CheckpointError:
-        if not is_refused(config, description):
-            raise
-        return work.objective.initial()
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:

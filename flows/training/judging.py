@@ -22,20 +22,13 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import Code
 
 
-def reject_drifted(config: TrainConfig, store: RoundStore) -> bool:
-    """Tell how far the examples of a run without a round have drifted, and whether it is rejected for that.
-
-    What was said of it before stays, so that a run that is resumed stays rejected.
-    """
-    name, chain = run_name(store.address), store.log.chain(0)
-    judgement = read_judgement(store.place, 0, chain) if store.is_judged else None
-    if judgement is None and (record := read_columns(store.place, store.attributes)):
-        for line in cut(record.lines):
-            notice(f"{name}: {line}")
-        if config.drift == "refuse" and record.refusals:
-            judgement = Judgement(0, chain, False, cut(record.refusals, 100))
-            write_judgement(store.place, judgement)
-            notice(f"{name} is rejected before it trains, as drift = refuse says")
+def is_rejected(store: RoundStore) -> bool:
+    """Whether a run without a round is rejected for its examples, which is kept; it stays so when resumed."""
+    judgement = read_judgement(store.place, 0, store.log.chain(0)) if store.is_judged else None
+    if judgement is None and (record := read_columns(store.place, store.attributes)) and record.refusals:
+        judgement = Judgement(0, store.log.chain(0), False, cut(record.refusals, 100))
+        write_judgement(store.place, judgement)
+        notice(f"{run_name(store.address)} is rejected before it trains, as drift = refuse says")
     return judgement is not None and not judgement.accepted
 
 

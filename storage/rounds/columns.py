@@ -7,7 +7,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -33,15 +33,18 @@ RARE = 7
 MOVED, MUCH = 0.1, 0.25
 """From these indices on a column has moved, or moved much, by the usual bounds (Siddiqi 2006)."""
 
+ORDER = ("new", "gone", "moved much", "moved", "stable")
+"""What may become of a column; for the first three a run may be rejected."""
+
 
 @dataclass(frozen=True)
 class Column:
     """How often each value of a column occurs in `examples` that were looked at; `missing` are NaN.
 
-    Labels and texts are counted by `categories`, and numbers in `bins` of a grid that all runs share, so that the
-    bins of parts add up exactly (as in DDSketch: Masson, Rim, Lee 2019). A bin is the sign, the exponent and the
-    first four bits of the fraction of a float64: there are sixteen to an octave, and each whole number below 32
-    has its own. `mean` and `deviation` are of the finite numbers; 0 where there are none.
+    Labels are counted by `categories`, and numbers in `bins` of a grid that all runs share, so that the bins of
+    parts add up exactly (as in DDSketch: Masson, Rim, Lee 2019). A bin is the sign, the exponent and the first
+    four bits of the fraction of a float64: there are sixteen to an octave, and each whole number below 32 has its
+    own. `mean` and `deviation` are of the `finite` numbers; 0 where there are none.
     """
 
     dtype: str
@@ -51,51 +54,32 @@ class Column:
     categories: dict[str, Count] = field(default_factory=dict)
     mean: float = 0.0
     deviation: float = 0.0
-
-    @property
-    def is_category(self) -> bool:
-        """Whether the column has labels or texts."""
-        return self.dtype == "category"
-
-    @property
-    def finite(self) -> int:
-        """How many finite numbers were counted."""
-        return sum(count for key, count in self.bins.items() if abs(key) < INFINITE)
+    finite: Count = 0
 
     @property
     def values(self) -> int:
-        """How many values were counted, those missing included."""
-        return self.missing + sum(self.bins.values()) + sum(self.categories.values())
+        """How many values were counted, those missing included; at least 1."""
+        return max(1, self.missing + sum(self.bins.values()) + sum(self.categories.values()))
 
     def share(self, category: str) -> float:
         """The share of a category among all values."""
-        return self.categories.get(category, 0) / max(1, self.values)
+        return self.categories.get(category, 0) / self.values
 
     def joined(self, other: Column) -> Column:
         """The column of the examples of both."""
-        mine, its = self.finite, other.finite
-        both, apart = mine + its or 1, other.mean - self.mean
-        spreads = (self.deviation * math.sqrt(mine / both), other.deviation * math.sqrt(its / both))
-        return replace(
-            self,
-            examples=self.examples + other.examples,
-            missing=self.missing + other.missing,
-            bins=dict(Counter(self.bins) + Counter(other.bins)),
-            categories=dict(Counter(self.categories) + Counter(other.categories)),
-            mean=self.mean + apart * (its / both) if mine else other.mean,
-            deviation=math.hypot(*spreads, apart * (math.sqrt(mine) * math.sqrt(its) / both)),
-        )
+        finite, apart = self.finite + other.finite, other.mean - self.mean
+        mine, its = (each.finite / max(1, finite) for each in (self, other))
+        spreads = self.deviation * math.sqrt(mine), other.deviation * math.sqrt(its), apart * math.sqrt(mine * its)
+        bins = dict(Counter(self.bins) + Counter(other.bins))
+        categories = dict(Counter(self.categories) + Counter(other.categories))
+        counts = (self.examples + other.examples, self.missing + other.missing, bins, categories)
+        return Column(self.dtype, *counts, self.mean + apart * its, math.hypot(*spreads), finite)
 
     def __str__(self) -> str:
         """The moments, or the share of each category, and of what is missing."""
-        shares = [f"{name} {self.share(name):.1%}" for name in self.categories]
-        moments = [f"{self.mean:.4g} ± {self.deviation:.3g}"] if self.finite else []
-        missing = [f"{self.missing / self.values:.1%} missing"] if self.missing else []
-        return ", ".join([*cut(shares), *moments, *missing])
-
-
-ORDER = ("new", "gone", "moved much", "moved", "stable")
-"""What may become of a column; for the first three a night may be rejected."""
+        shown = cut([f"{name} {self.share(name):.1%}" for name in self.categories])
+        shown += [f"{self.mean:.4g} ± {self.deviation:.3g}"] if self.finite else []
+        return ", ".join([*shown, *([f"{self.missing / self.values:.1%} missing"] if self.missing else [])])
 
 
 @dataclass(frozen=True)
@@ -103,14 +87,14 @@ class ColumnDrift:
     """What became of a column, or of a category of it: ``new``, ``gone``, ``moved much``, ``moved`` or ``stable``.
 
     `psi` is the population stability index, None of what is new or gone. `before` and `after` are the moments, or
-    the share of the category, or of that whose share changed most.
+    the share of the category, or of each.
     """
 
     column: str
     what: str
-    psi: float | None
-    before: str
-    after: str
+    psi: float | None = None
+    before: str = ""
+    after: str = ""
 
     def __str__(self) -> str:
         if self.psi is None:
@@ -120,29 +104,28 @@ class ColumnDrift:
 
 @dataclass(frozen=True)
 class ColumnsRecord:
-    """The columns of a run's examples by name, and how they differ from those of its parent; None if not known."""
+    """The columns of a run's examples by name, and how they differ from those of its parent; None if not known.
+
+    `refusals` has a line for each column for which the run is rejected.
+    """
 
     columns: dict[str, Column] = field(default_factory=dict)
     drift: list[ColumnDrift] | None = None
+    refusals: list[str] = field(default_factory=list)
 
     def content(self) -> bytes:
         """The record as it is stored, whose digest is in the run's attributes; empty without columns."""
         return json.dumps(asdict(self)).encode() if self.columns else b""
 
     @property
-    def refusals(self) -> list[str]:
-        """A line for each column for which a run may be rejected."""
-        return [str(each) for each in self.drift or () if each.what in ORDER[:3]]
-
-    @property
     def lines(self) -> list[str]:
         """A line for each column that is not stable."""
-        return [str(each) for each in self.drift or () if each.what != "stable"]
+        return [str(each) for each in self.drift or () if each.what != ORDER[-1]]
 
 
 def read_columns(place: Place, attributes: Mapping[str, Any]) -> ColumnsRecord | None:
-    """What a run with these attributes recorded; None if it is of a time when nothing was, else `StoreDamaged`."""
-    if (digest := attributes.get("columns")) is None:
+    """What a run with these attributes recorded, None if nothing; raises `StoreDamaged`."""
+    if not (digest := attributes.get("columns")):
         return None
     content = place.read(KEY, most=LARGEST)
     try:
@@ -158,11 +141,11 @@ def drifted(before: Mapping[str, Column], after: Mapping[str, Column]) -> list[C
     found = list[ColumnDrift]()
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
-        if old and new and old.is_category == new.is_category:
+        if old and new and bool(old.categories) == bool(new.categories):
             found += [*_categories(name, old, new), _moved(name, old, new)]
             continue
-        found += [ColumnDrift(name, "gone", None, str(old), "")] if old else []
-        found += [ColumnDrift(name, "new", None, "", str(new))] if new else []
+        found += [ColumnDrift(name, "gone", before=str(old))] if old else []
+        found += [ColumnDrift(name, "new", after=str(new))] if new else []
     return sorted(found, key=lambda each: (ORDER.index(each.what), -(each.psi or 0)))
 
 
@@ -171,20 +154,23 @@ def _categories(name: str, old: Column, new: Column) -> Iterator[ColumnDrift]:
     for category in {**old.categories, **new.categories}:
         before, after = old.share(category), new.share(category)
         if not before:
-            yield ColumnDrift(f"{name} {category!r}", "new", None, "", f"{after:.1%}")
+            yield ColumnDrift(f"{name} {category!r}", "new", after=f"{after:.1%}")
         elif not after and before * new.values >= RARE:
-            yield ColumnDrift(f"{name} {category!r}", "gone", None, f"{before:.1%}", "")
+            yield ColumnDrift(f"{name} {category!r}", "gone", before=f"{before:.1%}")
 
 
 def _moved(name: str, old: Column, new: Column) -> ColumnDrift:
-    """How far a column has moved, if so far as chance alone would not move it in so few examples."""
+    """How far a column has moved, if so far as chance alone would not move it in so few examples.
+
+    By chance the index is distributed as chi squared, times the sum of the inverse sizes of the samples (Yurdakul
+    2018): its mean and three deviations are hardly exceeded.
+    """
     before, after = _counted(old, old), _counted(old, new)
-    psi, chance = stability_index(before, after), _by_chance(len(before | after), old.examples, new.examples)
+    psi, freedom = stability_index(before, after), max(1, len(before | after) - 1)
+    sizes = 1 / max(1, old.examples) + 1 / max(1, new.examples)
+    chance = sizes * (freedom + 3 * math.sqrt(2 * freedom))
     what = ORDER[4 if psi < max(MOVED, chance) else 3 if psi < MUCH else 2]
-    names = {**old.categories, **new.categories}
-    most = max(names, key=lambda each: abs(old.share(each) - new.share(each)), default="")
-    shown = [f"{most} {each.share(most):.1%}" if each.is_category else str(each) for each in (old, new)]
-    return ColumnDrift(name, what, psi, *shown)
+    return ColumnDrift(name, what, psi, str(old), str(new))
 
 
 def _counted(before: Column, column: Column) -> Counter[Any]:
@@ -203,17 +189,7 @@ def _counted(before: Column, column: Column) -> Counter[Any]:
 
 def stability_index(before: Counter[Any], after: Counter[Any]) -> float:
     """The population stability index: the sum of (a - b) ln(a / b) over the shares b before and a after."""
-    total = 0.0
-    for place in before | after:
-        b, a = (max(SMALLEST, counts[place] / max(1, counts.total())) for counts in (before, after))
-        total += (a - b) * math.log(a / b)
-    return total
-
-
-def _by_chance(bins: int, before: int, after: int) -> float:
-    """An index that samples of so many of the same examples hardly exceed: its mean and three deviations.
-
-    It is distributed as chi squared, times the sum of the inverse sizes of the samples (Yurdakul 2018).
-    """
-    freedom = max(1, bins - 1)
-    return (1 / max(1, before) + 1 / max(1, after)) * (freedom + 3 * math.sqrt(2 * freedom))
+    both = [
+        (before[place] / max(1, before.total()), after[place] / max(1, after.total())) for place in before | after
+    ]
+    return sum((a - b) * math.log(a / b) for b, a in ((max(b, SMALLEST), max(a, SMALLEST)) for b, a in both))

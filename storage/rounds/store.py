@@ -141,7 +141,7 @@ class RoundStore:
             raise UsageError(f"the network cannot be stored: {error}; rename the tensor") from error
         kinds = {"version": VERSION, "digest": ALGORITHM, "coordinates": "committed"}
         root = {**kinds, "schema": schema.to_json(), **attributes}
-        root |= {"columns": bytes_digest(columns)} if columns else {}
+        root["columns"] = bytes_digest(columns) if columns else ""
         try:
             with place.aside() as aside:
                 aside.create(NAME, root_document(root))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.errors import printable
 from roundweave.storage.places.base import Where
-from roundweave.storage.rounds.columns import ColumnsRecord
 from roundweave.storage.rounds.commits import ranking
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.runs.facts import RunFacts
@@ -126,15 +125,16 @@ class StoredRun(RunFacts):
 
     @property
     def description(self) -> pd.DataFrame:
-        """What was recorded of the examples as the run began, with a row for each column; empty for older runs.
+        """What was recorded of the examples as the run began, with a row for each column.
 
         Columns are ``dtype``, ``examples`` (how many were looked at), ``missing`` (the share of NaN), ``mean`` and
         ``deviation`` of the finite numbers, and ``classes`` with their shares. The row of the targets is
         ``targets``; inputs without names of columns are ``inputs``, or ``inputs 3`` if they are flat and few.
+        Raises `UsageError` for a run that recorded none.
         """
         from roundweave.storage.runs.tables import columns_table
 
-        return columns_table(self.columns or ColumnsRecord())
+        return columns_table(self)
 
     def drift(self, other: StoredRun | None = None) -> pd.DataFrame:
         """How far the examples of this run have drifted from those of another one.
@@ -145,7 +145,7 @@ class StoredRun(RunFacts):
         Returns:
             A row for each column and for each new or gone category, what matters most first. ``what`` is ``new``,
             ``gone``, ``moved much``, ``moved`` or ``stable``, ``psi`` the population stability index, and
-            ``before`` and ``after`` are the moments, or the share of the category that changed most.
+            ``before`` and ``after`` are the moments, or the shares of the categories.
 
         Raises:
             UsageError: One of the runs recorded no columns, or this one has no parent that did.

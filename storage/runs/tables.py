@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,22 +60,16 @@ def _block_table(
     return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
 
 
-def columns_table(record: ColumnsRecord) -> pd.DataFrame:
-    """The table of `Run.description`."""
+def columns_table(run: RunFacts) -> pd.DataFrame:
+    """The table of `Run.description`, which has the errors that this raises."""
     import pandas as pd
 
-    rows = [
-        {
-            "dtype": column.dtype,
-            "examples": column.examples,
-            "missing": column.missing / max(1, column.values),
-            "mean": column.mean if column.finite else np.nan,
-            "deviation": column.deviation if column.finite else np.nan,
-            "classes": str(column) if column.is_category else "",
-        }
-        for column in record.columns.values()
-    ]
-    return pd.DataFrame(rows, pd.Index(record.columns, name="column"))
+    columns = _recorded(run).columns
+    table = pd.DataFrame([vars(each) for each in columns.values()], pd.Index(columns, name="column"))
+    table["missing"] /= [each.values for each in columns.values()]
+    table["classes"] = [str(each) if each.categories else "" for each in columns.values()]
+    table.loc[table["finite"] == 0, ["mean", "deviation"]] = np.nan
+    return table[["dtype", "examples", "missing", "mean", "deviation", "classes"]]
 
 
 def drift_table(run: RunFacts, other: RunFacts | None) -> pd.DataFrame:
@@ -86,8 +80,7 @@ def drift_table(run: RunFacts, other: RunFacts | None) -> pd.DataFrame:
     drift = after.drift if other is None else drifted(_recorded(other).columns, after.columns)
     if drift is None:
         raise UsageError(f"{run.name} was compared with no parent as it began; give another run")
-    table = pd.DataFrame([vars(each) for each in drift], columns=["column", "what", "psi", "before", "after"])
-    return table.astype({"psi": float})
+    return pd.DataFrame([asdict(each) for each in drift]).astype({"psi": float})
 
 
 def _recorded(run: RunFacts) -> ColumnsRecord:

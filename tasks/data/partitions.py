@@ -11,9 +11,7 @@ import numpy as np
 import torch
 
 from roundweave.storage.errors import DataError, FileMissing, UsageError, nearest
-from roundweave.storage.rounds.columns import ColumnsRecord
 from roundweave.storage.values.hashing import json_digest
-from roundweave.tasks.data.counting import columns_of
 from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
 from roundweave.tasks.data.description import CallEach, Description, agreed_classes, check_distinct
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
@@ -314,12 +312,11 @@ class Partitions:
         check_distinct(dataset, self.dtype, str(self.source))
         given = dataset.held_out if self.source.partitioned else None  # others may hold out the same ones
         return replace(
-            Description.of(dataset, self.sample(partition)),
+            Description.of(dataset, self.sample(partition), columns),
             examples=sum(map(len, train)),
             held_out=len(held_out),
             shared=json_digest(given.evidence()) if given is not None else "",
             files=self._files(partition),
-            columns=ColumnsRecord(columns_of(dataset) if columns else {}),
         )
 
     def assignment(self, number: int) -> np.ndarray:

@@ -51,7 +51,9 @@ def records(audit: Audit) -> None:
 
 
 def statements(audit: Audit) -> None:
-    """Verify that the files that say which rounds were pruned and copied belong to this history."""
+    """Verify that the files that say which rounds were pruned and copied, and of which examples, belong to it."""
+    if audit.store.attributes.get("columns"):
+        audit.check(columns.KEY, partial(columns.read_columns, audit.place, audit.store.attributes))
     audit.check(pruned.KEY, partial(pruned.check_pruned, audit.store.log))
     audit.check(numbers.KEY, partial(numbers.read_copied, audit.store.log))
 
@@ -67,12 +69,6 @@ def claims(audit: Audit) -> None:
             audit.find(key, "it is missing")
         elif read_claim(audit.place, epoch) is None:
             audit.find(key, "it is not the claim that a writer wrote")
-
-
-def described_columns(audit: Audit) -> None:
-    """Verify that what is recorded of the columns of the examples is what the attributes say, if they do."""
-    if "columns" in audit.store.attributes:
-        audit.check(columns.KEY, partial(columns.read_columns, audit.place, audit.store.attributes))
 
 
 def judgements(audit: Audit) -> None:

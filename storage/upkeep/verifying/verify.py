@@ -19,7 +19,6 @@ from roundweave.storage.upkeep.verifying.audit import Audit, Finding
 from roundweave.storage.upkeep.verifying.numbers import numbers
 from roundweave.storage.upkeep.verifying.records import (
     claims,
-    described_columns,
     descriptions,
     judgements,
     records,
@@ -92,7 +91,6 @@ def verify(where: Where | Place, expect: str | None = None) -> Verification:
     for look in (
         records,
         claims,
-        described_columns,
         judgements,
         verify_quarantined,
         statements,
