@@ -247,8 +247,7 @@ def compared(config: TrainConfig, description: Description) -> Description:
     stored, refuse = stored_round(start.reference), config.drift == "refuse"
     known = stored and unless_damaged(lambda: open_stored(stored[0]).columns)
     if refuse and not known:
-        what = f"nothing is recorded of the columns of the examples of {start.reference}"
-        raise UsageError(f"drift = refuse: {what}; give drift = tell for this run")
+        raise UsageError(f"drift = refuse: {start.reference} has no record of its columns; give drift = tell")
     drift = drifted(known.columns, record.columns) if known else None
     refusals = [str(each) for each in drift or () if refuse and each.what in ORDER[:3]]
     record = replace(record, drift=drift, refusals=refusals)

@@ -24,9 +24,6 @@ LARGEST = 1 << 28
 INFINITE = 0x7FF0
 """The bin of infinity."""
 
-SMALLEST = 1e-4
-"""A share is taken for at least so much, as an empty bin would make an index infinite."""
-
 RARE = 7
 """A category of which fewer are expected may be absent by chance: of so many in one case of a thousand."""
 
@@ -61,10 +58,6 @@ class Column:
         """How many values were counted, those missing included; at least 1."""
         return max(1, self.missing + sum(self.bins.values()) + sum(self.categories.values()))
 
-    def share(self, category: str) -> float:
-        """The share of a category among all values."""
-        return self.categories.get(category, 0) / self.values
-
     def joined(self, other: Column) -> Column:
         """The column of the examples of both."""
         finite, apart = self.finite + other.finite, other.mean - self.mean
@@ -77,9 +70,10 @@ class Column:
 
     def __str__(self) -> str:
         """The moments, or the share of each category, and of what is missing."""
-        shown = cut([f"{name} {self.share(name):.1%}" for name in self.categories])
+        total = self.values
+        shown = cut([f"{name} {count / total:.1%}" for name, count in self.categories.items()])
         shown += [f"{self.mean:.4g} ± {self.deviation:.3g}"] if self.finite else []
-        return ", ".join([*shown, *([f"{self.missing / self.values:.1%} missing"] if self.missing else [])])
+        return ", ".join([*shown, *([f"{self.missing / total:.1%} missing"] if self.missing else [])])
 
 
 @dataclass(frozen=True)
@@ -142,54 +136,50 @@ def drifted(before: Mapping[str, Column], after: Mapping[str, Column]) -> list[C
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         if old and new and bool(old.categories) == bool(new.categories):
-            found += [*_categories(name, old, new), _moved(name, old, new)]
+            found += _changes(name, old, new)
             continue
         found += [ColumnDrift(name, "gone", before=str(old))] if old else []
         found += [ColumnDrift(name, "new", after=str(new))] if new else []
     return sorted(found, key=lambda each: (ORDER.index(each.what), -(each.psi or 0)))
 
 
-def _categories(name: str, old: Column, new: Column) -> Iterator[ColumnDrift]:
-    """The categories that are new, and those that are gone although more than chance would leave some."""
-    for category in {**old.categories, **new.categories}:
-        before, after = old.share(category), new.share(category)
-        if not before:
-            yield ColumnDrift(f"{name} {category!r}", "new", after=f"{after:.1%}")
-        elif not after and before * new.values >= RARE:
-            yield ColumnDrift(f"{name} {category!r}", "gone", before=f"{before:.1%}")
-
-
-def _moved(name: str, old: Column, new: Column) -> ColumnDrift:
-    """How far a column has moved, if so far as chance alone would not move it in so few examples.
+def _changes(name: str, old: Column, new: Column) -> Iterator[ColumnDrift]:
+    """What became of a column's categories, and how far it has moved, if farther than chance alone would move it.
 
     By chance the index is distributed as chi squared, times the sum of the inverse sizes of the samples (Yurdakul
     2018): its mean and three deviations are hardly exceeded.
     """
-    before, after = _counted(old, old), _counted(old, new)
-    psi, freedom = stability_index(before, after), max(1, len(before | after) - 1)
-    sizes = 1 / max(1, old.examples) + 1 / max(1, new.examples)
-    chance = sizes * (freedom + 3 * math.sqrt(2 * freedom))
+    before, after, rare = _shares(old, old), _shares(old, new), RARE / new.values
+    for category in {**old.categories, **new.categories}:
+        if category not in before:
+            yield ColumnDrift(f"{name} {category!r}", "new", after=f"{after[category]:.1%}")
+        elif category not in after and before[category] >= rare:
+            yield ColumnDrift(f"{name} {category!r}", "gone", before=f"{before[category]:.1%}")
+    sizes, freedom = [max(1, each.examples) for each in (old, new)], max(1, len({**before, **after}) - 1)
+    psi = stability_index(before, after, 0.5 / min(sizes))
+    chance = (1 / sizes[0] + 1 / sizes[1]) * (freedom + 3 * math.sqrt(2 * freedom))
     what = ORDER[4 if psi < max(MOVED, chance) else 3 if psi < MUCH else 2]
-    return ColumnDrift(name, what, psi, str(old), str(new))
+    yield ColumnDrift(name, what, psi, str(old), str(new))
 
 
-def _counted(before: Column, column: Column) -> Counter[Any]:
-    """A column's values by category, or by decile of what was `before`, -1 and 10 below and above all of that.
+def _shares(before: Column, column: Column) -> dict[Any, float]:
+    """The shares of a column's categories, or deciles of what was `before`; -1 and 10 are below and above these.
 
-    The decile is that of the middle of a value's ranks, as many values may be equal. None counts those missing.
+    The decile is that of the middle of a value's ranks, as many values may be equal. None is what is missing.
     """
-    keys = sorted(before.bins)
+    keys, total = sorted(before.bins), column.values
     ends = [0, *accumulate(before.bins[key] for key in keys)]
     counts = Counter[Any](column.categories) + Counter({None: column.missing})
     for key, count in column.bins.items():
         first, last = ends[bisect_left(keys, key)], ends[bisect_right(keys, key)]
         counts[10 * (first + last) // (2 * ends[-1]) if last else -1] += count
-    return counts
+    return {place: count / total for place, count in counts.items()}
 
 
-def stability_index(before: Counter[Any], after: Counter[Any]) -> float:
-    """The population stability index: the sum of (a - b) ln(a / b) over the shares b before and a after."""
-    both = [
-        (before[place] / max(1, before.total()), after[place] / max(1, after.total())) for place in before | after
-    ]
-    return sum((a - b) * math.log(a / b) for b, a in ((max(b, SMALLEST), max(a, SMALLEST)) for b, a in both))
+def stability_index(before: Mapping[Any, float], after: Mapping[Any, float], least: float) -> float:
+    """The population stability index: the sum of (a - b) ln(a / b) over the shares b before and a after.
+
+    A share is taken for at least `least`, such as half an example, as an empty bin would make it infinite.
+    """
+    both = [[max(least, each.get(place, 0.0)) for each in (before, after)] for place in {**before, **after}]
+    return sum((a - b) * math.log(a / b) for b, a in both)
