@@ -7,7 +7,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -65,7 +65,7 @@ def create_run(
     recorded = {
         "config": config.model_dump(mode="json", exclude={"root", "address", "schedule"}),
         "algorithm": repr(algorithm),
-        "data": asdict(description),
+        "data": {name: value for name, value in vars(description).items() if name != "columns"},
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
         **({"fingerprints": work.fingerprints} if work.fingerprints else {}),
@@ -74,7 +74,8 @@ def create_run(
     }
     schema = schema_of(work, initial.memory, processes)
     scored = score_initial(work, initial, gather) if description.held_out else None
-    RoundStore.create(address, schema, config.rounds, recorded, initial, config.fsync, carried, scored)
+    how = (config.fsync, carried, scored, description.columns.content())
+    RoundStore.create(address, schema, config.rounds, recorded, initial, *how)
 
 
 def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:

@@ -15,7 +15,7 @@ from typing import Any
 
 from roundweave.flows.config.experiment import PREPARED, Dealing
 from roundweave.flows.config.gate import check_conditions, with_code
-from roundweave.flows.config.recorded import check_changed, check_same_experiment, differences
+from roundweave.flows.config.recorded import check_changed, check_same_experiment, compared, differences
 from roundweave.flows.config.scheduled import address_of_run, scheduled
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, UsageError, nearest
@@ -106,7 +106,8 @@ def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True)
 
     The weights that a `new` run begins with are found and tried. Raises `RoundweaveError` as `resolve` does.
     """
-    start = _found_start(config, new and config.address is None)
+    new = new and config.address is None
+    start = _found_start(config, new)
     config = _complete(config).model_copy(update={"start_from": start or config.start_from})
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
@@ -123,17 +124,18 @@ def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True)
         return resolved
     apart = by_worker and EXECUTORS[config.executor].distributed
     with suppress(TooLarge), at_most(MOST_BYTES) if apart else nullcontext():
-        return _described(resolved, gather_here, start)
+        return _described(resolved, gather_here, start, new)
     return resolved
 
 
-def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
+def work_of(resolved: Resolved, executor: Executor, new: bool = False) -> tuple[Work, Description]:
     """The work of a run's rounds, the same on any machine, and the description of its examples.
 
-    The executor describes the examples where they lie. New, resumed and replayed runs all use this function.
+    The executor describes the examples where they lie, and the columns of those of a `new` run. New, resumed and
+    replayed runs all use this function.
     """
     if resolved.objective is None:
-        resolved = _described(resolved, executor.gather)
+        resolved = _described(resolved, executor.gather, new=new)
     config, objective, description = resolved.config, resolved.objective, resolved.description
     assert objective is not None
     assert description is not None
@@ -144,16 +146,19 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     return Work(objective, *decided, code=config.code, before=before, topology=resolved.topology), description
 
 
-def _described(resolved: Resolved, gather: CallEach, start: Start | None = None) -> Resolved:
-    """Resolve what needs the examples; `gather` calls a function with numbers of partitions, where they lie."""
+def _described(resolved: Resolved, gather: CallEach, start: Start | None = None, new: bool = False) -> Resolved:
+    """Resolve what needs the examples; `gather` calls a function with numbers of partitions, where they lie.
+
+    Those of a `new` run are compared with those of the run that it begins with.
+    """
     config, algorithm, partitions = resolved.config, resolved.algorithm, resolved.partitions
     each = partitions.source.partitioned
-    partitions, descriptions = partitions.described_by(gather)
+    partitions, descriptions = partitions.described_by(gather, new)
     failed = {number: found.unreadable for number, found in enumerate(descriptions) if found.unreadable}
     if failed and len(descriptions) - len(failed) < config.quorum:
         number, reason = next(iter(failed.items()))
         raise DataError(f"{partitions.called(number)}: {reason}; quorum needs {config.quorum} that can be read")
-    description = combine(descriptions, partitions.called)
+    description = compared(config, combine(descriptions, partitions.called))
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
@@ -163,9 +168,10 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None)
     wanted = objective_for(config, description)
     ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
     LAYOUTS[objective.model] = layout
-    if config.validation is not None:
+    refused = bool(description.columns.refusals)
+    if config.validation is not None and not refused:
         partitions, description = _with_validation(config, objective, partitions, description, gather)
-    if start is not None:
+    if start is not None and new and not refused:
         start.check(objective)
     _check_stops(config, description, list(objective.judges))
     validated = [f"validation_{name}" for name in objective.judges if config.validation is not None]

@@ -223,6 +223,10 @@ class Execution(Placement):
         description="where the last round goes if the run is accepted: folders, files and trackers, such as "
         "nightly/{date}, mlflow",
     )
+    drift: Literal["tell", "refuse"] = Field(
+        default="tell",
+        description="where the examples have drifted far from those of the run in start_from: tell, or reject it",
+    )
     deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="seconds after which a round that has its quorum goes on without the partitions that have not "

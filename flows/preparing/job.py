@@ -100,7 +100,7 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     """
     config = resolved.config.model_copy(update={"device": _common_device(executor, resolved.config)})
     resolved = replace(resolved, config=config)
-    work, description = work_of(resolved, executor)
+    work, description = work_of(resolved, executor, new=resolved.run is None)
     present = machines(executor, work.partitions, config.device)
     common, own = common_fingerprints(present, config.mixed_hardware)
     work = replace(work, fingerprint=common, fingerprints=own, source=source_digest())
@@ -188,10 +188,11 @@ def _create(resolved: Resolved, work: Work, description: Description, executor: 
     So many `processes` will map its partitions. One of them makes the state of a large network, not for sites.
 
     Of another run it takes the state and the outer optimizer's memory, and also the partitions' carry if the
-    partitions hold the same examples.
+    partitions hold the same examples. One that is rejected for its examples, whose network may be another than its
+    parent's, has initial weights.
     """
     config, start, where = resolved.config, resolved.config.start_from, resolved.address
-    if not isinstance(start, Fork):
+    if not isinstance(start, Fork) or description.columns.refusals:
         create = partial(_create_anew, config, full_address(where), work, description, processes)
         layout = work.objective.layout
         # A process that stores sees no site's examples, on which the state is scored.
@@ -216,7 +217,7 @@ def _create_anew(
     config: TrainConfig, where: str, work: Work, description: Description, processes: int, _: int = 0, **how: Any
 ) -> None:
     """Create a run that begins with initial weights or a checkpoint, in any process; `how` is for `create_run`."""
-    start = config.start_from
+    start = None if description.columns.refusals else config.start_from
     initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
     create_run(where, config, work, description, initial, processes=processes, **how)
 

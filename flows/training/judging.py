@@ -10,14 +10,26 @@ from roundweave.flows.config.gate import COMPARED, parts_of_condition
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Round, Run
-from roundweave.storage.errors import CodeError, UsageError, failing_as, located
+from roundweave.storage.errors import CodeError, UsageError, cut, failing_as, located
 from roundweave.storage.places.base import Place, Where
+from roundweave.storage.rounds.columns import read_columns
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.rounds.judgements import Judgement, write_judgement
+from roundweave.storage.rounds.judgements import Judgement, read_judgement, write_judgement
+from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.aliases import Holding, Unless, give_alias, unconditionally
-from roundweave.storage.runs.names import is_run, run_address
+from roundweave.storage.runs.names import is_run, run_address, run_name
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import Code
+
+
+def is_rejected(store: RoundStore) -> bool:
+    """Whether a run without a round is rejected for its examples, which is kept; it stays so when resumed."""
+    judgement = read_judgement(store.place, 0, store.log.chain(0)) if store.is_judged else None
+    if judgement is None and (record := read_columns(store.place, store.attributes)) and record.refusals:
+        judgement = Judgement(0, store.log.chain(0), False, cut(record.refusals, 100))
+        write_judgement(store.place, judgement)
+        notice(f"{run_name(store.address)} is rejected before it trains, as drift = refuse says")
+    return judgement is not None and not judgement.accepted
 
 
 def judge(config: TrainConfig, place: Place) -> None:

@@ -12,7 +12,7 @@ from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.flows.reporting.listening import Raises, listening, notify_begin, notify_commit, reported
 from roundweave.flows.stored import Run
 from roundweave.flows.training.delivering import deliver
-from roundweave.flows.training.judging import judge, promote
+from roundweave.flows.training.judging import is_rejected, judge, promote
 from roundweave.flows.training.retaining import remove_older
 from roundweave.storage.errors import RunBusy
 from roundweave.storage.rounds.commits import Commit
@@ -42,7 +42,8 @@ def train_rounds(resolved: Resolved, executor: Executor) -> Run:
     try:
         with prepared(resolved, executor) as run, listening(Raises()):
             notify_begin(run.store.address)
-            reported(partial(_all, run), partial(_train, resolved.config, executor, run))
+            if run.done or not is_rejected(run.store):
+                reported(partial(_all, run), partial(_train, resolved.config, executor, run))
             judge(resolved.config, run.store.place)
     except RunBusy as error:
         if resolved.config.on_busy is None:

@@ -26,6 +26,7 @@ from roundweave.storage.hierarchy.soundness import checked_schema
 from roundweave.storage.hierarchy.zarr_format import NAME, described_rows, read_document, root_document
 from roundweave.storage.places.base import Place, Where, as_path
 from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.columns import KEY as COLUMNS
 from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, check_names
 from roundweave.storage.rounds.judgements import FOLDER as JUDGED
 from roundweave.storage.rounds.lease import fenced, read_claim
@@ -35,7 +36,7 @@ from roundweave.storage.rounds.packs import recorded
 from roundweave.storage.rounds.splits import Splits
 from roundweave.storage.rounds.tensors import Recompute, StoredTensors
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
-from roundweave.storage.values.hashing import ALGORITHM, json_digest
+from roundweave.storage.values.hashing import ALGORITHM, bytes_digest, json_digest
 from roundweave.storage.values.state import State, Update
 
 
@@ -124,13 +125,14 @@ class RoundStore:
         fsync: bool = False,
         carried: Mapping[int, Update] = MappingProxyType({}),
         scored: Score | None = None,
+        columns: bytes = b"",
     ) -> RoundStore:
         """Create a run and commit its initial state as round 0. The whole run appears at once, or not at all.
 
         `attributes` are recorded besides version and schema. `carried` are updates of another run, with vectors
         (element,), by partition: their carries go into the first round here, and row 0 stores them. `scored` is
-        the score of the initial state. Raises `ExperimentDiffers` where something is there already, and
-        `UsageError` for names that cannot be stored.
+        the score of the initial state, and `columns` the record of the examples' columns, if there is one. Raises
+        `ExperimentDiffers` where something is there already, and `UsageError` for names that cannot be stored.
         """
         place = place_of(where)
         try:
@@ -139,9 +141,12 @@ class RoundStore:
             raise UsageError(f"the network cannot be stored: {error}; rename the tensor") from error
         kinds = {"version": VERSION, "digest": ALGORITHM, "coordinates": "committed"}
         root = {**kinds, "schema": schema.to_json(), **attributes}
+        root["columns"] = bytes_digest(columns) if columns else ""
         try:
             with place.aside() as aside:
                 aside.create(NAME, root_document(root))
+                if columns:
+                    aside.create(COLUMNS, columns)
                 store = cls(aside, rounds=rounds)
                 store.tensors.describe()
                 store.tensors.write_state(initial)

@@ -16,6 +16,7 @@ from roundweave.storage.errors import NotARun
 from roundweave.storage.parsing import Count, Round, Time, validated
 from roundweave.storage.places.base import Place, Where
 from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.columns import ColumnsRecord, read_columns
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.judgements import Judgement, read_judgement
 from roundweave.storage.rounds.lease import read_lease
@@ -290,6 +291,11 @@ class RunFacts:
         return read_judgement(self._place, self.done, self.chain)
 
     @property
+    def columns(self) -> ColumnsRecord | None:
+        """What is recorded of the columns of the examples, read now; None where a run recorded nothing of them."""
+        return read_columns(self._place, self._attributes)
+
+    @property
     def damaged(self) -> list[int]:
         """The rounds whose damaged records were quarantined when the run was resumed."""
         return [round for round in self._store.quarantined if round in self._rounds or round > self.done]
@@ -299,10 +305,12 @@ class RunFacts:
         """``complete``, ``rejected``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
 
         A run counts as running for up to 30 seconds after a writer on another machine was killed. One with a gate
-        is complete when it was accepted.
+        is complete when it was accepted. One that was rejected before its first round stays so.
         """
         if self._lease and self._lease.fresh:
             return "running"
+        if not self.done and (judgement := self.judgement) and not judgement.accepted:
+            return "rejected"
         if self.done >= self.rounds or self.stop:
             if judgement := self.judgement:
                 return "complete" if judgement.accepted else "rejected"

@@ -124,6 +124,40 @@ class StoredRun(RunFacts):
         return history_table(self._history)
 
     @property
+    def description(self) -> pd.DataFrame:
+        """What was recorded of the examples as the run began, with a row for each column.
+
+        Columns are ``dtype``, ``examples`` (how many were looked at), ``missing`` (the share of NaN), ``mean`` and
+        ``deviation`` of the finite numbers, and ``classes`` with their shares. The row of the targets is
+        ``targets``; inputs without names of columns are ``inputs``, or ``inputs 3`` if they are flat and few.
+        Raises `UsageError` for a run that recorded none.
+        """
+        from roundweave.storage.runs.tables import columns_table
+
+        return columns_table(self)
+
+    def drift(self, other: StoredRun | None = None) -> pd.DataFrame:
+        """How far the examples of this run have drifted from those of another one.
+
+        Args:
+            other: The other run; by default the parent, with which this run was compared as it began.
+
+        Returns:
+            A row for each column and for each new or gone category, what matters most first. ``what`` is ``new``,
+            ``gone``, ``moved much``, ``moved`` or ``stable``, ``psi`` the population stability index, and
+            ``before`` and ``after`` are the moments, or the shares of the categories.
+
+        Raises:
+            UsageError: One of the runs recorded no columns, or this one has no parent that did.
+
+        Example:
+            >>> run.drift(rw.open_run("second"))["psi"].max()
+        """
+        from roundweave.storage.runs.tables import drift_table
+
+        return drift_table(self, other)
+
+    @property
     def totals(self) -> Totals:
         """What a list of runs says of all rounds, read in a fraction of the time that `history` takes."""
         from roundweave.storage.runs.tables import totals_of

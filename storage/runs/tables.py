@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +12,10 @@ import torch
 
 from roundweave.storage.errors import RoundMissing, UsageError, nearest
 from roundweave.storage.hierarchy.schema import REPORTED
+from roundweave.storage.rounds.columns import ColumnsRecord, drifted
 from roundweave.storage.rounds.commits import ABSENT, Commit, ranking
 from roundweave.storage.rounds.numbers import COLUMNS, History
+from roundweave.storage.runs.facts import RunFacts
 from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.values.tensors import Vectors
 
@@ -56,6 +58,35 @@ def _block_table(
     counts["left_out"] = np.nan_to_num(numbers.get("scores/left_out", nothing))
     whole = {name: count.astype(int) for name, count in counts.items()}
     return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
+
+
+def columns_table(run: RunFacts) -> pd.DataFrame:
+    """The table of `Run.description`, which has the errors that this raises."""
+    import pandas as pd
+
+    columns = _recorded(run).columns
+    table = pd.DataFrame([vars(each) for each in columns.values()], pd.Index(columns, name="column"))
+    table["missing"] /= [each.values for each in columns.values()]
+    table["classes"] = [str(each) if each.categories else "" for each in columns.values()]
+    table.loc[table["finite"] == 0, ["mean", "deviation"]] = np.nan
+    return table[["dtype", "examples", "missing", "mean", "deviation", "classes"]]
+
+
+def drift_table(run: RunFacts, other: RunFacts | None) -> pd.DataFrame:
+    """The table of `Run.drift`, which has the errors that this raises."""
+    import pandas as pd
+
+    after = _recorded(run)
+    drift = after.drift if other is None else drifted(_recorded(other).columns, after.columns)
+    if drift is None:
+        raise UsageError(f"{run.name} was compared with no parent as it began; give another run")
+    return pd.DataFrame([asdict(each) for each in drift]).astype({"psi": float})
+
+
+def _recorded(run: RunFacts) -> ColumnsRecord:
+    if record := run.columns:
+        return record
+    raise UsageError(f"{run.name} recorded nothing of the columns of its examples; compare later runs")
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
 
 from roundweave.storage.errors import DataError
+from roundweave.storage.rounds.columns import INFINITE, Column, ColumnsRecord
 from roundweave.storage.values.hashing import json_digest
+from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.datasets import Dataset, Reader, pixel_scaling, targets_of
 from roundweave.tasks.data.examples import Examples, Tensors, are_labels, tensors_by_name, tensors_of
 from roundweave.tasks.data.stored_files import FileReader
@@ -38,6 +43,7 @@ class Description:
     several or a data set tells its classes. `kind` says what inputs are as they are stored: pixels, integers or
     numbers; empty if that is not known. `unreadable` is why the examples cannot be read, empty if they can.
     `validation` is the digest of other data that each round scores, and `validated` how many examples these are.
+    `columns` are counted only for a new run.
     """
 
     examples: int = 0
@@ -57,10 +63,14 @@ class Description:
     unreadable: str = ""
     validation: str = ""
     validated: int = 0
+    columns: ColumnsRecord = field(default_factory=ColumnsRecord)
 
     @classmethod
-    def of(cls, dataset: Dataset, sample: Examples) -> Description:
-        """Describe a data set by a sample of its examples, but for how many there are and where they are read."""
+    def of(cls, dataset: Dataset, sample: Examples, columns: bool = False) -> Description:
+        """Describe a data set by a sample of its examples, but for how many there are and where they are read.
+
+        Its `columns` are counted if that is asked for.
+        """
         known = targets_of(dataset.train)
         targets = sample.targets if known is None else known
         labels = isinstance(targets, torch.Tensor) and are_labels(targets)
@@ -80,6 +90,7 @@ class Description:
             input_names=dataset.input_names,
             distinct=len(torch.cat(every).unique()) if alone else 0,
             kind=_kind(dataset.train),
+            columns=ColumnsRecord(columns_of(dataset) if columns else {}),
         )
 
 
@@ -158,6 +169,54 @@ def _shape(tensors: Tensors) -> tuple[int, ...]:
     return tuple(tensors.shape[1:]) if isinstance(tensors, torch.Tensor) else ()
 
 
+ROWS, VALUES, INDEXED = 10_000, 1 << 21, 64
+"""At most so many evenly spread rows, with so many values, are counted; without names at most so many columns."""
+
+
+def columns_of(dataset: Dataset) -> dict[str, Column]:
+    """The columns of the examples to train on, as they are stored, and of their targets.
+
+    Inputs have the names of a table's columns, or an index if they are flat and few numbers; else they are one
+    column. All labels are counted if there is one for each example, and of files no more than `SHOWN` examples.
+    """
+    shown = dataset.train if isinstance(dataset.train, Examples) else _shown(dataset.train)
+    labels, columns = targets_of(dataset.train), dict[str, Column]()
+    given = {**(tensors_by_name(shown) if shown else {}), **({} if labels is None else {"targets": labels})}
+    for name, tensor in given.items():
+        step = max(-(-len(tensor) // ROWS), -(-tensor.numel() // VALUES), 1)
+        rows = tensor if tensor is labels and tensor.ndim == 1 else tensor[::step]
+        if name.startswith("targets") and are_labels(rows):
+            counts, called = Counter(rows.flatten().tolist()), dict(enumerate(dataset.class_names))
+            categories = {called.get(label, str(label)): count for label, count in sorted(counts.items())}
+            columns[name] = Column("category", len(rows), categories=categories)
+            continue
+        flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+        names = dataset.input_names if name == "inputs" and len(dataset.input_names) == flat.shape[1] else ()
+        if not names and rows.ndim == 2 and flat.shape[1] <= INDEXED and rows.is_floating_point():
+            names = tuple(f"{name} {place}" for place in range(flat.shape[1]))
+        columns |= dict(zip(names, map(_numbers, flat.T), strict=True)) if names else {name: _numbers(flat)}
+    return columns
+
+
+def _numbers(tensor: torch.Tensor) -> Column:
+    """The column of the numbers of a tensor (example, *)."""
+    every = tensor.flatten().double().numpy()
+    values = every[~np.isnan(every)] + 0.0  # which makes 0.0 of -0.0
+    bits = values.view(np.int64) >> 48
+    counts = np.bincount(np.where(bits < 0, -(bits & 0x7FFF), bits) + INFINITE)
+    bins = {int(place) - INFINITE: int(counts[place]) for place in counts.nonzero()[0]}
+    finite = values[np.isfinite(values)]
+    scale = np.abs(finite).max(initial=1.0)  # squares of large numbers are infinite
+    mean, deviation = (float(of(finite / scale) * scale) if len(finite) else 0.0 for of in (np.mean, np.std))
+    counts_of = (len(tensor), len(every) - len(values), bins)
+    return Column(dtype_name(tensor.dtype), *counts_of, {}, mean, deviation, len(finite))
+
+
+def _both(one: Mapping[str, Column], other: Mapping[str, Column]) -> dict[str, Column]:
+    """The columns of the examples of both."""
+    return {**one, **other, **{name: one[name].joined(other[name]) for name in one if name in other}}
+
+
 def agreed_classes(descriptions: Sequence[Description]) -> tuple[str, ...]:
     """The names of all labels, sorted, if one an example, and partitions name other ones; else empty."""
     named = [each.class_names for each in descriptions if not each.unreadable]
@@ -192,6 +251,7 @@ def combine(
         files={name: shown for d in every for name, shown in d.files.items()},
         digest=json_digest([d.digest for d in descriptions]),
         shared=shared,
+        columns=ColumnsRecord(reduce(_both, [d.columns.columns for d in every])),
     )
 
 

@@ -282,10 +282,10 @@ class Partitions:
                 "have the transform draw from the generators of torch, numpy or random, which are seeded"
             )
 
-    def described(self, partition: int) -> Description:
+    def described(self, partition: int, columns: bool = False) -> Description:
         """What `describe` gives; of one of several partitions that cannot be read, only why it is `unreadable`."""
         try:
-            return self.describe(partition)
+            return self.describe(partition, columns)
         except FileMissing as error:
             raise FileMissing(f"{self.called(partition)}: {error}" if self.sites else str(error)) from error
         except DataError as error:
@@ -295,14 +295,14 @@ class Partitions:
                 raise DataError(f"{self.called(partition)}: {error}") from error
             return Description(unreadable=str(error))
 
-    def described_by(self, gather: CallEach) -> tuple[Partitions, list[Description]]:
+    def described_by(self, gather: CallEach, columns: bool = False) -> tuple[Partitions, list[Description]]:
         """These partitions with labels numbered alike, and the description of each, or the one of all."""
         numbers = range(self.split.partitions if self.source.partitioned else 1)
-        descriptions = gather(self.described, numbers)
+        descriptions = gather(functools.partial(self.described, columns=columns), numbers)
         if not (isinstance(self.source, Each) and (classes := agreed_classes(descriptions))):
             return self, descriptions
         alike = replace(self, source=replace(self.source, classes=classes))
-        return alike, gather(alike.described, numbers)
+        return alike, gather(functools.partial(alike.described, columns=columns), numbers)
 
     def site(self, partition: int) -> str:
         """What messages and records call the site of a partition; empty if there is none."""
@@ -312,9 +312,10 @@ class Partitions:
         """What messages call a partition."""
         return " at ".join(filter(None, [f"partition {partition}", self.site(partition)]))
 
-    def describe(self, partition: int) -> Description:
+    def describe(self, partition: int, columns: bool = False) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once.
 
+        The values of its `columns` are counted only if that is asked for.
         A partition that is loaded on its own is read again, as its process may have read it for an earlier run.
         """
         if self.source.partitioned:
@@ -324,7 +325,7 @@ class Partitions:
         check_distinct(dataset, self.dtype, str(self.source))
         given = dataset.held_out if self.source.partitioned else None  # others may hold out the same ones
         return replace(
-            Description.of(dataset, self.sample(partition)),
+            Description.of(dataset, self.sample(partition), columns),
             examples=sum(map(len, train)),
             held_out=len(held_out),
             shared=json_digest(given.evidence()) if given is not None else "",

@@ -67,6 +67,7 @@ def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None
         summary["planned"] = Planned(**planned).model_dump() | {"taken": summary["seconds_per_round"]}
     if arrivals := worker_rows(stored.arrivals()):
         summary["arrivals"] = arrivals
+    summary["drift"] = (record := stored.columns) and record.drift and [vars(each) for each in record.drift]
     print_json(summary)
 
 
@@ -276,6 +277,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "stored in": full_address(run.address),
         "digest": run.digest,
         "planned": _planned(config.get("planned")),
+        "drift": "; ".join(cut(record.lines)) if (record := run.columns) else "",
         "failed": run.failure or "",
         "gate": "; ".join(run.judgement.reasons) if run.judgement else "",
         "alias": ", ".join(alias for alias, holder in holders(above(run.address)).items() if holder == run.name),

@@ -17,7 +17,7 @@ from roundweave.storage.hierarchy.zarr_format import (
     root_document,
 )
 from roundweave.storage.parsing import numbered
-from roundweave.storage.rounds import log, numbers, pruned
+from roundweave.storage.rounds import columns, log, numbers, pruned
 from roundweave.storage.rounds.commits import Commit, numbers_of
 from roundweave.storage.rounds.judgements import JUDGEMENTS, read_judgement
 from roundweave.storage.rounds.lease import LEASES, read_claim
@@ -51,7 +51,9 @@ def records(audit: Audit) -> None:
 
 
 def statements(audit: Audit) -> None:
-    """Verify that the files that say which rounds were pruned and copied belong to this history."""
+    """Verify that the files that say which rounds were pruned and copied, and of which examples, belong to it."""
+    if audit.store.attributes.get("columns"):
+        audit.check(columns.KEY, partial(columns.read_columns, audit.place, audit.store.attributes))
     audit.check(pruned.KEY, partial(pruned.check_pruned, audit.store.log))
     audit.check(numbers.KEY, partial(numbers.read_copied, audit.store.log))
 

@@ -1,0 +1,191 @@
+"""Nights whose data drift: what moved is said and recorded, and a night is rejected before it trains if asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import roundweave as rw
+from roundweave.flows.config.scheduled import scheduled
+from roundweave.storage.errors import CheckpointError, StoreDamaged, UsageError
+from roundweave.storage.rounds.columns import KEY
+from roundweave.storage.runs.aliases import holders
+from roundweave.tasks.data.datasets import Dataset
+from roundweave.tasks.data.description import columns_of
+from roundweave.tasks.data.examples import Examples
+
+SMALL = {"model": "logistic", "partitions": 2, "local_steps": 2, "executor": "inline", "rounds": 2}
+
+OWN = """
+import torch
+def part(partition, partitions, shift=0.0, missing=0):
+    inputs = torch.randn(300, 3, generator=torch.Generator().manual_seed(partition)) + shift
+    inputs[:missing, 1] = float("nan")
+    return inputs, (torch.arange(300) + partition) % 2
+"""
+
+
+def table(rows: int = 600, classes: tuple[str, ...] = ("cat", "dog"), shift: float = 0.0) -> pd.DataFrame:
+    drawn = np.random.default_rng(0)
+    columns = {"age": drawn.normal(4 + shift, 1, rows), "flag": drawn.integers(0, 2, rows)}
+    return pd.DataFrame(columns | {"kind": np.array(classes)[drawn.integers(0, len(classes), rows)]})
+
+
+NIGHTS = {
+    "shifted": (table(shift=1.5), ["age moved much"]),
+    "taller": (table().assign(height=1.0)[["age", "flag", "height", "kind"]], ["height is new"]),
+    "without": (table()[["age", "kind"]], ["flag is gone"]),
+    "birds": (table(classes=("cat", "dog", "bird")), ["targets 'bird' is new", "targets moved much"]),
+    "one class": (table(classes=("cat",)), ["targets 'dog' is gone", "targets moved much"]),
+}
+
+
+@pytest.fixture
+def trained(tmp_path: Path, without_prefect) -> Any:
+    """Train on a table, or on other data."""
+
+    def train(data: pd.DataFrame | str, name: str, **fields: Any) -> rw.Run:
+        file = f"{tmp_path}/{name}.csv"
+        if isinstance(data, pd.DataFrame):
+            data.to_csv(file, index=False)
+        data = f"csv:{file}" if isinstance(data, pd.DataFrame) else data
+        return rw.train(
+            rw.TrainConfig(**SMALL | {"root": tmp_path, "data": data, "name": name} | fields), bar=False
+        )
+
+    return train
+
+
+def test_a_description_of_a_table_is_recorded_by_column(trained) -> None:
+    run = trained(table(), "night-1")
+    described = run.description
+    assert list(described.index) == ["age", "flag", "targets"]
+    assert described.loc["age", "mean"] == pytest.approx(table()["age"].mean())
+    assert described.loc["age", "deviation"] == pytest.approx(table()["age"].std(ddof=0))
+    shares = table()["kind"].value_counts(normalize=True)
+    assert described.loc["targets", "classes"] == f"cat {shares['cat']:.1%}, dog {shares['dog']:.1%}"
+    assert described["examples"].tolist() == [600] * 3
+    assert described["missing"].tolist() == [0.0] * 3
+    assert "columns" not in run.attributes["data"]  # which is read for each run of a list
+
+
+@pytest.mark.parametrize("night", NIGHTS)
+def test_a_night_that_has_drifted_is_rejected_before_it_trains(trained, tmp_path: Path, capfd, night: str) -> None:
+    data, begins = NIGHTS[night]
+    trained(table(), "night-1")
+    fields = {"start_from": "night-*@-1", "drift": "refuse", "promote": "champion"}
+    for _ in range(2):  # it stays so when it is tried again
+        run = trained(data, "night-2", **fields)
+        assert (run.status, run.done, run.parent) == ("rejected", 0, "night-1@2")
+        assert run.judgement is not None
+        assert len(run.judgement.reasons) == len(begins)
+        assert all(map(str.startswith, run.judgement.reasons, begins))
+    assert f"drift: {begins[0]}" in capfd.readouterr().err
+    assert run.verify().sound
+    assert holders(tmp_path) == {}
+    following = rw.TrainConfig(**SMALL, root=tmp_path, name="night-3", start_from="night-*@-1")
+    assert f"{scheduled(following)[0].start_from}".endswith("night-1.zarr@-1")
+
+
+@pytest.mark.parametrize("night", [night for night in NIGHTS if night != "shifted"])
+def test_what_the_network_does_not_fit_is_named_first(trained, capfd, night: str) -> None:
+    data, begins = NIGHTS[night]
+    trained(table(), "night-1")
+    with pytest.raises(CheckpointError):
+        trained(data, "night-2", start_from="night-1@-1")
+    assert capfd.readouterr().err.startswith(f"drift: {begins[0]}")
+
+
+def test_what_has_moved_is_told_and_trained(trained, capfd) -> None:
+    trained(table(), "night-1")
+    run = trained(table(shift=1.5), "night-2", start_from="night-1@-1")
+    assert (run.status, run.done) == ("complete", 2)
+    assert capfd.readouterr().err.count("drift: age moved much, psi ") == 1
+    drift = run.drift().set_index("column")
+    assert drift["what"].to_dict() == {"age": "moved much", "flag": "stable", "targets": "stable"}
+    assert drift.equals(run.drift(rw.open_run("night-1", run.path.parent)).set_index("column"))
+
+
+def test_a_night_like_the_one_before_and_a_first_one_are_not_refused(trained, capfd) -> None:
+    fields = {"start_from": "night-*@-1", "drift": "refuse"}
+    assert [trained(table(), f"night-{n}", **fields).status for n in (1, 2)] == ["complete"] * 2
+    assert "drift:" not in capfd.readouterr().err
+
+
+def test_what_recorded_no_columns_cannot_be_compared(trained, tmp_path: Path, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("roundweave.tasks.data.description.columns_of", lambda dataset: {})
+        old = trained(table(), "old")
+    with pytest.raises(UsageError, match="old recorded nothing"):
+        _ = old.description
+    told = trained(table(), "told", start_from="old@-1")
+    assert told.status == "complete"
+    with pytest.raises(UsageError, match="told was compared with no parent"):
+        told.drift()
+    told.round(-1).save(tmp_path / "told.safetensors")
+    for start in ("old@-1", f"{tmp_path}/told.safetensors"):
+        with pytest.raises(
+            UsageError, match=r"drift = refuse: .* has no record of its columns; give drift = tell"
+        ):
+            trained(table(), "new", start_from=start, drift="refuse")
+
+
+def test_partitions_that_lie_apart_are_described_where_they_lie(trained, tmp_path: Path) -> None:
+    """Their columns are those of all examples at once, which one process has."""
+    (tmp_path / "own.py").write_text(OWN)
+    data = f"{tmp_path}/own.py:part"
+    run = trained(data, "apart", executor="graph", workers=2)
+    inputs = torch.cat([torch.randn(300, 3, generator=torch.Generator().manual_seed(n)) for n in range(2)])
+    whole = columns_of(Dataset(Examples(inputs, torch.arange(600) % 2)))
+    assert {name: each.bins for name, each in run.columns.columns.items()} == {n: e.bins for n, e in whole.items()}
+    assert run.columns.columns["targets"] == whole["targets"]
+    for options, column in (({"shift": 3.0}, "inputs 0"), ({"missing": 150}, "inputs 1")):
+        again = trained(
+            data, column.replace(" ", "-"), start_from="apart@-1", drift="refuse", data_options=options
+        )
+        assert again.status == "rejected"
+        assert any(reason.startswith(column) for reason in again.judgement.reasons)
+    assert "50.0% missing" in again.judgement.reasons[0]
+
+
+def test_images_are_one_column(trained) -> None:
+    run = trained("digits", "images")
+    assert list(run.description.index) == ["inputs", "targets"]
+    assert run.description.loc["inputs", "dtype"] == "float32"
+    assert len(run.columns.columns["targets"].categories) == 10
+
+
+def test_a_description_that_was_changed_is_found(trained) -> None:
+    run = trained(table(), "night-1")
+    file = run.path / KEY
+    file.write_text(file.read_text().replace('"examples": 600', '"examples": 601', 1))
+    assert [f"{each}" for each in run.verify().findings] == [
+        f"{KEY}: it is not what was written; restore the file from a copy"
+    ]
+    with pytest.raises(StoreDamaged):
+        _ = run.description
+    file.unlink()
+    assert not run.verify().sound
+
+
+def test_the_command_ends_with_3_and_shows_what_has_drifted(trained, tmp_path: Path) -> None:
+    trained(table(), "night-1")
+    trained(table(shift=1.5), "night-2", start_from="night-1@-1", drift="refuse")
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [str(Path(sys.executable).with_name("roundweave")), *words, "--root", str(tmp_path)]
+        return subprocess.run(line, capture_output=True, text=True, check=False)
+
+    assert command("resume", "night-2").returncode == 3
+    assert "drift      age moved much" in command("show", "night-2").stdout
+    shown = json.loads(command("show", "night-2", "--json").stdout)
+    assert [each["what"] for each in shown["drift"]] == ["moved much", "stable", "stable"]
+    assert json.loads(command("show", "night-1", "--json").stdout)["drift"] is None
