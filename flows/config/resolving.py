@@ -193,7 +193,8 @@ def _with_validation(
     called = ("the data", "validation").__getitem__
     validation, own, both = described_with(description, validation, called, gather)
     gather(partial(check_fit, objective, validation, both), range(1))
-    partitions = replace(partitions, validation=validation, validated=own.held_out)
+    # Each partition scores a part of them, also where their labels are numbered as in training.
+    partitions = replace(partitions, validation=replace(validation, shared=True), validated=own.held_out)
     return partitions, replace(description, validation=own.digest, validated=own.held_out)
 
 

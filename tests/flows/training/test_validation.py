@@ -81,6 +81,23 @@ def test_each_round_has_what_score_gives_to_the_bit_and_trains_as_without(kind: 
     assert run.replay("all").identical
 
 
+def test_labels_of_a_table_are_numbered_as_in_training(train, tmp_path: Path) -> None:
+    for name, labels, count in (("table", "xyz", 120), ("apart", "zyx", 90)):
+        rows = [f"{number % 7},{number % 5},{labels[number % 3]}" for number in range(count)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,label", *rows]))
+    run = train(
+        data=f"csv:{tmp_path}/table.csv",
+        validation=f"csv:{tmp_path}/apart.csv",
+        target="label",
+        partitions=4,
+        rounds=2,
+    )
+    validated = run.score(2, data=f"csv:{tmp_path}/apart.csv").score
+    assert validated.examples == 90
+    assert run.round(2).score.values["validation_loss"] == validated.loss
+    assert run.round(2).score.values["validation_accuracy"] == validated.accuracy
+
+
 def trained(root: Path, **fields: object) -> rw.Run:
     return rw.train(rw.TrainConfig(**{"root": root, "executor": "inline"} | fields), bar=False)
 
