@@ -33,6 +33,9 @@ from roundweave.tasks.own_code.modules import PREFIX
 
 TEMPLATE = ENVIRONMENT.get_template("card.md")
 
+NEEDED = "from roundweave.storage.errors import ModelError"
+"""The only line of the built-in networks that needs Roundweave."""
+
 OURS = re.compile(rb"^\s*(from|import) roundweave\b", re.MULTILINE)
 """Matches an import of Roundweave in a user's file."""
 
@@ -111,7 +114,8 @@ def _with_network(folder: Path, run: Run, which: Round, trust: bool, onnx: bool)
 def _texts(model: str | Code) -> dict[str, bytes]:
     """The files that have the code of a network, by their paths."""
     if isinstance(model, str):
-        return {"roundweave_networks.py": inspect.getsource(reference).encode()}
+        source = inspect.getsource(reference).replace(NEEDED, "ModelError = ValueError")
+        return {"roundweave_networks.py": source.encode()}
     if model.pickled:
         return {"model.pickle": base64.b64decode(model.pickled)}
     return {path: text.encode() for path, text in model.texts.items()}

@@ -159,9 +159,7 @@ def tracked(run: StoredRun, tracker: str, out: str | None = None, **model: Any) 
 
     Raises `PlaceError` where the tracker fails.
     """
-    with failing_as(
-        lambda error: PlaceError(f"{tracker} takes nothing at {out or 'its default'}: {one_line(error)}")
-    ):
+    with failing_as(lambda e: PlaceError(f"{tracker} takes nothing at {out or 'its default'}: {one_line(e)}")):
         return TRACKERS[tracker](replace(story_of(run), **model), out)
 
 

@@ -1,4 +1,4 @@
-"""Small networks that are built in by name. Exported folders have this file, which needs torch alone."""
+"""Small networks that are built in by name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 from torch.nn import functional
+
+from roundweave.storage.errors import ModelError
 
 Shape = tuple[int, ...]
 
@@ -37,7 +39,7 @@ class Cnn(nn.Module):
     def __init__(self, inputs: Shape, outputs: int, channels: int = 16) -> None:
         super().__init__()
         if len(inputs) != 3:
-            raise ValueError(f"the cnn reads images of shape (channels, height, width), not {inputs}")
+            raise ModelError(f"the cnn reads images of shape (channels, height, width), not {inputs}")
         self.conv1 = nn.Conv2d(inputs[0], channels, 3, padding=1)
         self.norm1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, 2 * channels, 3, padding=1)
@@ -69,9 +71,9 @@ class Gpt(nn.Module):
     ) -> None:
         super().__init__()
         if len(inputs) != 1:
-            raise ValueError(f"the gpt reads sequences of tokens of shape (time,), not {inputs}")
+            raise ModelError(f"the gpt reads sequences of tokens of shape (time,), not {inputs}")
         if width % heads:
-            raise ValueError(f"the gpt's width {width} cannot be divided among {heads} heads")
+            raise ModelError(f"the gpt's width {width} cannot be divided among {heads} heads")
         self.tokens = nn.Embedding(vocabulary or outputs, width)
         self.places = nn.Embedding(inputs[0], width)
         self.blocks = nn.Sequential(*(TransformerBlock(width, heads, inputs[0]) for _ in range(depth)))
