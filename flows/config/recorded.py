@@ -245,7 +245,7 @@ def check_changed(config: TrainConfig, description: Description) -> None:
         raise Skipped(f"{same}; skipped, as on_unchanged says", parent.address)
 
 
-def compared(config: TrainConfig, description: Description) -> Description:
+def with_drift(config: TrainConfig, description: Description) -> Description:
     """A new run's description with what became of the columns of its parent, which is said; raises `UsageError`.
 
     Where there is no parent, or it recorded no columns, nothing is compared; the latter is refused if the run is

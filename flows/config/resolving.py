@@ -15,7 +15,7 @@ from typing import Any
 
 from roundweave.flows.config.experiment import PREPARED, Dealing
 from roundweave.flows.config.gate import check_conditions, with_code
-from roundweave.flows.config.recorded import check_changed, check_same_experiment, compared, differences
+from roundweave.flows.config.recorded import check_changed, check_same_experiment, differences, with_drift
 from roundweave.flows.config.scheduled import address_of_run, scheduled
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, UsageError, nearest
@@ -158,7 +158,7 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     if failed and len(descriptions) - len(failed) < config.quorum:
         number, reason = next(iter(failed.items()))
         raise DataError(f"{partitions.called(number)}: {reason}; quorum needs {config.quorum} that can be read")
-    description = compared(config, combine(descriptions, partitions.called))
+    description = with_drift(config, combine(descriptions, partitions.called))
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
