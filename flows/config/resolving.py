@@ -168,14 +168,12 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     wanted = objective_for(config, description)
     ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
     LAYOUTS[objective.model] = layout
-    refused = bool(description.columns.refusals)
-    if config.validation is not None and not refused:
-        partitions, description = _with_validation(config, objective, partitions, description, gather)
-    if start is not None and new and not refused:
-        start.check(objective)
-    _check_stops(config, description, list(objective.judges))
-    validated = [f"validation_{name}" for name in objective.judges if config.validation is not None]
-    check_conditions(config.accept or (), [*objective.judges, *validated], description.held_out)
+    if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
+        if start is not None and new:
+            start.check(objective)
+        if config.validation is not None:
+            partitions, description = _with_validation(config, objective, partitions, description, gather)
+        _check_stops(config, description, list(objective.judges))
     bound = {"algorithm": algorithm, "partitions": partitions, "description": description, "objective": objective}
     return replace(resolved, **bound)
 
@@ -207,6 +205,7 @@ def _check_stops(config: TrainConfig, description: Description, names: list[str]
     kinds = ["worst", "spread"] if config.score_partitions else []
     kinds += ["validation"] if config.validation is not None else []
     every = [*names, *(f"{kind}_{name}" for kind in kinds for name in names)]
+    check_conditions(config.accept or (), every, description.held_out)
     if config.best and (score := ranking(config.best)[0]) not in every:
         hint = nearest(score, every, f"there are {', '.join(every)}")
         raise UsageError(f"best = {config.best}: no score {score!r} is computed; {hint}")

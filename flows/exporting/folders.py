@@ -100,9 +100,7 @@ def _with_network(folder: Path, run: Run, which: Round, trust: bool, onnx: bool)
     if onnx:
         write_onnx(network, spec, run.attributes["data"].get("kind") == "integers", folder / "model.onnx")
     told = {"spec": spec, "options": json.loads(spec.options), "seed": derive_seed(spec.seed, "model")}
-    told["ours"] = any(
-        re.search(rb"^\s*(from|import) roundweave\b", text, re.MULTILINE) for text in texts.values()
-    )
+    told["ours"] = any(map(OURS.search, texts.values()))
     if save_pretrained := getattr(network, "save_pretrained", None):
         save_pretrained(folder)
     kind = type(network)

@@ -153,7 +153,7 @@ class Fortnight:
         """Do to each night what befalls it."""
         for number, kind in enumerate(NIGHTS):
             if kind == "arrives late":
-                self.wait(number, 18)
+                self.wait(number, 5)
                 for way in self.ways:
                     written(kind, number, way.folder / f"days/{self.called(number)}.csv")
             elif kind == "killed":

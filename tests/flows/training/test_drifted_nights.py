@@ -95,6 +95,16 @@ def test_a_night_that_has_drifted_is_rejected_before_it_trains(trained, tmp_path
     assert f"{scheduled(following)[0].start_from}".endswith("night-1.zarr@-1")
 
 
+def test_a_night_that_fits_neither_gate_nor_validation_data_is_rejected_for_its_drift(trained, tmp_path) -> None:
+    table(300).to_csv(tmp_path / "validation.csv", index=False)
+    gate = {"validation": f"csv:{tmp_path}/validation.csv", "accept": "validation_accuracy >= 0.1"}
+    gate |= {"best": "validation_accuracy", "drift": "refuse", "start_from": "night-*@-1"}
+    assert trained(table(), "night-1", **gate).status == "complete"
+    run = trained(table(classes=("cat",)), "night-2", **gate)
+    assert (run.status, run.done) == ("rejected", 0)
+    assert run.judgement.reasons[0].startswith("targets 'dog' is gone")
+
+
 @pytest.mark.parametrize("night", [night for night in NIGHTS if night != "shifted"])
 def test_what_the_network_does_not_fit_is_named_first(trained, capfd, night: str) -> None:
     data, begins = NIGHTS[night]
