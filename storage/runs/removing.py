@@ -18,7 +18,7 @@ from roundweave.storage.runs.aliases import holders
 from roundweave.storage.runs.listing import attributes_at, stored_bytes
 from roundweave.storage.runs.names import RECORDED, default_root, run_name, stored_names
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.upkeep.pruning import remove_run
+from roundweave.storage.upkeep.pruning import is_half_removed, remove_run
 
 YOUNGER = "it is younger than that"
 """Why a run stays that is not old enough."""
@@ -75,7 +75,8 @@ class Eligible:
         if not scheme_of(address) and Path(address).is_symlink():
             return f"{address} is a link to a run; delete the link, or give the path of the run"
         if isinstance(run, StoreError):
-            if address not in self.named or self.older or isinstance(run, ForeignPlace):
+            finishes = is_half_removed(place_of(address)) or (address in self.named and not self.older)
+            if not finishes or isinstance(run, ForeignPlace):
                 raise run
             return ""
         if best:

@@ -22,6 +22,9 @@ from roundweave.storage.rounds.recovery import cut_short, newest_sound
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import All, Keep
 
+REMOVING = "removing"
+"""The file that a run has while it is removed."""
+
 
 @dataclass(frozen=True)
 class LetGo:
@@ -133,8 +136,18 @@ def remove_run(place: Place) -> None:
     """Delete the run at a place; raises `RunBusy` while it is written.
 
     It is claimed for that, so nobody begins to write it meanwhile. The root's ``zarr.json`` is deleted first, so
-    that the rest of an interrupted removal does not count as a run.
+    that the rest of an interrupted removal does not count as a run; `REMOVING` stays to the end, and tells of it.
     """
-    with hold_lease(place, secrets.token_hex(4)):
-        place.delete(NAME)
+    if not is_half_removed(place):
+        with hold_lease(place, secrets.token_hex(4)):
+            place.create(REMOVING, b"")
+            place.delete(NAME)
+    for name in place.names():
+        if name != REMOVING:
+            place.delete(name)
     place.delete("")
+
+
+def is_half_removed(place: Place) -> bool:
+    """Whether a place has what an interrupted removal has left of a run."""
+    return place.has(REMOVING) and not place.has(NAME)

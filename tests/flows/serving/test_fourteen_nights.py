@@ -51,6 +51,15 @@ NIGHTS = (
 )
 """What befalls each night."""
 
+CHANGED = (
+    ("{date}", "{date:%H%M}"),
+    ("rounds = 10", "rounds = 60"),
+    ('"14d"', '"6m"'),
+    ('"10m"', "10"),
+    ('"2h"', "50"),
+)
+"""What is shorter, or longer, in these nights than in the page's file."""
+
 ENDS = {
     "good": ("complete", {"completed"}),
     "missing": ("none", {"failed"}),
@@ -134,7 +143,7 @@ class Fortnight:
         now = datetime.now(UTC).replace(second=0, microsecond=0)
         self.due = [now + timedelta(minutes=2 + number) for number in range(len(NIGHTS))]
         [page] = [b.text for b in blocks(HERE / "docs/scheduling.md") if b.text.startswith("# nights.toml")]
-        for given, taken in (("{date}", "{date:%H%M}"), ('"14d"', '"6m"'), ('"10m"', "10"), ('"2h"', "50")):
+        for given, taken in CHANGED:
             assert given in page
             page = page.replace(given, taken)
         for way in self.ways:
@@ -160,7 +169,7 @@ class Fortnight:
                 for way in self.ways:
                     self._kill(way, number)
             elif kind == "server away" and NIGHTS[number - 1] != kind:
-                self.wait(number, -5)
+                self.wait(number, -20)  # before Prefect begins its process, 10 s ahead
                 self.server.kill()
                 self.wait(number + 1, 20)
                 self.server.start()

@@ -7,6 +7,7 @@ import pytest
 from roundweave.storage.errors import NotARun, RunBusy
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.lease import hold_lease
+from roundweave.storage.runs.removing import Eligible
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.pruning import remove_run
 from tests.storage.upkeep.dying import Dying, Killed, bury
@@ -28,16 +29,18 @@ def test_a_run_that_is_written_is_not_removed(small) -> None:
 
 def test_what_a_removal_leaves_that_died_is_no_run(small) -> None:
     path = small.train(small.create(), 2).path
-    for claimed_or_deleted in (0, 1):
+    for claimed_or_marked_or_deleted in (0, 1, 2):
         with pytest.raises(Killed):
-            remove_run(Dying(path, claimed_or_deleted))
+            remove_run(Dying(path, claimed_or_marked_or_deleted))
         bury(path)
         assert StoredRun(path).done == 2
     with pytest.raises(Killed):
-        remove_run(Dying(path, 2))
+        remove_run(Dying(path, 3))
     bury(path)
     assert (path / "commits/2.json").exists()
     with pytest.raises(NotARun):
         StoredRun(path)
+    [rest] = Eligible(14 * 86_400).removals(small.folder, {str(path): NotARun("it is missing")})
+    assert (rest.name, rest.stays) == (path.stem, "")  # so a clean-up of what is old finishes it
     remove_run(LocalPlace(path))
     assert not path.exists()
