@@ -37,6 +37,7 @@ class PrefectServer:
         without = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
         places = {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
         self.environment = without | places | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+        self.environment |= {"PREFECT_SERVER_UI_API_URL": self.api}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> PrefectServer:
