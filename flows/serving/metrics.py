@@ -15,6 +15,7 @@ from roundweave.flows.config.dates import names_of_runs
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.outcomes import last_score
 from roundweave.storage.errors import StoreError, UsageError, reason
+from roundweave.storage.runs.aliases import holders
 from roundweave.storage.runs.listing import looked_through
 from roundweave.storage.runs.run import StoredRun
 
@@ -74,6 +75,10 @@ class ServedRuns(Collector):
         if complete := [run for run in sound if run.status == "complete"]:
             told = "When the newest complete run ended"
             yield _gauge("complete_timestamp_seconds", told, _ended(complete[-1]))
+        held = GaugeMetricFamily("roundweave_alias", "Who has an alias", labels=["alias", "run"])
+        for alias, name in holders(self._root).items():
+            held.add_metric([alias, name], 1)
+        yield held
         if sound:
             yield from _of_newest(sound[-1])
 

@@ -79,6 +79,18 @@ def holders(root: Where) -> dict[str, str]:
     return {alias: run for alias, run in held if run is not None}
 
 
+def kept_for_aliases(root: Where) -> dict[str, str]:
+    """Why runs are kept, by name: those that have an alias, and those that had it before, to go back to."""
+    place, kept = _place(root), dict[str, str]()
+    for alias in aliases(root):
+        newest = _newest(place, alias)
+        for number, said in ((newest, "it is"), (newest - 1, "it was, before the present one,")):
+            run = _entry(place, alias, number, _content(place, alias, number)).run if number > 0 else None
+            if run:
+                kept.setdefault(run, f"{said} {alias}")
+    return kept
+
+
 def give_alias(
     root: Where,
     alias: str,

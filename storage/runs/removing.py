@@ -14,7 +14,7 @@ from roundweave.storage.places.base import Where, join_address, scheme_of
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import ranking
 from roundweave.storage.rounds.lease import check_at_rest
-from roundweave.storage.runs.aliases import holders
+from roundweave.storage.runs.aliases import kept_for_aliases
 from roundweave.storage.runs.listing import attributes_at, stored_bytes
 from roundweave.storage.runs.names import RECORDED, default_root, run_name, stored_names
 from roundweave.storage.runs.run import StoredRun
@@ -125,7 +125,7 @@ def protected(root: Where | None) -> dict[str, str]:
             if not is_complete(StoredRun(address)):
                 other = run_name(order.removeprefix(RECORDED))
                 needed[other] = f"{run_name(name)} needs it to go on, in its recorded order"
-    return needed | {run: f"it is {alias}" for alias, run in holders(root).items()}
+    return needed | kept_for_aliases(root)
 
 
 def remove(removals: Iterable[Removal]) -> Iterator[Removal]:

@@ -37,7 +37,7 @@ def test_what_is_asked_for_is_what_the_store_has(tmp_path: Path, trained) -> Non
     with answering(config, "0") as address:
         told = read(address)
         assert [key for key in told if key[0].startswith("roundweave")] == []
-        first = trained("night-20310101")
+        first = trained("night-20310101", promote="champion")
         told = read(address)
         assert told["roundweave_runs", "complete"] == 1
         assert told["roundweave_newest_run_info", first.name, "complete"] == 1
@@ -50,6 +50,7 @@ def test_what_is_asked_for_is_what_the_store_has(tmp_path: Path, trained) -> Non
     assert statuses == {"complete": 1, "rejected": 1, "no run": 1}
     assert told["roundweave_complete_timestamp_seconds",] == first.round(-1).commit.time
     assert told["roundweave_newest_run_info", rejected.name, "rejected"] == 1
+    assert told["roundweave_alias", "champion", first.name] == 1
     assert told["roundweave_newest_run_rounds",] == told["roundweave_newest_run_planned_rounds",] == 3
     assert told["roundweave_newest_run_refused_updates",] == 0
     assert told["roundweave_newest_run_start_timestamp_seconds",] == rejected.created

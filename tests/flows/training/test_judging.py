@@ -16,6 +16,7 @@ from roundweave.flows.training.judging import give
 from roundweave.storage.errors import CodeError, NotARun, UsageError
 from roundweave.storage.rounds.judgements import key_of
 from roundweave.storage.runs.aliases import alias_history, give_alias, holder_of
+from tests.test_docs import HERE, blocks
 
 SMALL = {"model": "logistic", "partitions": 2, "local_steps": 2, "executor": "inline", "rounds": 2}
 
@@ -200,6 +201,25 @@ def test_one_that_is_better_than_both_on_validation_data_follows_the_later_champ
     assert f"{said}{losses[0]:.6g}, the parent's is {losses[1]:.6g}" in capfd.readouterr().err
     trained(tmp_path, name="better", start_from="a@-1", **validated, rounds=6)
     assert holder_of(tmp_path, "champion") == "better"
+
+
+def test_the_page_s_function_of_a_gate(tmp_path: Path, without_prefect, capfd) -> None:
+    [gate] = [block.text for block in blocks(HERE / "docs/scheduling.md") if block.text.startswith("# gates.py")]
+    (file := tmp_path / "gates.py").write_text(gate)
+    accept = f"{file}:near_the_parent"
+    assert trained(tmp_path, name="a", rounds=4, accept=accept).status == "complete"
+    assert trained(tmp_path, name="b", start_from="a@-1", accept=accept).status == "complete"
+    worse = trained(tmp_path, name="c", start_from="a@-1", lr=30.0, seed=3, accept=accept)
+    assert worse.judgement is not None
+    assert "is worse than the parent's by more than 2 %" in worse.judgement.reasons[0]
+
+
+def test_a_function_of_other_arguments_is_refused_before_it_trains(tmp_path: Path, without_prefect) -> None:
+    (file := tmp_path / "gates.py").write_text("def gate(run): return True\n")
+    with pytest.raises(UsageError, match=r"gates.py:gate must be a function of \(run, parent\): too many"):
+        trained(tmp_path, name="a", accept=f"{file}:gate")
+    with pytest.raises(NotARun):
+        rw.open_run("a", tmp_path)
 
 
 def test_names_of_aliases_and_runs_are_apart(tmp_path: Path, without_prefect) -> None:

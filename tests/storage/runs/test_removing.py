@@ -17,6 +17,7 @@ from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.aliases import give_alias
 from roundweave.storage.runs.listing import looked_through, stored_bytes
 from roundweave.storage.runs.names import run_address
 from roundweave.storage.runs.removing import YOUNGER, Eligible, protected, remove
@@ -63,6 +64,15 @@ def test_a_loss_that_leaves_out_examples_is_no_best_one(tiny) -> None:
     night(tiny, "part", 20, 0.1, left_out=3)
     night(tiny, "whole", 20, 0.4)
     assert stay(tiny, Eligible(best=1)) == {"part": "", "whole": "it is one of the best 1 by loss"}
+
+
+def test_who_has_an_alias_stays_and_who_had_it_before(tiny) -> None:
+    for name in "abcd":
+        night(tiny, name, 20)
+    for run in ("a", "b", None, "c", "b", "d"):
+        give_alias(tiny.folder, "champion", run, "by hand")
+    before = "it was, before the present one, champion"
+    assert stay(tiny, Eligible()) == {"a": "", "b": before, "c": "", "d": "it is champion"}
 
 
 def test_a_score_that_no_run_has_is_refused(tiny) -> None:
