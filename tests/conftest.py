@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,10 @@ Train = Callable[..., Run]
 
 collect_ignore = [*(f"benchmarks/peers/{peer}" for peer in ("blazefl", "fedjax", "flower", "pfl")), "pretend"]
 """They run in environments and processes of their own, with packages and a device that are not here."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell begins what goes on in the background, and no process that a test starts would hear Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("untimed", deadline=None)  # no test asserts a time
 settings.load_profile("untimed")

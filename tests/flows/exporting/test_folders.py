@@ -258,6 +258,17 @@ def test_what_cannot_become_onnx_is_one_clear_line(train, own, tmp_path, monkeyp
     assert not [*tmp_path.glob("*.partial")]
 
 
+def test_the_card_names_columns_classes_and_validation_data(train, tmp_path) -> None:
+    rows = [f"{number % 7},{number % 5},{'no' if number % 3 else 'yes'}" for number in range(60)]
+    (file := tmp_path / "table.csv").write_text("\n".join(["age,height,label", *rows]))
+    fields = {"data": f"csv:{file}", "validation": f"csv:{file}", "target": "label", "model": "logistic"}
+    run = train(**SMALL | fields, name="table", root=tmp_path / "runs")
+    write_folder(run, run.round(-1), str(tmp_path / "out"))
+    card, digest = (tmp_path / "out/README.md").read_text(), run.attributes["data"]["validation"]
+    assert "| inputs | age, height |\n| classes | 0 no, 1 yes |\n" in card
+    assert f"| validation | csv:{file}, 60 examples, digest {digest} |" in card
+
+
 def test_a_network_that_nobody_can_build_is_tensors_and_a_card(train, tmp_path, monkeypatch) -> None:
     def model(run: rw.Run, trust: bool = False) -> None:
         raise NotARun("it does not say how its network is built")

@@ -280,6 +280,7 @@ def check_champions(way: Way) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_fourteen_nights_of_one_file(tmp_path: Path) -> None:
     with fortnight(tmp_path) as nights:
         nights.go_through()
