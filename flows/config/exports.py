@@ -8,8 +8,6 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
-from roundweave.storage.checkpoints.files import SUFFIXES
-from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError, near
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.places.base import as_path
@@ -26,6 +24,8 @@ MARK = "<!-- written by roundweave export, which may replace this folder -->"
 
 def is_folder(to: str) -> bool:
     """Whether an export that goes to no tracker goes to a folder, or else to a file; raises `UsageError`."""
+    from roundweave.storage.checkpoints.files import SUFFIXES  # slow to import, and most runs export nothing
+
     path = as_path(to)
     if not to.strip():
         raise UsageError(f"an export to {to!r} goes nowhere; give a folder, a file or a tracker")
@@ -51,14 +51,21 @@ Exports = Annotated[tuple[Annotated[str, AfterValidator(_known)], ...], BeforeVa
 """Folders, files and trackers, or a text of them at commas."""
 
 
+def not_installed(package: str) -> UsageError:
+    """The error for a package that is needed and is not there."""
+    return UsageError(f"{package} is not installed; `pip install {package}`")
+
+
 def check_export(to: str, replace: bool = True) -> None:
     """Raise `UsageError` if nothing can be exported there; an earlier export is replaced only with `replace`."""
     if to in PACKAGES:
         if find_spec(to) is None:
-            raise UsageError(f"{PACKAGES[to]} is not installed; `pip install {PACKAGES[to]}`")
+            raise not_installed(PACKAGES[to])
     elif is_folder(to):
         check_folder(to, replace)
     else:
+        from roundweave.storage.checkpoints.writing import check_place  # slow to import
+
         check_place(to, replace)
 
 

@@ -37,17 +37,20 @@ Conditions = Annotated[Names, AfterValidator(_known)]
 
 
 def with_code(conditions: tuple[str | Code, ...]) -> tuple[str | Code, ...]:
-    """The conditions with the source of the user's functions; raises `CodeError` and `UsageError`."""
-    return tuple(each if parts_of_condition(each) else _function(each) for each in conditions)
+    """The conditions with the source of the user's functions; raises `CodeError`."""
+    return tuple(each if parts_of_condition(each) else find_code(each) for each in conditions)
 
 
-def _function(given: str | Code) -> Code:
-    code = find_code(given)
-    try:
-        inspect.signature(code.load()).bind("run", "parent")
-    except TypeError as error:
-        raise UsageError(f"accept {code.reference} must be a function of (run, parent): {error}") from error
-    return code
+def check_functions(conditions: Iterable[str | Code]) -> None:
+    """Raise `UsageError` for a function of the user's that cannot be called as a gate calls it; loads its code."""
+    for condition in conditions:
+        if parts_of_condition(condition):
+            continue
+        code = find_code(condition)
+        try:
+            inspect.signature(code.load()).bind("run", "parent")
+        except TypeError as error:
+            raise UsageError(f"accept {code.reference} must be a function of (run, parent): {error}") from error
 
 
 def check_conditions(conditions: Iterable[str | Code], scores: Iterable[str], held_out: int) -> None:

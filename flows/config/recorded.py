@@ -16,7 +16,7 @@ from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError, cut, unless_damaged
 from roundweave.storage.places.base import Where, above, address_of, full_address
-from roundweave.storage.rounds.columns import ORDER, drifted
+from roundweave.storage.rounds.columns import REFUSED, drifted
 from roundweave.storage.runs.names import default_root, stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
@@ -259,7 +259,7 @@ def with_drift(config: TrainConfig, description: Description) -> Description:
     if refuse and not known:
         raise UsageError(f"drift = refuse: {start.reference} has no record of its columns; give drift = tell")
     drift = drifted(known.columns, record.columns) if known else None
-    refusals = [str(each) for each in drift or () if refuse and each.what in ORDER[:3]]
+    refusals = [str(each) for each in drift or () if refuse and each.what in REFUSED]
     record = replace(record, drift=drift, refusals=refusals)
     for line in cut(record.lines):
         notice(f"drift: {line}")

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from roundweave.flows.config.exports import not_installed
 from roundweave.storage.errors import PlaceError, UsageError, failing_as, one_line
 from roundweave.storage.runs.listing import flat_config
 from roundweave.storage.runs.run import StoredRun
@@ -168,4 +169,4 @@ def installed(module: str, package: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise UsageError(f"{package} is not installed; `pip install {package}`") from error
+        raise not_installed(package) from error

@@ -253,7 +253,7 @@ def shown_cell(name: str, value: Any) -> Any:
 
 def shown_score(score: Score | None) -> str:
     """A loss and its scores in one line; empty text for None."""
-    named = {} if score is None else {"loss": score.loss, **score.values}
+    named = {} if score is None else score.numbers
     return "  ".join(f"{name} {shown(name, value)}" for name, value in named.items())
 
 

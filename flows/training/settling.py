@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from roundweave.flows.config.dates import dated, is_dated
 from roundweave.flows.config.exports import check_export
+from roundweave.flows.config.gate import check_functions
 from roundweave.flows.config.resolving import Resolved, resolve, resolve_work
 from roundweave.flows.config.scheduled import is_alias, is_pattern, scheduled
 from roundweave.flows.config.train import TrainConfig
@@ -20,13 +21,19 @@ def settled(config: TrainConfig) -> Resolved:
     Raises `Skipped` if the configuration says to skip the training.
     """
     forget_examples()  # this process may have trained before on a file that was written anew
-    for to in config.export:
-        check_export(to)
+    _check_end(config)
     if config.algorithm.name == AUTO:
         from roundweave.flows.planning.plan import chosen
 
         config = chosen(*scheduled(config))
     return resolve(config, by_worker=True)
+
+
+def _check_end(config: TrainConfig) -> None:
+    """Raise an error for what could only fail when the training has ended: its gate's functions, its exports."""
+    check_functions(config.accept or ())
+    for to in config.export:
+        check_export(to)
 
 
 def check(config: TrainConfig) -> None:
@@ -36,8 +43,7 @@ def check(config: TrainConfig) -> None:
     """
     if config.log_file:
         LogFile(config.log_file).close()
-    for to in dated(config).export:
-        check_export(to)
+    _check_end(dated(config))
     daily = is_dated(config.data) or is_dated(config.data_options)
     if is_pattern(config.start_from) or is_alias(config):
         config = config.model_copy(update={"start_from": None})

@@ -31,7 +31,10 @@ MOVED, MUCH = 0.1, 0.25
 """From these indices on a column has moved, or moved much, by the usual bounds (Siddiqi 2006)."""
 
 ORDER = ("new", "gone", "moved much", "moved", "stable")
-"""What may become of a column; for the first three a run may be rejected."""
+"""What may become of a column."""
+
+REFUSED = ORDER[:3]
+"""That for which a run may be rejected."""
 
 
 @dataclass(frozen=True)

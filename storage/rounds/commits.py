@@ -88,6 +88,11 @@ class Score:
         """The share of examples that were classified correctly; None where the outputs are not classes."""
         return self.values.get("accuracy")
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The loss and all scores by name."""
+        return {"loss": self.loss, **self.values}
+
     def __str__(self) -> str:
         return " · ".join(
             [f"loss {self.loss:.4g}", *(f"{name} {value:.4f}" for name, value in self.values.items())]
@@ -96,7 +101,7 @@ class Score:
     def row(self) -> dict[str, float]:
         """All numbers of the score by name, as a row of a table."""
         left_out = {"left_out": self.left_out} if self.left_out else {}
-        return {"loss": self.loss, **self.values, "examples": self.examples, **left_out}
+        return {**self.numbers, "examples": self.examples, **left_out}
 
 
 LOWEST = ("loss", "mae", "perplexity")

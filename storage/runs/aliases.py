@@ -69,8 +69,7 @@ def alias_history(root: Where, alias: str) -> list[Holding]:
 def holder_of(root: Where, alias: str) -> str | None:
     """The name of the run that has an alias; None where there is no such alias or nobody has it."""
     place = _place(root)
-    number = _newest(place, alias) if NAME.fullmatch(alias) else 0
-    return _entry(place, alias, number, _content(place, alias, number)).run if number else None
+    return _holder(place, alias, _newest(place, alias)) if NAME.fullmatch(alias) else None
 
 
 def holders(root: Where) -> dict[str, str]:
@@ -85,8 +84,7 @@ def kept_for_aliases(root: Where) -> dict[str, str]:
     for alias in aliases(root):
         newest = _newest(place, alias)
         for number, said in ((newest, "it is"), (newest - 1, "it was, before the present one,")):
-            run = _entry(place, alias, number, _content(place, alias, number)).run if number > 0 else None
-            if run:
+            if run := _holder(place, alias, number):
                 kept.setdefault(run, f"{said} {alias}")
     return kept
 
@@ -129,6 +127,11 @@ def _key(alias: str, number: int) -> str:
 
 def _newest(place: Place, alias: str) -> int:
     return max(numbered(place.names(alias)), default=0)
+
+
+def _holder(place: Place, alias: str, number: int) -> str | None:
+    """The run of an entry; None where it was taken back, and of a number below 1."""
+    return _entry(place, alias, number, _content(place, alias, number)).run if number > 0 else None
 
 
 def _read_history(place: Place, alias: str) -> list[tuple[Holding, str]]:

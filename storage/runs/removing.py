@@ -92,7 +92,7 @@ class Eligible:
         for address, run in runs.items() if self.best else ():
             if isinstance(run, StoredRun) and is_complete(run) and (score := run.round(-1).score):
                 names |= score.values.keys()
-                value = {"loss": score.loss, **score.values}.get(by)
+                value = score.numbers.get(by)
                 if value is not None and not isnan(value):
                     ranked.append((score.left_out if lower else 0, value if lower else -value, address))
         if self.best and by not in names:

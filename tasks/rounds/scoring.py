@@ -173,7 +173,7 @@ def scores_of_partitions(
             own.setdefault(each.partition, []).append(each)
     scored = {partition: score(objective, of, threads) for partition, of in sorted(own.items())}
     sound = {p: s for p, s in scored.items() if s is not None and math.isfinite(s.loss)}
-    ordered = sorted(({"loss": s.loss, **s.values} for s in sound.values()), key=lambda row: -row["loss"])
+    ordered = sorted((s.numbers for s in sound.values()), key=lambda row: -row["loss"])
     worst = ordered[: math.ceil(WORST * len(ordered))]
     summary: dict[str, float] = {}
     for name in dict.fromkeys(name for row in ordered for name in row):
@@ -194,7 +194,7 @@ def validation_scores(
     scored = score(objective, validated, threads)
     if scored is None or scored.left_out or scored.examples != examples:
         return {}
-    return {f"validation_{name}": value for name, value in {"loss": scored.loss, **scored.values}.items()}
+    return {f"validation_{name}": value for name, value in scored.numbers.items()}
 
 
 def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:

@@ -115,7 +115,7 @@ def _store(subject: Recombining) -> RoundStore:
 
 
 def _numbers(score: Score | None) -> dict[str, float]:
-    return {} if score is None else {"loss": score.loss, **score.values}
+    return {} if score is None else score.numbers
 
 
 def score_again(work: Work, store: RoundStore, commit: Commit, after: Outcome, gather: CallEach) -> Score | None:
