@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from roundweave.flows.config.base import Config, NamedOrOwn, Numbers
 from roundweave.flows.config.experiment import DataConfig
 from roundweave.flows.config.train import Placement
+from roundweave.storage.parsing import at_commas
+from roundweave.tasks.matching.solving.solve import SHRINKAGE
 from roundweave.tasks.networks.scores import LOSS_NAMES
 
 
@@ -49,9 +51,22 @@ class Merging(Config):
         default=None, ge=0, description="mix the k most similar units, 0 all, instead of a permutation"
     )
     temperature: float = Field(default=0.1, gt=0, description="of the soft mixture")
-    average: Literal["mean", "best"] = Field(
-        default="mean", description="the mean, or of two networks the best point of the path between them"
+    average: Literal["auto", "mean", "best", "regmean", "pleas"] | None = Field(
+        default=None,
+        description="the mean, of two networks the best point of the path between them, the mean with each layer "
+        "solved for what its parents' layers gave, or with data auto, the one of the least held-out loss; "
+        "default: auto with data, else mean",
     )
+    shrinkage: float = Field(
+        default=SHRINKAGE, ge=0, le=1, description="of a solve: what is left of products of two different inputs"
+    )
+    distil: int | None = Field(
+        default=None,
+        ge=1,
+        description="steps in which the merged network learns what each network gives on examples of its own, or "
+        "on noise if there are none",
+    )
+    distil_lr: float = Field(default=1e-3, gt=0, description="Adam's learning rate in these steps")
     coefficients: Numbers | None = Field(
         default=None, description="a weight a network, such as its number of examples: 1000,3000; default: equal"
     )
@@ -73,6 +88,10 @@ class Merging(Config):
             raise ValueError("soft needs metric = cosine or correlation: a temperature has no meaning for l2")
         if self.soft is None and "temperature" in self.model_fields_set:
             raise ValueError("temperature is that of a soft mixture: give soft, too, such as soft = 0")
+        if self.soft is not None and self.average in ("regmean", "pleas"):
+            raise ValueError("a solve needs units one to one; leave soft out, or give average = mean")
+        if self.distil is None and "distil_lr" in self.model_fields_set:
+            raise ValueError("distil_lr is that of a distillation; give its steps, too, such as distil = 500")
         if self.match == "mixed" and self.metric == "l2":
             raise ValueError(
                 "a mixed match needs cosine or correlation: weights and activations have other scales"
@@ -93,6 +112,9 @@ class MergeConfig(Architecture, Merging, Placement):
     networks: tuple[str, ...] = Field(
         description="two or more torch or safetensors files, or stored rounds as RUN@12; RUN@-1 is the last"
     )
+    grams: Annotated[tuple[str, ...], BeforeValidator(at_commas)] = Field(
+        default=(), description="files of `roundweave gram` at commas, one for each network, in place of data"
+    )
     trust: bool = Field(default=False, description="run the code kept in a store outside the root")
     out: str | None = Field(default=None, description="where to write the merged network: .safetensors, .pt")
     force: bool = Field(default=False, description="replace the file that is there")
@@ -105,6 +127,14 @@ class MergeConfig(Architecture, Merging, Placement):
         """Whether the merge is stored as a run, with the networks and their permutations, not only as a file."""
         return self.out is None or self.name is not None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _data_of_each(cls, values: Any) -> Any:
+        """A text of as many data sets as there are networks, at commas, as one for each."""
+        data = values.get("data") if isinstance(values, dict) else None
+        each = at_commas(data) if isinstance(data, str) else ()
+        return {**values, "data": each} if len(each) == len(values.get("networks", ())) else values
+
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:
         count = len(self.networks)
@@ -114,6 +144,10 @@ class MergeConfig(Architecture, Merging, Placement):
         if given is not None and (len(given) != count or min(given) < 0 or sum(given) <= 0):
             wanted = f"{count} networks need {count} coefficients, none negative and not all zero"
             raise ValueError(f"{wanted}, not {list(given)}")
+        if self.grams and len(self.grams) != count:
+            raise ValueError(f"{count} networks need as many files of Gram matrices, not {len(self.grams)}")
+        if self.grams and self.average != "regmean":
+            raise ValueError("Gram matrices are for average = regmean; give it, or leave grams out")
         if self.average == "best" and count > 2:
             raise ValueError(
                 "average = best looks along the path between two networks; of more, give coefficients"

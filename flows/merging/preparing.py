@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -14,9 +14,9 @@ from torch import nn
 
 from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.merge import Architecture, MergeConfig
-from roundweave.flows.config.recorded import check_trust
 from roundweave.flows.config.resolving import may_own_loss, named_or_own, objective_for, resolve_work
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.merging.recorded import own_data, recorded_in, with_recorded
 from roundweave.storage.checkpoints.opening import (
     check_checkpoint,
     fitted,
@@ -29,17 +29,18 @@ from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import CodeError, ModelError, UsageError, failing_as, one_line
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.figures import check_plot
-from roundweave.storage.runs.names import is_run, run_address, stored_round
-from roundweave.storage.runs.run import open_stored
+from roundweave.storage.runs.names import is_run, run_address
 from roundweave.storage.values.tensors import LazyTensors, dtype_name, let_go
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.sources.table import keep_source
 from roundweave.tasks.matching.check import check_function
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.search.activations import BATCH
+from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tracing.trace import Inputs, as_call
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Gallery
+from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.reference import MODELS
@@ -188,8 +189,10 @@ class MergePlan:
     """Networks that are checked and ready to be matched; `places` are the files that workers read them from.
 
     `config` is complete: missing fields were taken from a stored run or got their defaults. `gallery` is what
-    workers need to build, read and observe the networks; None without data. `spectral` says
-    whether the networks have spectral norms.
+    workers need to build, read and observe the networks; None without data. `own` has one for each network, of the
+    examples that it was trained on; empty without data. `grams` are the networks' Gram matrices, if files of them
+    are given, and `inputs` are example inputs. `spectral` and `normed`
+    say whether the networks have spectral norms and BatchNorm.
     """
 
     config: MergeConfig
@@ -199,7 +202,11 @@ class MergePlan:
     states: list[LazyTensors]
     places: tuple[str, ...]
     spectral: bool
+    normed: bool
+    inputs: Inputs
     gallery: Gallery | None
+    own: tuple[Gallery, ...] = ()
+    grams: tuple[Grams, ...] = ()
 
 
 def plan_merge(config: MergeConfig) -> MergePlan:
@@ -216,11 +223,14 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if config.plot:
         check_plot(config.plot)
     opened = [open_checkpoint(place, root) for place in config.networks]
-    known = kept_code(_with_recorded(config))
+    runs = recorded_in(config.networks, root)
+    known = kept_code(with_recorded(config, runs, root, config.trust))
     types = {} if "dtype" in known.model_fields_set else types_of(opened)
     if types:
         known = known.model_copy(update={"dtype": dtype_name(reduce(torch.promote_types, types.values()))})
-    wishes = {"average = best": known.average == "best", "repair": bool(known.repair), "plot": bool(known.plot)}
+    wishes = {f"average = {known.average}": known.average in ("auto", "best", "pleas")}
+    wishes |= {"average = regmean": known.average == "regmean" and not known.grams}
+    wishes |= {"repair": bool(known.repair), "plot": bool(known.plot)}
     wishes |= {f"match {known.match}": known.match in ("activations", "mixed")}
     for wish in (wish for wish, wanted in wishes.items() if wanted and known.data is None):
         raise UsageError(f"{wish} needs examples; give --data")
@@ -239,31 +249,42 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     places = tuple(lasting(place, root) for place in config.networks)
     objective, partitions = found.objective, found.partitions
     gallery = None if partitions is None else Gallery(objective, partitions, units, known.examples, root)
-    return MergePlan(known, objective.model, units, error, states, places, spectral, gallery)
+    own = (
+        ()
+        if gallery is None
+        else tuple(own_gallery(gallery, known, *each) for each in own_data(config, known, runs))
+    )
+    grams = tuple(read_grams(known.grams, [network_digest(state) for state in states])) if known.grams else ()
+    return MergePlan(
+        known,
+        objective.model,
+        units,
+        error,
+        states,
+        places,
+        spectral,
+        has_batch_norm(network),
+        found.inputs,
+        gallery,
+        own,
+        grams,
+    )
+
+
+def own_gallery(gallery: Gallery, config: Architecture, data: Any, seed: int) -> Gallery:
+    """The gallery of the examples of one network, whose held-out examples the seed decides."""
+    fields = ("held_out", "dtype", "target", "loss", "model", *PREPARED)
+    same: dict[str, Any] = {field: getattr(config, field) for field in fields}
+    each = len(data) if isinstance(data, tuple | list) else 1
+    options = config.model_options or {}
+    train = TrainConfig(**same, model_options=options, data=data, seed=seed, partitions=each)
+    return replace(gallery, partitions=resolve_work(train).partitions)
 
 
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
-    """The configuration with defaults for `match` and `repair`."""
+    """The configuration with defaults for `match`, `average` and `repair`."""
     data = config.data is not None
+    average = config.average or ("auto" if data and config.soft is None else "mean")
     match = config.match or ("mixed" if data and config.metric != "l2" else "weights")
     repair = data and has_batch_norm(network) if config.repair is None else config.repair
-    return config.model_copy(update={"match": match, "repair": repair})
-
-
-def _with_recorded(config: MergeConfig) -> MergeConfig:
-    """The configuration with missing fields taken from the run of the first stored round among its networks."""
-    for place in config.networks:
-        if stored := stored_round(place):
-            run = open_stored(stored[0], config.root)
-            recorded = {field: value for field, value in run.config.items() if value is not None}
-            recorded["seed"] = recorded.get("split_seed", recorded["seed"])  # by which examples are held out
-            open_fields = set(Architecture.model_fields) - config.model_fields_set
-            if "input" not in open_fields:
-                open_fields -= {"data"}
-            if "model" not in open_fields:
-                open_fields -= {"model_options"}
-            taken: dict[str, Any] = {field: recorded[field] for field in open_fields if field in recorded}
-            known = MergeConfig(**config.model_dump(exclude_unset=True) | taken)
-            check_trust(run, config.root, config.trust, known, taken)
-            return known
-    return config
+    return config.model_copy(update={"match": match, "average": average, "repair": repair})

@@ -54,6 +54,8 @@ def _print_merge(result: MergeResult) -> None:
     free = f"{result.free_units:,} of {result.free_units + result.pinned_units:,} units are free"
     say(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
     say(f"function error {result.function_error:.1e} (float64, relative)")
+    if result.scores:
+        say(f"taken: {result.chosen}")
     if len(set(result.coefficients)) > 1:
         say("coefficients: " + ", ".join(f"{c:.3g}" for c in result.coefficients))
     for what, place in (("merged network", result.out), ("plot", result.plot)):
