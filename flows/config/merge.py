@@ -10,8 +10,12 @@ from roundweave.flows.config.base import Config, NamedOrOwn, Numbers
 from roundweave.flows.config.experiment import DataConfig
 from roundweave.flows.config.train import Placement
 from roundweave.storage.parsing import at_commas
+from roundweave.storage.runs.names import default_root
 from roundweave.tasks.matching.solving.solve import SHRINKAGE
 from roundweave.tasks.networks.scores import LOSS_NAMES
+
+EXAMPLES = 2000
+"""The default number of training examples on which networks are run."""
 
 
 class Architecture(DataConfig):
@@ -74,7 +78,9 @@ class Merging(Config):
         default=None,
         description="recompute BatchNorm statistics or rescale units; default: with data and BatchNorm",
     )
-    examples: int = Field(default=2000, ge=1, description="training examples for activations and repair")
+    examples: int = Field(
+        default=EXAMPLES, ge=1, description="training examples for activations and repair, and for a solve of each"
+    )
     points: int = Field(default=11, ge=2, description="points of the path between two networks that are scored")
     blocks: int = Field(default=4, ge=1, description="parts in which examples are observed at once")
 
@@ -96,6 +102,29 @@ class Merging(Config):
             raise ValueError(
                 "a mixed match needs cosine or correlation: weights and activations have other scales"
             )
+        return self
+
+
+class GramConfig(Architecture):
+    """The whole configuration of `roundweave gram`, which writes what a merge must know of a network's examples.
+
+    Raises:
+        UsageError: A value is wrong, or there is no such field; the line names the nearest.
+    """
+
+    network: str = Field(
+        description="a torch or safetensors file, or a stored round as RUN@12; RUN@-1 is the last"
+    )
+    out: str = Field(description="the file to write: .safetensors")
+    examples: int = Field(default=EXAMPLES, ge=1, description="training examples, drawn by the seed")
+    force: bool = Field(default=False, description="replace the file that is there")
+    trust: bool = Field(default=False, description="run the code kept in a store outside the root")
+    root: str = Field(default_factory=default_root, description="folder of all runs, or s3://BUCKET/…")
+
+    @model_validator(mode="after")
+    def _safe(self) -> GramConfig:
+        if not self.out.endswith(".safetensors"):
+            raise ValueError(f"out {self.out!r} must end in .safetensors")
         return self
 
 

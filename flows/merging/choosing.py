@@ -95,7 +95,7 @@ def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: st
         )
         return Choice("merged, regmean", solved, coefficients)
     if plan.gallery is None:
-        return Choice(MERGED, tensors_of(plan, networks, mean), coefficients)
+        return Choice(MERGED, blend_tensors(plan, networks, mean), coefficients)
     means = {PLAIN: replace(mean, places=plan.places), MERGED: mean}
     if config.repair:
         means[REPAIRED] = replace(mean, repair=True)
@@ -111,7 +111,7 @@ def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: st
         best = min(range(len(points)), key=lambda i: (-(points[i].accuracy or 0.0), points[i].loss))
         blend = _at(blend, best / (len(points) - 1))
         scores |= {kind: path[best] for kind, path in paths.items()}
-    return Choice(name, tensors_of(plan, networks, blend), blend.coefficients, scores, paths)
+    return Choice(name, blend_tensors(plan, networks, blend), blend.coefficients, scores, paths)
 
 
 def _compare(
@@ -133,8 +133,8 @@ def _compare(
 
 
 def _at(blend: Blend, step: float) -> Blend:
-    """The blend at a point of the path from the first network, 0, to the second, 1; its ends are not repaired."""
-    return replace(blend, coefficients=(1 - step, step), repair=blend.repair and 0 < step < 1)
+    """The blend at a point of the path from the first network, 0, to the second, 1."""
+    return replace(blend, coefficients=(1 - step, step))
 
 
 @reported_step("solve")
@@ -149,7 +149,7 @@ def solve_networks(
             grams, layers = _permuted_grams(executor, plan, networks)
             write_checkpoint(out, regressed(networks.states, grams, layers, mean.coefficients, config.shrinkage))
         else:
-            given = plan.own, networks.places, mean.coefficients, config.shrinkage, out
+            given = plan.model, plan.own, networks.places, mean.coefficients, config.shrinkage, out
             executor.gather(partial(write_least_squares, *given), range(1))
         solved[f"merged, {average}"] = replace(mean, solved=out, repair=bool(config.repair) and plan.normed)
     return solved
@@ -162,10 +162,12 @@ def _permuted_grams(
 
     Raises `UsageError` if no layer can be solved.
     """
-    layers = layers_of(plan.model.build(), plan.inputs, plan.units.batch)
+    layers = layers_of(plan.model.build(), plan.inputs)
     if not layers:
         raise UsageError("the network has no linear or convolutional layer that a solve can reach; average = mean")
-    given = plan.grams or executor.gather(partial(grams_of, plan.own, plan.places), range(len(plan.places)))
+    given = plan.grams or executor.gather(
+        partial(grams_of, plan.model, plan.own, plan.places), range(len(plan.places))
+    )
     pairs = zip(given, networks.orders, strict=True)
     return [permuted_grams(grams, layers, plan.units, order) for grams, order in pairs], layers
 
@@ -179,7 +181,7 @@ def distil_networks(executor: Executor, plan: MergePlan, start: str, out: str) -
     executor.gather(partial(write_distilled, teaching, plan.places, start, out), range(1))
 
 
-def tensors_of(plan: MergePlan, networks: Aligned, blend: Blend) -> Tensors:
+def blend_tensors(plan: MergePlan, networks: Aligned, blend: Blend) -> Tensors:
     """The named tensors of a blend, read or computed one by one where that is possible."""
     units, first = plan.units, networks.states[0]
     if blend.repair and plan.gallery is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.merge import Architecture, MergeConfig
-from roundweave.flows.config.resolving import may_own_loss, named_or_own, objective_for, resolve_work
+from roundweave.flows.config.resolving import Resolved, may_own_loss, named_or_own, objective_for, resolve_work
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.merging.recorded import own_data, recorded_in, with_recorded
 from roundweave.storage.checkpoints.opening import (
@@ -35,11 +35,11 @@ from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.sources.table import keep_source
 from roundweave.tasks.matching.check import check_function
 from roundweave.tasks.matching.groups import UnitGroups
-from roundweave.tasks.matching.search.activations import BATCH
 from roundweave.tasks.matching.solving.grams import Grams
+from roundweave.tasks.matching.tapping import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, as_call
 from roundweave.tasks.matching.units import find_units
-from roundweave.tasks.merging.gallery import Gallery
+from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.networks.objective import ModelSpec, Objective
@@ -55,6 +55,10 @@ AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 
 OUTPUTS = 10
 """The number of outputs of a built-in model if there are no data."""
+
+
+QUICK = 1e11
+"""The most products of parameters, layers and examples for which layers are solved though nobody asks for it."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +96,21 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     if config.data is None:
         return _without_data(config, config.model)
     each = config.data if isinstance(config.data, tuple) else ()
-    fields = ("held_out", "dtype", "seed", "data", "target", "loss", "model", *PREPARED)
-    same: dict[str, Any] = {field: getattr(config, field) for field in fields}
-    options = config.model_options or {}
     forget_examples()  # of an earlier run or merge; their files may have changed
-    resolved = resolve_work(TrainConfig(**same, model_options=options, partitions=len(each) or blocks))
+    resolved = _resolved(config, len(each) or blocks)
     partitions, objective = resolved.partitions, resolved.objective
     if objective is None:  # each partition is loaded on its own, so the network is tried on the first one
         description = partitions.describe(0)
         objective = objective_for(resolved.config, description)
         objective = check_fit(objective, partitions, description, 0, may_own_loss(resolved.config))
     return Subject(objective, partitions.load(0, 0).train.first(BATCH).inputs, partitions)
+
+
+def _resolved(config: Architecture, partitions: int) -> Resolved:
+    """What is known of a network and its examples in so many partitions, as a run with them would know it."""
+    fields = ("held_out", "dtype", "seed", "data", "target", "loss", "model", *PREPARED)
+    same: dict[str, Any] = {field: getattr(config, field) for field in fields}
+    return resolve_work(TrainConfig(**same, model_options=config.model_options or {}, partitions=partitions))
 
 
 def _without_data(config: Architecture, model: str | Code) -> Subject:
@@ -189,10 +197,10 @@ class MergePlan:
     """Networks that are checked and ready to be matched; `places` are the files that workers read them from.
 
     `config` is complete: missing fields were taken from a stored run or got their defaults. `gallery` is what
-    workers need to build, read and observe the networks; None without data. `own` has one for each network, of the
+    workers need to build, read and observe the networks; None without data. `own` has for each network the
     examples that it was trained on; empty without data. `grams` are the networks' Gram matrices, if files of them
-    are given, and `inputs` are example inputs. `spectral` and `normed`
-    say whether the networks have spectral norms and BatchNorm.
+    are given, and `inputs` are example inputs. `spectral` and `normed` say whether the networks have spectral
+    norms and BatchNorm.
     """
 
     config: MergeConfig
@@ -205,7 +213,7 @@ class MergePlan:
     normed: bool
     inputs: Inputs
     gallery: Gallery | None
-    own: tuple[Gallery, ...] = ()
+    own: tuple[Samples, ...] = ()
     grams: tuple[Grams, ...] = ()
 
 
@@ -248,11 +256,11 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     error = check_function(network, found.few, units)
     places = tuple(lasting(place, root) for place in config.networks)
     objective, partitions = found.objective, found.partitions
-    gallery = None if partitions is None else Gallery(objective, partitions, units, known.examples, root)
+    gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root)
     own = (
-        ()
-        if gallery is None
-        else tuple(own_gallery(gallery, known, *each) for each in own_data(config, known, runs))
+        tuple(own_samples(known, *each, known.examples) for each in own_data(config, known, runs))
+        if gallery
+        else ()
     )
     grams = tuple(read_grams(known.grams, [network_digest(state) for state in states])) if known.grams else ()
     return MergePlan(
@@ -271,20 +279,22 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     )
 
 
-def own_gallery(gallery: Gallery, config: Architecture, data: Any, seed: int) -> Gallery:
-    """The gallery of the examples of one network, whose held-out examples the seed decides."""
-    fields = ("held_out", "dtype", "target", "loss", "model", *PREPARED)
-    same: dict[str, Any] = {field: getattr(config, field) for field in fields}
+def own_samples(config: Architecture, data: Any, seed: int, examples: int) -> Samples:
+    """The training examples of one network's own, of which the seed decides which are held out."""
     each = len(data) if isinstance(data, tuple | list) else 1
-    options = config.model_options or {}
-    train = TrainConfig(**same, model_options=options, data=data, seed=seed, partitions=each)
-    return replace(gallery, partitions=resolve_work(train).partitions)
+    return Samples(_resolved(config.model_copy(update={"data": data, "seed": seed}), each).partitions, examples)
+
+
+def _is_quick(config: MergeConfig, network: nn.Module) -> bool:
+    """Whether solving the layers takes seconds or few minutes, since all layers below one are computed for it."""
+    sizes = [parameter.numel() for parameter in network.parameters() if parameter.ndim > 1]
+    return sum(sizes) * len(sizes) * config.examples * len(config.networks) <= QUICK
 
 
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
     """The configuration with defaults for `match`, `average` and `repair`."""
     data = config.data is not None
-    average = config.average or ("auto" if data and config.soft is None else "mean")
+    average = config.average or ("auto" if data and config.soft is None and _is_quick(config, network) else "mean")
     match = config.match or ("mixed" if data and config.metric != "l2" else "weights")
     repair = data and has_batch_norm(network) if config.repair is None else config.repair
     return config.model_copy(update={"match": match, "average": average, "repair": repair})

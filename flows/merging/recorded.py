@@ -16,14 +16,14 @@ AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Origin:
     """The run of a stored round, and the fields of its configuration that have a value."""
 
     run: StoredRun
     fields: dict[str, Any]
 
 
-def recorded_in(networks: Sequence[str], root: Where) -> list[Recorded | None]:
+def recorded_in(networks: Sequence[str], root: Where) -> list[Origin | None]:
     """The runs of networks that are stored rounds; None for files."""
     every = []
     for place in networks:
@@ -32,12 +32,12 @@ def recorded_in(networks: Sequence[str], root: Where) -> list[Recorded | None]:
         fields = {field: value for field, value in run.config.items() if value is not None} if run else {}
         if run:
             fields["seed"] = fields.get("split_seed", fields["seed"])  # by which examples are held out
-        every.append(Recorded(run, fields) if run else None)
+        every.append(Origin(run, fields) if run else None)
     return every
 
 
 def with_recorded(
-    config: AnyArchitecture, runs: Sequence[Recorded | None], root: Where, trust: bool
+    config: AnyArchitecture, runs: Sequence[Origin | None], root: Where, trust: bool
 ) -> AnyArchitecture:
     """The configuration with missing fields from the first run, and the data of all if they have different ones.
 
@@ -61,7 +61,7 @@ def with_recorded(
     return filled
 
 
-def own_data(config: Architecture, known: Architecture, runs: Sequence[Recorded | None]) -> list[tuple[Any, int]]:
+def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | None]) -> list[tuple[Any, int]]:
     """The data that each network was trained on, and the seed of what it held out.
 
     They are those that are given in `config`, for all or for each, else those of its run, else those of `known`.

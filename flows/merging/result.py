@@ -28,15 +28,16 @@ if TYPE_CHECKING:
 class MergeResult:
     """The merged network and how it compares.
 
-    `run` is None if only a file was asked for. `scores` has a score for each parent, the ensemble, the plain mean
-    and each candidate for the merged network, of which `chosen` was taken; `paths` has scores at evenly spaced
-    points from the first network to the second, by kind of mean. `coverage` is the share of tensors that can be
-    permuted; some of their units may still be pinned. `coefficients` are those of the merged network; `moved` is
-    the share of units that were moved, by network.
+    `run` is None if only a file was asked for. `scores` has a score for each parent, the ensemble, the plain
+    mean and each candidate for the merged network, of which `chosen` was taken, as `average` asks. `paths` has
+    scores at evenly spaced points from the first network to the second, by kind of mean. `coverage` is the
+    share of tensors that can be permuted; some of their units may still be pinned. `coefficients` are those of
+    the merged network; `moved` is the share of units that were moved, by network.
     """
 
     name: str
     chosen: str = ""
+    average: str = "mean"
     run: Run | None = None
     scores: dict[str, Score] = field(default_factory=dict)
     paths: dict[str, list[Score]] = field(default_factory=dict)
@@ -110,6 +111,7 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
     result = MergeResult(
         name=name,
         chosen=choice.name,
+        average=config.average or "mean",
         run=_persist_run(plan, networks, name, merged, score) if config.persisted else None,
         scores=dict(choice.scores),
         paths={kind: list(scores) for kind, scores in choice.paths.items()},

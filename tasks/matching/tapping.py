@@ -14,6 +14,9 @@ from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.matching.tracing.trace import Inputs, changed_inputs, plain_attention
 from roundweave.tasks.matching.unofficial import tensors_in
 
+BATCH = 100
+"""The default number of examples that go through a network at once."""
+
 
 @dataclass(frozen=True)
 class Taps:
@@ -27,7 +30,9 @@ class Taps:
     def at(cls, program: torch.export.ExportedProgram, names: Sequence[str]) -> Taps:
         """The program with these nodes as outputs; the program itself is left as it is."""
         module = copy.deepcopy(program.graph_module)
-        nodes = {node.name: node for node in module.graph.nodes}
+        # A copied graph may give its nodes other names; their order is the same.
+        pairs = zip(program.graph.nodes, module.graph.nodes, strict=True)
+        nodes = {node.name: copied for node, copied in pairs}
         next(node for node in nodes.values() if node.op == "output").args = (tuple(nodes[n] for n in names),)
         module.graph.eliminate_dead_code()
         module.recompile()
@@ -44,6 +49,11 @@ class Taps:
             )
 
 
+def batch_size(inputs: Inputs) -> int:
+    """How many of the inputs (examples, …) go through a network at once."""
+    return min(BATCH, len(tensors_in(inputs)[0]))
+
+
 def first_batch(inputs: Inputs, size: int) -> Inputs:
     """The first `size` of the inputs (examples, …); raises `UsageError` if there are fewer."""
     examples = len(tensors_in(inputs)[0])
@@ -52,7 +62,7 @@ def first_batch(inputs: Inputs, size: int) -> Inputs:
     return changed_inputs(inputs, lambda tensor: tensor[:size])
 
 
-def batches(inputs: Inputs, size: int) -> Iterator[list[torch.Tensor]]:
+def whole_batches(inputs: Inputs, size: int) -> Iterator[list[torch.Tensor]]:
     """The inputs (examples, …) in batches of `size`; examples left over at the end are not used."""
     tensors = tensors_in(inputs)
     for first in range(0, len(tensors[0]) - size + 1, size):

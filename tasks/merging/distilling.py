@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,8 +13,8 @@ from torch.nn import functional
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import ModelError, UsageError
 from roundweave.tasks.data.examples import Tensors
-from roundweave.tasks.matching.tracing.trace import Inputs
-from roundweave.tasks.merging.gallery import Gallery, loaded, read_network
+from roundweave.tasks.matching.tracing.trace import Inputs, as_call
+from roundweave.tasks.merging.gallery import Samples, loaded, read_network
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.scores import call, output_of
 from roundweave.tasks.numerics.devices import moved
@@ -68,12 +68,12 @@ def _loss(student: nn.Module, teacher: nn.Module, batch: Tensors, classes: int |
 class Teaching:
     """How networks teach a merged one: in how many `steps` of which `learning_rate`, and on what.
 
-    Each teaches on the training examples of its own gallery, or, without galleries, on noise of the shape of the
+    Each teaches on all training examples of its own, or, where `own` is empty, on noise of the shape of the
     example `inputs`. `classes` is the axis of logits, None if outputs are no logits.
     """
 
     model: ModelSpec
-    galleries: tuple[Gallery, ...]
+    own: tuple[Samples, ...]
     inputs: Inputs
     steps: int
     learning_rate: float
@@ -83,10 +83,12 @@ class Teaching:
     def batches(self, number: int) -> Iterator[Tensors]:
         """The inputs (examples, …) on which a network teaches, a batch for each step."""
         seed = derive_seed(self.seed, "distil", number)
-        if self.galleries:
-            return self.galleries[number].batches(BATCH, self.steps, seed)
-        generator = torch.Generator().manual_seed(seed)
-        return (moved(self.inputs, partial(_noise, generator)) for _ in range(self.steps))
+        if self.own:
+            return self.own[number].batches(BATCH, self.steps, seed)
+        generator, shapes = torch.Generator().manual_seed(seed), self.inputs
+        if not isinstance(shapes, Mapping):
+            (shapes,) = as_call(shapes)[0]
+        return (moved(shapes, partial(_noise, generator)) for _ in range(self.steps))
 
 
 def _noise(generator: torch.Generator, like: torch.Tensor) -> torch.Tensor:

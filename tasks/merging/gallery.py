@@ -31,18 +31,11 @@ from roundweave.tasks.rounds.scoring import score, tally
 
 
 @dataclass(frozen=True)
-class Gallery:
-    """How a merge's networks are built and where they are read from, and how many `examples` to run them on."""
+class Samples:
+    """The training examples of some partitions on which networks are run, at most so many `examples` in all."""
 
-    objective: Objective
     partitions: Partitions
-    units: UnitGroups
     examples: int
-    root: str
-
-    def network(self, tensors: Tensors) -> nn.Module:
-        """A network with these named tensors, in evaluation mode."""
-        return loaded(self.objective.model, tensors)
 
     @property
     def blocks(self) -> range:
@@ -66,6 +59,27 @@ class Gallery:
         inputs: Inputs = concatenated([self.inputs(block) for block in self.blocks])
         return inputs
 
+    def batches(self, size: int, steps: int, seed: int) -> Iterator[Inputs]:
+        """The inputs (examples, …) of so many batches of all training examples, the blocks in turn."""
+        each = [
+            self.partitions.load(0, block).train.batches(size, steps, derive_seed(seed, block))
+            for block in self.blocks
+        ]
+        return (next(each[step % len(each)]).inputs for step in range(steps))
+
+
+@dataclass(frozen=True)
+class Gallery(Samples):
+    """How a merge's networks are built and where they are read from, and the examples to run them on."""
+
+    objective: Objective
+    units: UnitGroups
+    root: str
+
+    def network(self, tensors: Tensors) -> nn.Module:
+        """A network with these named tensors, in evaluation mode."""
+        return loaded(self.objective.model, tensors)
+
     @property
     def ensemble_loss(self) -> str | Code | None:
         """The loss of an ensemble; None if the networks compute one themselves that is not of labels."""
@@ -78,14 +92,6 @@ class Gallery:
     def is_classifier(self) -> bool:
         """Whether the outputs are logits of classes."""
         return self.ensemble_loss == "cross_entropy"
-
-    def batches(self, size: int, steps: int, seed: int) -> Iterator[Inputs]:
-        """The inputs (examples, …) of so many batches of all training examples, the blocks in turn."""
-        each = [
-            self.partitions.load(0, block).train.batches(size, steps, derive_seed(seed, block))
-            for block in self.blocks
-        ]
-        return (next(each[step % len(each)]).inputs for step in range(steps))
 
     def read(self, place: str) -> LazyTensors:
         """The named tensors of a file or a stored round, of the network's shapes and types."""
@@ -135,6 +141,11 @@ class Blend:
     repair: bool = False
     solved: str | None = None
 
+    @property
+    def mixed(self) -> bool:
+        """Whether more than one checkpoint is in it."""
+        return self.solved is not None or sum(c > 0 for c in self.coefficients) > 1
+
 
 class Ensemble(nn.Module):
     """Gives the mean of networks' outputs; for logits, the logarithm of the mean of their class probabilities.
@@ -168,7 +179,7 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
     mean = gallery.read(blend.solved) if blend.solved else average(states, blend.coefficients)
     network = gallery.network({name: mean[first.get(name, name)] for name in mean})
     converge(network)
-    if blend.repair:
+    if blend.repair and blend.mixed:
         repair(network, map(gallery.network, states), blend.coefficients, gallery.every_input, gallery.units)
     return network
 

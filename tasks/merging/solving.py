@@ -13,16 +13,17 @@ from roundweave.tasks.matching.averaging import averaging
 from roundweave.tasks.matching.solving.grams import Grams, gram_matrices
 from roundweave.tasks.matching.solving.layers import Layer
 from roundweave.tasks.matching.solving.solve import least_squares, regmean
-from roundweave.tasks.merging.gallery import Gallery
+from roundweave.tasks.merging.gallery import Samples, read_network
+from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.numerics.pinning import pinned
 
 
-def grams_of(galleries: Sequence[Gallery], places: Sequence[str], number: int) -> dict[str, torch.Tensor]:
-    """The Gram matrices of one network on the examples of its own gallery."""
-    gallery = galleries[number]
+def grams_of(
+    model: ModelSpec, own: Sequence[Samples], places: Sequence[str], number: int
+) -> dict[str, torch.Tensor]:
+    """The Gram matrices of one network on examples of its own."""
     with pinned(0, threads=1):
-        network = gallery.objective.model.build()
-        return gram_matrices(network, gallery.read(places[number]), gallery.every_input, gallery.units.batch)
+        return gram_matrices(model.build(), read_network(model, places[number]), own[number].every_input)
 
 
 def regressed(
@@ -48,17 +49,16 @@ def regressed(
 
 
 def write_least_squares(
-    galleries: Sequence[Gallery],
+    model: ModelSpec,
+    own: Sequence[Samples],
     places: Sequence[str],
     coefficients: Sequence[float],
     shrinkage: float,
     out: str,
     _: int,
 ) -> None:
-    """Write the mean of aligned networks with its layers solved by PLeaS, on each network's own examples."""
+    """Write the mean of aligned networks with its layers solved by PLeaS, on examples of each network's own."""
     with pinned(0, threads=1):
-        network = galleries[0].objective.model.build()
-        states = [dict(gallery.read(place)) for gallery, place in zip(galleries, places, strict=True)]
-        inputs = [gallery.every_input for gallery in galleries]
-        batch = galleries[0].units.batch
-        write_checkpoint(out, least_squares(network, states, inputs, batch, coefficients, shrinkage))
+        states = [dict(read_network(model, place)) for place in places]
+        inputs = [each.every_input for each in own]
+        write_checkpoint(out, least_squares(model.build(), states, inputs, coefficients, shrinkage))

@@ -15,14 +15,12 @@ from torch import nn
 
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
 from roundweave.tasks.matching.search.terms import Metric, MomentTerm
-from roundweave.tasks.matching.tapping import Taps, batches, first_batch
+from roundweave.tasks.matching.tapping import Taps, first_batch, whole_batches
 from roundweave.tasks.matching.tracing.trace import Inputs, exported
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.matching.unofficial import tensors_in
 
 Pair = tuple[int, int]
-BATCH = 100
-"""The default number of examples that go through the networks at once."""
 MASKED = 1e15
 """Values of this size, such as attention scores of masked places, say nothing about a unit and count as 0."""
 
@@ -92,7 +90,7 @@ def activation_moments(
         each = [taps.values(state, batch) for state in states]
         return {known[p]: _moments([_samples(p, value[p.tensor]) for value in each], pairs) for p in places}
 
-    return summed(map(observed, batches(inputs, units.batch)))
+    return summed(map(observed, whole_batches(inputs, units.batch)))
 
 
 def _known_taps(model: nn.Module, inputs: Inputs, units: UnitGroups) -> dict[Piece, Piece]:

@@ -11,7 +11,7 @@ from torch import nn
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.groups import Permutation, Tensors, UnitGroups
 from roundweave.tasks.matching.solving.layers import Layer, find_layers
-from roundweave.tasks.matching.tapping import Taps, batches, first_batch
+from roundweave.tasks.matching.tapping import Taps, batch_size, first_batch, whole_batches
 from roundweave.tasks.matching.tracing.trace import Inputs, exported
 
 Grams = Mapping[str, torch.Tensor]
@@ -21,22 +21,24 @@ A last row and column, of the layer's bias, has the inputs' means.
 """
 
 
-def layers_of(model: nn.Module, inputs: Inputs, batch: int) -> dict[str, Layer]:
+def layers_of(model: nn.Module, inputs: Inputs) -> dict[str, Layer]:
     """The layers of a module that a solve can reach, by the name of their weight, in the order of its graph."""
-    return find_layers(exported(model, first_batch(inputs, batch)))
+    return find_layers(exported(model, inputs))
 
 
-def gram_matrices(model: nn.Module, state: Tensors, inputs: Inputs, batch: int) -> dict[str, torch.Tensor]:
-    """The `Grams` of a network with these named tensors on inputs (examples, …), in batches of `batch`.
+def gram_matrices(model: nn.Module, state: Tensors, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """The `Grams` of a network with these named tensors on inputs (examples, …).
 
-    Raises `UsageError` if there are fewer examples than that, or a layer's inputs are not finite.
+    Examples beyond the last whole batch of 100 are not used. Raises `UsageError` if a layer's inputs are not
+    finite.
     """
+    batch = batch_size(inputs)
     program = exported(model, first_batch(inputs, batch))
     layers = find_layers(program).values()
     taps = Taps.at(program, list(dict.fromkeys(layer.inputs for layer in layers)))
     sums: dict[str, torch.Tensor] = {}
     samples = dict.fromkeys((layer.weight for layer in layers), 0)
-    for part in batches(inputs, batch):
+    for part in whole_batches(inputs, batch):
         values = taps.values(state, part)
         for layer in layers:
             for rows in layer.rows(values[layer.inputs]):
@@ -54,6 +56,12 @@ def permuted_grams(
     grams: Grams, layers: Mapping[str, Layer], units: UnitGroups, permutation: Permutation
 ) -> dict[str, torch.Tensor]:
     """The `Grams` of a network after `units.permute`: a layer's inputs are in the order of its columns."""
+    if any(table.is_floating_point() for table in permutation.values()):
+        raise UsageError("Gram matrices are of units one to one, and these are mixed; match without soft")
+    for name in grams.keys() - layers.keys():
+        raise UsageError(
+            f"there is a Gram matrix of {name}, which is no layer of this network; make it of this one"
+        )
     return {name: _permuted(gram, layers[name], units, permutation) for name, gram in grams.items()}
 
 

@@ -17,7 +17,7 @@ from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.solving.layers import Layer, find_layers
-from roundweave.tasks.matching.tapping import Taps, batches, first_batch
+from roundweave.tasks.matching.tapping import Taps, batch_size, first_batch, whole_batches
 from roundweave.tasks.matching.tracing.trace import Inputs, exported
 
 SHRINKAGE = 0.9
@@ -90,23 +90,23 @@ def least_squares(
     model: nn.Module,
     states: Sequence[Tensors],
     inputs: Sequence[Inputs],
-    batch: int,
     coefficients: Sequence[float],
     shrinkage: float = SHRINKAGE,
 ) -> dict[str, torch.Tensor]:
     """The named tensors of the mean of networks, with its layers solved one after the other (PLeaS).
 
     Each network has inputs (examples, …) of its own, on which the merged layers are to give its layers' outputs;
-    they are run in batches of `batch`. `states` are in one order of units. What is not of a layer is the mean.
+    those beyond the last whole batch of 100 are not used. `states` are in one order of units. What is not of a
+    layer is the mean.
     """
     merged = average(states, coefficients)
-    programs = [exported(model, first_batch(own, batch)) for own in inputs]
+    programs = [exported(model, first_batch(own, batch_size(own))) for own in inputs]
     each = [find_layers(program) for program in programs]
     for name in each[0]:
         wanted = []
         for program, layers, own, state in zip(programs, each, inputs, states, strict=True):
             taps = Taps.at(program, [layers[name].inputs])
-            wanted.append(_wanted(taps, layers[name], batches(own, batch), state, merged))
+            wanted.append(_wanted(taps, layers[name], whole_batches(own, batch_size(own)), state, merged))
         merged |= each[0][name].tensors(solved(wanted, coefficients, shrinkage), merged)
     return merged
 
