@@ -51,6 +51,10 @@ class Merging(Config):
     together: Literal["first", "many"] = Field(
         default="many", description="of three or more: match all to the first, or to one another"
     )
+    within: bool = Field(
+        default=False,
+        description="of two networks: match units within each, too, as one learned what the other did not",
+    )
     soft: int | None = Field(
         default=None, ge=0, description="mix the k most similar units, 0 all, instead of a permutation"
     )
@@ -94,8 +98,13 @@ class Merging(Config):
             raise ValueError("soft needs metric = cosine or correlation: a temperature has no meaning for l2")
         if self.soft is None and "temperature" in self.model_fields_set:
             raise ValueError("temperature is that of a soft mixture: give soft, too, such as soft = 0")
-        if self.soft is not None and self.average in ("regmean", "pleas"):
-            raise ValueError("a solve needs units one to one; leave soft out, or give average = mean")
+        mixed = "soft" if self.soft is not None else "within" if self.within else ""
+        if mixed and self.average not in (None, "mean", "best"):
+            raise ValueError(f"a solve needs units one to one; leave {mixed} out, or give average = mean")
+        if self.within and (self.soft is not None or self.match not in (None, "activations")):
+            raise ValueError(
+                "within pairs units by their activations; give match = activations, and leave soft out"
+            )
         if self.distil is None and "distil_lr" in self.model_fields_set:
             raise ValueError("distil_lr is that of a distillation; give its steps, too, such as distil = 500")
         if self.match == "mixed" and self.metric == "l2":
@@ -173,6 +182,8 @@ class MergeConfig(Architecture, Merging, Placement):
         if given is not None and (len(given) != count or min(given) < 0 or sum(given) <= 0):
             wanted = f"{count} networks need {count} coefficients, none negative and not all zero"
             raise ValueError(f"{wanted}, not {list(given)}")
+        if self.within and count > 2:
+            raise ValueError(f"within pairs the units of two networks, not of {count}")
         if self.grams and len(self.grams) != count:
             raise ValueError(f"{count} networks need as many files of Gram matrices, not {len(self.grams)}")
         if self.grams and self.average != "regmean":

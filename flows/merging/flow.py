@@ -24,6 +24,7 @@ from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.matching.groups import Permutation, Piece
 from roundweave.tasks.matching.search.activations import Moments, summed
 from roundweave.tasks.matching.search.matches import Evidence, match_all, match_each
+from roundweave.tasks.matching.search.within import PAIRS, match_within
 from roundweave.tasks.merging.gallery import Gallery, observe
 from roundweave.tasks.numerics.pinning import pinned
 
@@ -42,7 +43,7 @@ def observe_units(executor: Executor, plan: MergePlan, gallery: Gallery) -> dict
 
     Raises `UsageError` if the blocks hold too few examples.
     """
-    pairs = list(combinations(range(len(plan.states)), 2))
+    pairs = PAIRS if plan.config.within else list(combinations(range(len(plan.states)), 2))
     moments = summed(executor.gather(partial(observe, gallery, plan.places, pairs), gallery.blocks))
     if not moments and plan.units.groups:
         raise UsageError(
@@ -60,6 +61,8 @@ def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutat
         return [plan.units.identity() for _ in plan.states]
     with pinned(0, threads=1):
         evidence = Evidence(plan.states, plan.units, config.match or "weights", config.metric, moments)
+        if config.within:
+            return list(match_within(evidence))
         if config.soft is not None:
             return list(match_each(evidence, config.soft or None, config.temperature))
         return list(match_all(evidence, config.together))

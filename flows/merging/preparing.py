@@ -238,7 +238,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         known = known.model_copy(update={"dtype": dtype_name(reduce(torch.promote_types, types.values()))})
     wishes = {f"average = {known.average}": known.average in ("auto", "best", "pleas")}
     wishes |= {"average = regmean": known.average == "regmean" and not known.grams}
-    wishes |= {"repair": bool(known.repair), "plot": bool(known.plot)}
+    wishes |= {"within": known.within, "repair": bool(known.repair), "plot": bool(known.plot)}
     wishes |= {f"match {known.match}": known.match in ("activations", "mixed")}
     for wish in (wish for wish, wanted in wishes.items() if wanted and known.data is None):
         raise UsageError(f"{wish} needs examples; give --data")
@@ -294,7 +294,9 @@ def _is_quick(config: MergeConfig, network: nn.Module) -> bool:
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
     """The configuration with defaults for `match`, `average` and `repair`."""
     data = config.data is not None
-    average = config.average or ("auto" if data and config.soft is None and _is_quick(config, network) else "mean")
-    match = config.match or ("mixed" if data and config.metric != "l2" else "weights")
+    one_to_one = config.soft is None and not config.within
+    average = config.average or ("auto" if data and one_to_one and _is_quick(config, network) else "mean")
+    by = "activations" if config.within else "mixed"
+    match = config.match or (by if data and config.metric != "l2" else "weights")
     repair = data and has_batch_norm(network) if config.repair is None else config.repair
     return config.model_copy(update={"match": match, "average": average, "repair": repair})

@@ -4,8 +4,8 @@
         [--annealed] [--seeds 3] [--model mlp | resnet | vit]
 
 Networks are trained apart on examples of their own, from initial weights of their own. `sevens` gives one network
-all sevens and a tenth of the rest, and the other the rest; `classes:N` gives each of N networks classes of its own.
-They are matched by weights and activations on 1,000 unlabelled inputs of each. Prints the mean over seeds of
+all sevens and a tenth of the rest, and the other the rest; `classes:N` gives each of N networks classes of its
+own. They are matched by weights and activations on 1,000 unlabelled inputs of each. Prints the mean over seeds of
 held-out accuracy in per cent.
 """
 
@@ -29,6 +29,7 @@ from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.matching.search.activations import activation_moments
 from roundweave.tasks.matching.search.matches import Evidence, match_all
+from roundweave.tasks.matching.search.within import PAIRS, match_within
 from roundweave.tasks.matching.solving.grams import gram_matrices, layers_of
 from roundweave.tasks.matching.solving.solve import least_squares, regmean
 from roundweave.tasks.matching.units import find_units
@@ -103,6 +104,16 @@ class Parents:
         """A coefficient for each network."""
         return [1.0] * len(self.states)
 
+    def zipped(self) -> Tensors:
+        """The mean of two networks whose units were matched within each as well as across, by activations."""
+        every, network = torch.cat(self.inputs), self.here.network(self.states[0])
+        units = find_units(network, (every[:BATCH],))
+        with pinned(0, threads=1):
+            moments = activation_moments(network, self.states, [every], units, PAIRS)
+            orders = match_within(Evidence(self.states, units, "activations", None, moments))
+        aligned = [units.permute(state, order) for state, order in zip(self.states, orders, strict=True)]
+        return self._repaired(average(aligned, self.equal))
+
     def mean(self) -> Tensors:
         """The mean of the matched networks."""
         return self._repaired(average(self.aligned, self.equal))
@@ -155,6 +166,8 @@ def candidates(parents: Parents) -> Iterator[tuple[str, Tensors]]:
     yield "matched, RegMean", parents.regressed()
     yield "matched, PLeaS", parents.layered()
     yield "matched, PLeaS, all inputs for each", parents.layered(shared=True)
+    if len(parents.states) == 2:
+        yield "matched within and across", parents.zipped()
     yield "matched, distilled on own 1,000 inputs", parents.distilled(mean, parents.inputs, teachers)
     yield "matched, distilled on all own inputs", parents.distilled(mean, every, teachers)
     ensemble = Ensemble(teachers, logits=True).eval()

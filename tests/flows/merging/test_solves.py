@@ -175,6 +175,12 @@ REFUSED = {
     "grams of one": ({"average": "regmean", "grams": ("a.safetensors",)}, "2 networks need as many files of Gram"),
     "grams for a mean": ({"average": "mean", "grams": ("a", "b")}, "Gram matrices are for average = regmean"),
     "soft": ({"average": "pleas", "soft": 2, "match": "mixed"}, "a solve needs units one to one"),
+    "within by weights": ({"within": True, "average": "mean"}, "within pairs units by their activations"),
+    "within and a solve": ({"within": True, "match": None, "average": "pleas"}, "leave within out"),
+    "within without data": (
+        {"within": True, "match": None, "average": "mean", "input": "2x1x8x8"},
+        "within needs examples; give --data",
+    ),
     "rate alone": ({"distil_lr": 0.1}, "distil_lr is that of a distillation"),
     "no such file": ({"average": "regmean", "grams": ("a.safetensors", "b.safetensors")}, "a.safetensors"),
 }
@@ -193,3 +199,13 @@ def test_gram_matrices_need_data(halves, tmp_path) -> None:
         write_gram_file(GramConfig(**fields, out=str(tmp_path / "g.safetensors")))
     with pytest.raises(UsageError, match=r"must end in \.safetensors"):
         GramConfig(**fields, out=str(tmp_path / "g.pt"))
+
+
+def test_units_within_a_network_are_paired_too(merge, auto) -> None:
+    found = merge(within=True, match="activations", average="mean")
+    matrices = [found.run.round(1).match(number).permutation["fc1"] for number in range(2)]
+    assert torch.equal(torch.cat(matrices, 1).sum(1), torch.full((64,), 2.0))
+    assert max(matrix.sum(1).max().item() for matrix in matrices) == 2.0
+    assert found.scores["merged"].accuracy > found.scores["plain mean"].accuracy
+    again = merge(within=True, match=None, average=None, executor="graph")
+    assert same_bits(tensors(again), tensors(found))
