@@ -101,6 +101,8 @@ class Merging(Config):
         mixed = "soft" if self.soft is not None else "within" if self.within else ""
         if mixed and self.average not in (None, "mean", "best"):
             raise ValueError(f"a solve needs units one to one; leave {mixed} out, or give average = mean")
+        if self.within and self.average == "best":
+            raise ValueError("average best looks for a point between two networks, and within pairs their units")
         if self.within and (self.soft is not None or self.match not in (None, "activations")):
             raise ValueError(
                 "within pairs units by their activations; give match = activations, and leave soft out"

@@ -26,7 +26,7 @@ from roundweave.tasks.merging.solving import grams_of, regressed, write_least_sq
 from roundweave.tasks.networks.spectral import converge
 from roundweave.tasks.numerics.pinning import pinned
 
-PLAIN, MERGED, REPAIRED, DISTILLED = "plain mean", "merged", "merged, repaired", "distilled"
+PLAIN, MERGED, REPAIRED = "plain mean", "merged", "merged, repaired"
 
 SOLVES = ("regmean", "pleas")
 """The averages that solve each layer."""
@@ -80,8 +80,9 @@ def choose(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) 
     start, out = f"{folder}/start.pt", f"{folder}/distilled.pt"
     write_checkpoint(start, choice.tensors)
     distil_networks(executor, plan, start, out)
-    after = score_networks(executor, plan.gallery, {DISTILLED: Blend((out,), (1.0,))}) if plan.gallery else {}
-    return replace(choice, name=DISTILLED, tensors=_read(plan, out), scores={**choice.scores, **after})
+    name = f"{choice.name}, distilled"
+    after = score_networks(executor, plan.gallery, {name: Blend((out,), (1.0,))}) if plan.gallery else {}
+    return replace(choice, name=name, tensors=_read(plan, out), scores={**choice.scores, **after})
 
 
 def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) -> Choice:
@@ -100,7 +101,9 @@ def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: st
     if config.repair:
         means[REPAIRED] = replace(mean, repair=True)
     candidates = means | solve_networks(executor, plan, networks, mean, folder)
-    scores, paths = _compare(executor, plan, candidates, means)
+    # Networks whose units were paired within them are none by themselves, and there is no path between them.
+    between = {PLAIN: means[PLAIN]} if config.within else means
+    scores, paths = _compare(executor, plan, candidates, between)
     *_, name = candidates
     blend, *_, of_mean = candidates[name], *means
     if config.average == "auto":

@@ -129,8 +129,8 @@ def test_the_number_of_processes_changes_no_bits(merge, auto) -> None:
 
 def test_distilling_begins_with_what_was_chosen(merge, auto) -> None:
     found = merge(distil=100)
-    assert found.chosen == list(found.scores)[-1] == "distilled"
-    assert found.scores["distilled"].loss < auto.scores[auto.chosen].loss
+    assert found.chosen == list(found.scores)[-1] == f"{auto.chosen}, distilled"
+    assert found.scores[found.chosen].loss < auto.scores[auto.chosen].loss
     assert {name: found.scores[name] for name in auto.scores} == auto.scores
     assert score(loaded(tensors(found)))[1] > 0.8
 
@@ -207,5 +207,6 @@ def test_units_within_a_network_are_paired_too(merge, auto) -> None:
     assert torch.equal(torch.cat(matrices, 1).sum(1), torch.full((64,), 2.0))
     assert max(matrix.sum(1).max().item() for matrix in matrices) == 2.0
     assert found.scores["merged"].accuracy > found.scores["plain mean"].accuracy
+    assert list(found.paths) == ["plain mean"]
     again = merge(within=True, match=None, average=None, executor="graph")
     assert same_bits(tensors(again), tensors(found))
