@@ -70,7 +70,7 @@ def score_networks(executor: Executor, gallery: Gallery, blends: Mapping[str, Bl
 
 
 def choose(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) -> Choice:
-    """The candidate that the configuration asks for, distilled if it says so.
+    """The candidate that the configuration asks for, distilled if it says so; with auto, if that is better.
 
     Candidates that are solved or distilled are written to files in the folder.
     """
@@ -82,7 +82,10 @@ def choose(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) 
     distil_networks(executor, plan, start, out)
     name = f"{choice.name}, distilled"
     after = score_networks(executor, plan.gallery, {name: Blend((out,), (1.0,))}) if plan.gallery else {}
-    return replace(choice, name=name, tensors=_read(plan, out), scores={**choice.scores, **after})
+    scores = {**choice.scores, **after}
+    if plan.config.average == "auto" and scores[name].loss >= scores[choice.name].loss:
+        return replace(choice, scores=scores)
+    return replace(choice, name=name, tensors=_read(plan, out), scores=scores)
 
 
 def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) -> Choice:
@@ -91,9 +94,10 @@ def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: st
     coefficients = tuple(config.coefficients or [1.0] * count)
     mean = Blend(networks.places, coefficients)
     if plan.gallery is None and config.average == "regmean":
-        solved = regressed(
-            networks.states, *_permuted_grams(executor, plan, networks), coefficients, config.shrinkage
-        )
+        layers = layers_of(plan.model.build(), plan.inputs)
+        _check_layers(SOLVES, layers)
+        grams = _permuted_grams(executor, plan, networks, layers)
+        solved = regressed(networks.states, grams, layers, coefficients, config.shrinkage)
         return Choice("merged, regmean", solved, coefficients)
     if plan.gallery is None:
         return Choice(MERGED, blend_tensors(plan, networks, mean), coefficients)
@@ -146,10 +150,14 @@ def solve_networks(
 ) -> dict[str, Blend]:
     """The candidates with solved layers that the configuration asks for, by name, in files in the folder."""
     config, solved = plan.config, {}
-    for average in SOLVES if config.average == "auto" else {config.average} & {*SOLVES}:
+    asked = [average for average in SOLVES if config.average in ("auto", average)]
+    layers = layers_of(plan.model.build(), plan.inputs) if asked else {}
+    if config.average != "auto":
+        _check_layers(asked, layers)
+    for average in asked if layers else ():
         out = f"{folder}/{average}.pt"
         if average == "regmean":
-            grams, layers = _permuted_grams(executor, plan, networks)
+            grams = _permuted_grams(executor, plan, networks, layers)
             write_checkpoint(out, regressed(networks.states, grams, layers, mean.coefficients, config.shrinkage))
         else:
             given = plan.model, plan.own, networks.places, mean.coefficients, config.shrinkage, out
@@ -158,21 +166,21 @@ def solve_networks(
     return solved
 
 
-def _permuted_grams(
-    executor: Executor, plan: MergePlan, networks: Aligned
-) -> tuple[list[dict[str, torch.Tensor]], dict[str, Layer]]:
-    """The Gram matrices of each network's own examples, in the aligned order of units, and the layers.
-
-    Raises `UsageError` if no layer can be solved.
-    """
-    layers = layers_of(plan.model.build(), plan.inputs)
-    if not layers:
+def _check_layers(asked: Sequence[str], layers: Mapping[str, Layer]) -> None:
+    """Raise `UsageError` if a solve is asked for, and there are no layers."""
+    if asked and not layers:
         raise UsageError("the network has no linear or convolutional layer that a solve can reach; average = mean")
+
+
+def _permuted_grams(
+    executor: Executor, plan: MergePlan, networks: Aligned, layers: Mapping[str, Layer]
+) -> list[dict[str, torch.Tensor]]:
+    """The Gram matrices of each network's own examples, in the aligned order of units."""
     given = plan.grams or executor.gather(
         partial(grams_of, plan.model, plan.own, plan.places), range(len(plan.places))
     )
     pairs = zip(given, networks.orders, strict=True)
-    return [permuted_grams(grams, layers, plan.units, order) for grams, order in pairs], layers
+    return [permuted_grams(grams, layers, plan.units, order) for grams, order in pairs]
 
 
 @reported_step("distil")

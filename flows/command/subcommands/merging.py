@@ -55,7 +55,9 @@ def _print_merge(result: MergeResult) -> None:
     say(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
     say(f"function error {result.function_error:.1e} (float64, relative)")
     if result.scores:
-        say(f"taken: {result.chosen}" + "; of those merged the least held-out loss" * (result.average == "auto"))
+        say(
+            f"taken: {result.chosen}" + ", of the least held-out loss of those merged" * (result.average == "auto")
+        )
     if len(set(result.coefficients)) > 1:
         say("coefficients: " + ", ".join(f"{c:.3g}" for c in result.coefficients))
     for what, place in (("merged network", result.out), ("plot", result.plot)):

@@ -250,7 +250,7 @@ def test_a_merge_for_people(capsys, root, tmp_path, monkeypatch) -> None:
     assert {"parent mlp0@-1", "parent mlp1@-1", "ensemble", "plain mean", "merged"} <= rows.keys()
     score = open_run("told", root).round(1).score
     (taken,) = (line for line in rows if line.startswith("taken: "))
-    chosen = taken.removeprefix("taken: ").removesuffix("; of those merged the least held-out loss")
+    chosen = taken.removeprefix("taken: ").removesuffix(", of the least held-out loss of those merged")
     assert f"{score.loss:.4f}" in rows[chosen] and f"{score.accuracy:.2%}" in rows[chosen]
     assert "coefficients: 0.25, 0.75" in out
     assert f"plot: {plot}" in out and plot.exists()

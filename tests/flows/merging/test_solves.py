@@ -38,6 +38,22 @@ def low():
 def high():
     return (images[:1200][labels[:1200] > 4], labels[:1200][labels[:1200] > 4]), held_out
 """
+SCALE = """
+import torch
+from torch import nn
+
+def data():
+    inputs = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    return inputs, (inputs[:, 0] > 0).long()
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(2))
+
+    def forward(self, inputs):
+        return inputs * self.scale
+"""
 DISJOINT = {"average": "auto", "match": "weights", "executor": "inline"}
 
 
@@ -133,6 +149,26 @@ def test_distilling_begins_with_what_was_chosen(merge, auto) -> None:
     assert found.scores[found.chosen].loss < auto.scores[auto.chosen].loss
     assert {name: found.scores[name] for name in auto.scores} == auto.scores
     assert score(loaded(tensors(found)))[1] > 0.8
+
+
+def test_a_distillation_that_does_harm_is_not_taken_by_auto(merge, auto) -> None:
+    fields = {"distil": 20, "distil_lr": 1.0}
+    found, asked = merge(**fields), merge(**fields, average=auto.chosen.removeprefix("merged, "))
+    worse = f"{auto.chosen}, distilled"
+    assert found.scores[worse].loss > auto.scores[auto.chosen].loss
+    assert (found.chosen, asked.chosen) == (auto.chosen, worse)
+    assert same_bits(tensors(found), tensors(auto))
+
+
+def test_a_network_without_layers_is_averaged(root, own) -> None:
+    mine = own(SCALE)
+    fields = {"data": f"{mine}:data", "model": f"{mine}:Scale", "partitions": 1, "rounds": 1}
+    for seed in (0, 1):
+        training.trained(root, **fields, seed=seed, name=f"scale{seed}")
+    config = {"networks": ("scale0@-1", "scale1@-1"), "root": root, "executor": "inline"}
+    assert merge_flow.fn(rw.MergeConfig(**config)).chosen == "merged"
+    with pytest.raises(UsageError, match="no linear or convolutional layer"):
+        merge_flow.fn(rw.MergeConfig(**config, average="pleas"))
 
 
 def test_distilling_without_data_feeds_noise(merge, halves, tmp_path) -> None:
