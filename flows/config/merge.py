@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -9,6 +10,7 @@ from pydantic import Field, model_validator
 from roundweave.flows.config.base import Config, NamedOrOwn, Numbers
 from roundweave.flows.config.experiment import DataConfig
 from roundweave.flows.config.train import Placement
+from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.tasks.networks.scores import LOSS_NAMES
 
 
@@ -91,10 +93,12 @@ class MergeConfig(Architecture, Merging, Placement):
     """
 
     networks: tuple[str, ...] = Field(
-        description="two or more torch or safetensors files, or stored rounds as RUN@12; RUN@-1 is the last"
+        description="two or more torch or safetensors files, folders of transformers, or stored rounds as RUN@12"
     )
     trust: bool = Field(default=False, description="run the code kept in a store outside the root")
-    out: str | None = Field(default=None, description="where to write the merged network: .safetensors, .pt")
+    out: str | None = Field(
+        default=None, description="where to write the merged network: .safetensors, .pt, or a folder"
+    )
     force: bool = Field(default=False, description="replace the file that is there")
     plot: str | None = Field(
         default=None, description="where to draw the path of two networks: .png; default: by out"
@@ -104,6 +108,16 @@ class MergeConfig(Architecture, Merging, Placement):
     def persisted(self) -> bool:
         """Whether the merge is stored as a run, with the networks and their permutations, not only as a file."""
         return self.out is None or self.name is not None
+
+    @property
+    def by_name(self) -> bool:
+        """Whether tensors are averaged by their names alone, one after the other, and nothing else is computed."""
+        return self.match == "none" and self.data is None and not self.persisted
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The networks that are folders as transformers writes them."""
+        return tuple(place for place in self.networks if (Path(place) / CONFIG).exists())
 
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:

@@ -23,6 +23,7 @@ from roundweave.tasks.matching.search.activations import Moments, Pair, activati
 from roundweave.tasks.matching.tracing.trace import Inputs
 from roundweave.tasks.merging.repair import concatenated, repair
 from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.networks.pretrained import names_in_network, renamed
 from roundweave.tasks.networks.scores import OWN_LOSS, output_of, with_output
 from roundweave.tasks.networks.spectral import converge
 from roundweave.tasks.numerics.pinning import pinned
@@ -67,12 +68,13 @@ class Gallery:
 
     def read(self, place: str) -> LazyTensors:
         """The named tensors of a file or a stored round, of the network's shapes and types."""
-        return fitted(open_checkpoint(place, self.root), _expected(self.objective.model))
+        network, opened = _outlined(self.objective.model), open_checkpoint(place, self.root)
+        return fitted(renamed(opened, names_in_network(network, opened)), outline(network))
 
 
 @functools.lru_cache(maxsize=4)
-def _expected(model: ModelSpec) -> dict[str, torch.Tensor]:
-    return outline(model.build())
+def _outlined(model: ModelSpec) -> nn.Module:
+    return model.outlined()
 
 
 def observe(
