@@ -11,6 +11,7 @@ from roundweave.flows.config.base import Config, NamedOrOwn, Numbers
 from roundweave.flows.config.experiment import DataConfig
 from roundweave.flows.config.train import Placement
 from roundweave.storage.checkpoints.folders import CONFIG
+from roundweave.storage.checkpoints.opening import is_folder_of_tensors
 from roundweave.tasks.networks.scores import LOSS_NAMES
 
 
@@ -116,8 +117,9 @@ class MergeConfig(Architecture, Merging, Placement):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The networks that are folders as transformers writes them."""
-        return tuple(place for place in self.networks if (Path(place) / CONFIG).exists())
+        """The networks that are folders, if one of them has a configuration, as transformers writes it."""
+        folders = tuple(place for place in self.networks if is_folder_of_tensors(Path(place)))
+        return folders if any((Path(place) / CONFIG).exists() for place in folders) else ()
 
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:

@@ -112,7 +112,7 @@ def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True)
     """
     new = new and config.address is None
     start = _found_start(config, new)
-    config = _complete(config).model_copy(update={"start_from": start or config.start_from})
+    config = _complete(config.model_copy(update={"start_from": start or config.start_from}))
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
     topology = None if config.topology is None else find_topology(config.topology, config.partitions)
