@@ -58,6 +58,9 @@ class Merging(Config):
     coefficients: Numbers | None = Field(
         default=None, description="a weight a network, such as its number of examples: 1000,3000; default: equal"
     )
+    vocabulary: Literal["union", "first"] | None = Field(
+        default=None, description="of folders whose tokenizers differ: all tokens, or those of the first"
+    )
     repair: bool | None = Field(
         default=None,
         description="recompute BatchNorm statistics or rescale units; default: with data and BatchNorm",

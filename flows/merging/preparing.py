@@ -46,9 +46,16 @@ from roundweave.tasks.matching.tracing.trace import Inputs, as_call, first_names
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Gallery
 from roundweave.tasks.merging.repair import has_batch_norm
+from roundweave.tasks.merging.vocabulary import Vocabulary, find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
-from roundweave.tasks.networks.pretrained import check_same_function, inputs_by_kind, names_in_network, renamed
+from roundweave.tasks.networks.pretrained import (
+    check_same_function,
+    checked_config,
+    inputs_by_kind,
+    names_in_network,
+    renamed,
+)
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES
 from roundweave.tasks.networks.trying.fit import check_fit
@@ -231,7 +238,8 @@ class MergePlan:
     `config` is complete: missing fields were taken from a stored run or got their defaults. `gallery` is what
     workers need to build, read and observe the networks; None without data. `spectral` says
     whether the networks have spectral norms. `expected` outlines their tensors, and `names` has the names that
-    tensors of the first folder have in the network, where they are others. `model` is None where tensors are
+    tensors of the first folder have in the network, where they are others; `vocabulary` is there if tokenizers
+    differ. `model` is None where tensors are
     merged by their names alone.
     """
 
@@ -245,6 +253,7 @@ class MergePlan:
     places: tuple[str, ...]
     spectral: bool
     gallery: Gallery | None
+    vocabulary: Vocabulary | None = None
 
     @property
     def title(self) -> str:
@@ -267,7 +276,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         check_plot(config.plot)
     opened = [open_checkpoint(place, root) for place in config.networks]
     check_same_function([*map(Path, config.folders)])
-    known = kept_code(_with_recorded(config))
+    vocabulary = _vocabulary(config)
+    known = kept_code(_with_recorded(config, vocabulary))
     types = {} if "dtype" in known.model_fields_set else types_of(opened)
     if types:
         known = known.model_copy(update={"dtype": dtype_name(reduce(torch.promote_types, types.values()))})
@@ -276,7 +286,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     for wish in (wish for wish, wanted in wishes.items() if wanted and known.data is None):
         raise UsageError(f"{wish} needs examples; give --data")
     if known.by_name:
-        return _plan_by_name(known, opened, types, root)
+        return _plan_by_name(known, opened, types, root, vocabulary)
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     network, units = analysed(found)
     expected = outline(network)
@@ -284,7 +294,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     spectral = any(True for _ in spectral_norms(network))
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
-    opened, names = _named_alike(config, network, opened)
+    opened, names = _named_alike(config, network, opened, vocabulary)
     types = types and types_of(opened)
     for place, state in zip(config.networks, opened, strict=True):
         check_checkpoint(place, state, expected)
@@ -293,7 +303,9 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     places = tuple(lasting(place, root) for place in config.networks)
     objective, partitions = found.objective, found.partitions
     gallery = None if partitions is None else Gallery(objective, partitions, units, known.examples, root)
-    return MergePlan(known, objective.model, units, error, states, expected, names, places, spectral, gallery)
+    return MergePlan(
+        known, objective.model, units, error, states, expected, names, places, spectral, gallery, vocabulary
+    )
 
 
 def _check_out(config: MergeConfig, out: str) -> None:
@@ -311,6 +323,7 @@ def _plan_by_name(
     opened: Sequence[Mapping[str, torch.Tensor]],
     types: Mapping[str, torch.dtype],
     root: str,
+    vocabulary: Vocabulary | None,
 ) -> MergePlan:
     """The plan of a merge that matches nothing and keeps only a file: tensors are read when they are averaged."""
     model, network, expected = None, None, outline_of(opened[0])
@@ -323,7 +336,7 @@ def _plan_by_name(
     spectral = network is not None and any(True for _ in spectral_norms(network))
     if network is None and (named := next((name for name in expected if SPECTRAL.search(name)), None)):
         raise UsageError(f"{named} may be of a spectral norm, whose vectors have no mean; give --model")
-    opened, names = _named_alike(config, network, opened) if network else (opened, {})
+    opened, names = _named_alike(config, network, opened, vocabulary) if network else (opened, {})
     types = types_of(opened) if types and network else types
     for place, state in zip(config.networks, opened, strict=True):
         check_checkpoint(place, state, expected, values=False)
@@ -331,16 +344,38 @@ def _plan_by_name(
     aliases = {name: first for name, first in first_names(network).items() if name != first} if network else {}
     units = UnitGroups({}, (), {name: tuple(t.shape) for name, t in expected.items()}, aliases, {}, {})
     places = tuple(lasting(place, root) for place in config.networks)
-    return MergePlan(config, model, units, 0.0, states, expected, names, places, spectral, None)
+    return MergePlan(config, model, units, 0.0, states, expected, names, places, spectral, None, vocabulary)
 
 
 def _named_alike(
-    config: MergeConfig, network: nn.Module, opened: Sequence[Mapping[str, torch.Tensor]]
+    config: MergeConfig,
+    network: nn.Module,
+    opened: Sequence[Mapping[str, torch.Tensor]],
+    vocabulary: Vocabulary | None,
 ) -> tuple[list[Mapping[str, torch.Tensor]], dict[str, str]]:
-    """The tensors under the network's names, and these names by those in the first folder."""
+    """The tensors under the network's names and with rows of the same tokens; the names by those in the folder."""
     each = [names_in_network(network, tensors) for tensors in opened]
     base = config.networks.index(config.folders[0]) if config.folders else 0
-    return [renamed(tensors, names) for tensors, names in zip(opened, each, strict=True)], each[base]
+    alike = [renamed(tensors, names) for tensors, names in zip(opened, each, strict=True)]
+    if vocabulary:
+        alike = [*vocabulary.ordered(network, alike, config.coefficients or [1.0] * len(alike))]
+    return alike, each[base]
+
+
+def _vocabulary(config: MergeConfig) -> Vocabulary | None:
+    """How rows of tokens are put in one order; None if all networks have the same, or files do not say which."""
+    if config.folders != config.networks:
+        if config.vocabulary:
+            raise UsageError("vocabulary is for folders that have their tokenizers beside them; leave it out")
+        return None
+    folders = [*map(Path, config.folders)]
+    sizes = [int(checked_config(folder).get("vocab_size") or 0) for folder in folders]
+    found = find_vocabulary(folders, sizes, config.vocabulary)
+    if found and config.data is not None:
+        raise UsageError("networks that number other tokens have no examples in common; leave data out")
+    if found and found.tokenizer and not (config.out and is_folder(config.out)):
+        raise UsageError("a vocabulary of all tokens needs a tokenizer that has them; give --out FOLDER")
+    return found
 
 
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
@@ -351,7 +386,7 @@ def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
     return config.model_copy(update={"match": match, "repair": repair})
 
 
-def _with_recorded(config: MergeConfig) -> MergeConfig:
+def _with_recorded(config: MergeConfig, vocabulary: Vocabulary | None) -> MergeConfig:
     """The configuration with missing fields taken from the run of the first stored round among its networks."""
     for place in config.networks:
         if stored := stored_round(place):
@@ -367,6 +402,7 @@ def _with_recorded(config: MergeConfig) -> MergeConfig:
             known = MergeConfig(**config.model_dump(exclude_unset=True) | taken)
             check_trust(run, config.root, config.trust, known, taken)
             return known
-    if config.model is None and config.folders and not config.by_name:
-        return config.model_copy(update={"model": f"{PRETRAINED}{config.folders[0]}"})
-    return config
+    options = dict(config.model_options or {}) | ({"vocab_size": vocabulary.size} if vocabulary else {})
+    if config.model is None and config.folders and not (config.by_name and vocabulary is None):
+        config = config.model_copy(update={"model": f"{PRETRAINED}{config.folders[0]}"})
+    return config.model_copy(update={"model_options": options}) if options else config

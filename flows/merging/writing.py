@@ -74,6 +74,10 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
     with new_folder(check_folder(plan.config.out or "")) as new:
         copy_beside(base, new, without=[CONFIG])
+        if plan.vocabulary:
+            config |= {"vocab_size": plan.vocabulary.size}
+        if plan.vocabulary and plan.vocabulary.tokenizer:
+            plan.vocabulary.tokenizer.save_pretrained(new)
         write_json(new / CONFIG, config)
         write_shards(new, LazyTensors(tuple(own), lambda name: tensors[own[name]], specs))
         (new / CARD).write_text(_card(plan), encoding="utf-8")

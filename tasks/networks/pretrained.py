@@ -84,7 +84,7 @@ def network(**config: Any) -> nn.Module:
     """The network of a configuration's first architecture, with weights drawn at random; raises `ModelError`."""
     if refused := _refused(config):
         raise ModelError(f"the configuration {refused}")
-    library, named = _library(), config.get("architectures")
+    library, named = transformers_package(), config.get("architectures")
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise ModelError(f"the {CONFIG} names no architecture; add architectures, such as BertForMaskedLM")
     found = getattr(library, named[0], None)
@@ -100,7 +100,7 @@ def network(**config: Any) -> nn.Module:
     return made
 
 
-def _library() -> Any:
+def transformers_package() -> Any:
     try:
         return import_module("transformers")
     except ImportError as error:

@@ -1,8 +1,8 @@
 """What a merge of two large folders takes of memory and time, beside reading and writing the same files.
 
-``python -m tests.benchmarks.large_folders FOLDER [bfloat16]`` writes two folders of 4 GB there, and the merged one,
-and removes them at the end. Both ways are timed three times, alternately, by the clock and in seconds of a processor,
-which other work on the machine changes less; each ends when its files are on the disk.
+``python -m tests.benchmarks.large_folders FOLDER [bfloat16]`` writes two folders of 4 GB there, and the merged
+one, and removes them at the end. Both ways are timed three times, alternately, by the clock and in seconds of a
+processor, which other work on the machine changes less; each ends when its files are on the disk.
 """
 
 from __future__ import annotations
