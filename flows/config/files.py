@@ -73,9 +73,9 @@ def _exported(folder: Path, to: str) -> str:
 
 
 def _place(folder: Path, text: str) -> str:
-    """Join ``FILE.py:function`` or ``csv:FILE`` to the folder; other texts, such as names, are unchanged."""
+    """Join ``FILE.py:function``, ``csv:FILE`` or ``transformers:FOLDER`` to the folder; names are unchanged."""
     place, _, function = text.rpartition(":")
     if place.endswith(".py"):
         return f"{folder / place}:{function}"
     name, _, place = text.partition(":")
-    return f"{name}:{join_address(folder, place)}" if place and name in SOURCES else text
+    return f"{name}:{join_address(folder, place)}" if place and name in (*SOURCES, "transformers") else text

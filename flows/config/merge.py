@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -9,6 +10,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from roundweave.flows.config.base import Config, NamedOrOwn, Numbers
 from roundweave.flows.config.experiment import DataConfig
 from roundweave.flows.config.train import Placement
+from roundweave.storage.checkpoints.folders import CONFIG
+from roundweave.storage.checkpoints.opening import is_folder_of_tensors
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.runs.names import default_root
 from roundweave.tasks.matching.solving.solve import SHRINKAGE
@@ -77,6 +80,9 @@ class Merging(Config):
     distil_lr: float = Field(default=1e-3, gt=0, description="Adam's learning rate in these steps")
     coefficients: Numbers | None = Field(
         default=None, description="a weight a network, such as its number of examples: 1000,3000; default: equal"
+    )
+    vocabulary: Literal["union", "first"] | None = Field(
+        default=None, description="of folders whose tokenizers differ: all tokens, or those of the first"
     )
     repair: bool | None = Field(
         default=None,
@@ -150,13 +156,15 @@ class MergeConfig(Architecture, Merging, Placement):
     """
 
     networks: tuple[str, ...] = Field(
-        description="two or more torch or safetensors files, or stored rounds as RUN@12; RUN@-1 is the last"
+        description="two or more torch or safetensors files, folders of transformers, or stored rounds as RUN@12"
     )
     grams: Annotated[tuple[str, ...], BeforeValidator(at_commas)] = Field(
         default=(), description="files of `roundweave gram` at commas, one for each network, in place of data"
     )
     trust: bool = Field(default=False, description="run the code kept in a store outside the root")
-    out: str | None = Field(default=None, description="where to write the merged network: .safetensors, .pt")
+    out: str | None = Field(
+        default=None, description="where to write the merged network: .safetensors, .pt, or a folder"
+    )
     force: bool = Field(default=False, description="replace the file that is there")
     plot: str | None = Field(
         default=None, description="where to draw the path of two networks: .png; default: by out"
@@ -166,6 +174,18 @@ class MergeConfig(Architecture, Merging, Placement):
     def persisted(self) -> bool:
         """Whether the merge is stored as a run, with the networks and their permutations, not only as a file."""
         return self.out is None or self.name is not None
+
+    @property
+    def by_name(self) -> bool:
+        """Whether tensors are averaged by their names alone, one after the other, and nothing else is computed."""
+        more = self.persisted or self.data is not None or self.distil is not None or self.average == "regmean"
+        return self.match == "none" and not more
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The networks that are folders, if one of them has a configuration, as transformers writes it."""
+        folders = tuple(place for place in self.networks if is_folder_of_tensors(Path(place)))
+        return folders if any((Path(place) / CONFIG).exists() for place in folders) else ()
 
     @model_validator(mode="before")
     @classmethod

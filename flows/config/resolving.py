@@ -6,11 +6,12 @@ All mistakes that can be found without other processes are reported here, in the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, prod
+from pathlib import Path
 from typing import Any
 
 from roundweave.flows.config.experiment import PREPARED, Dealing
@@ -18,10 +19,11 @@ from roundweave.flows.config.gate import check_conditions, with_code
 from roundweave.flows.config.recorded import check_changed, check_same_experiment, differences, with_drift
 from roundweave.flows.config.scheduled import address_of_run, scheduled
 from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.errors import DataError, UsageError, nearest
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import ranking
-from roundweave.storage.runs.names import RECORDED, run_name
+from roundweave.storage.runs.names import RECORDED, run_name, stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
@@ -36,6 +38,8 @@ from roundweave.tasks.data.splits.deals import find_split
 from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.objective import LAYOUTS, ModelSpec, Objective
+from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
+from roundweave.tasks.networks.pretrained import find_pretrained
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
 from roundweave.tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
@@ -108,7 +112,7 @@ def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True)
     """
     new = new and config.address is None
     start = _found_start(config, new)
-    config = _complete(config).model_copy(update={"start_from": start or config.start_from})
+    config = _complete(config.model_copy(update={"start_from": start or config.start_from}))
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
     topology = None if config.topology is None else find_topology(config.topology, config.partitions)
@@ -240,7 +244,7 @@ def _complete(config: TrainConfig) -> TrainConfig:
         "data": keep_source(config.data),
         "validation": config.validation and keep_source(config.validation),
         **{name: getattr(config.loading, name) for name in PREPARED},
-        "model": named_or_own("model", config.model, MODELS),
+        **found_model(_model_given(config), config.model_options),
         "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
         "accept": config.accept and with_code(config.accept),
@@ -262,13 +266,34 @@ def _found_start(config: TrainConfig, new: bool) -> Start | None:
     return find_start(start, config.root) if isinstance(start, str) else None
 
 
-def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Code:
+def _model_given(config: TrainConfig) -> str | Code:
+    """The model of a configuration; by default that of the folder of a network which it starts from."""
+    start = config.start_from
+    if "model" not in config.model_fields_set and isinstance(start, Start) and not stored_round(start.reference):
+        folder = Path(start.reference)
+        return f"{PRETRAINED}{folder}" if (folder / CONFIG).exists() else config.model
+    return config.model
+
+
+def found_model(model: str | Code, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields of a configuration that say how its network is built: a name, or source, and its options.
+
+    Those of ``transformers:FOLDER`` are all that its ``config.json`` says, so that no run depends on it. Raises
+    `UsageError` for an unknown name, and `CheckpointError` for a folder that is not followed.
+    """
+    if isinstance(model, str) and model.startswith(PRETRAINED):
+        code, options = find_pretrained(model, options or {})
+        return {"model": code, "model_options": options}
+    return {"model": named_or_own("model", model, (*MODELS,), f"{PRETRAINED}FOLDER")}
+
+
+def named_or_own(what: str, value: str | Code, names: Iterable[str], *others: str) -> str | Code:
     """A built-in name, or the source of a user's function; raises `UsageError` for an unknown name."""
     if isinstance(value, Code) or value in names:
         return value
     if is_reference(value):
         return find_code(value)
-    raise unknown(what, value, [*names, "FILE.py:function"])
+    raise unknown(what, value, [*names, *others, "FILE.py:function"])
 
 
 def objective_for(config: TrainConfig, description: Description) -> Objective:

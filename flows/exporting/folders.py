@@ -6,11 +6,7 @@ import base64
 import inspect
 import json
 import re
-import secrets
-import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +17,8 @@ from roundweave.flows.exporting.report import ENVIRONMENT
 from roundweave.flows.exporting.trackers import installed
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import Round, Run
+from roundweave.storage.checkpoints.folders import new_folder
 from roundweave.storage.errors import CheckpointError, ModelError, NotARun, failing_as, one_line, reason
-from roundweave.storage.places.base import PARTIAL
 from roundweave.storage.runs.listing import flat_config
 from roundweave.tasks.matching.tracing.trace import silent
 from roundweave.tasks.networks import reference
@@ -62,27 +58,12 @@ def write_folder(run: Run, which: Round, to: str, trust: bool = False, onnx: boo
     told |= {"config": flat_config(run.config), "data": run.attributes["data"]}
     with (
         failing_as(lambda error: CheckpointError(f"{to} cannot be written: {reason(error)}")),
-        _new(folder) as new,
+        new_folder(folder) as new,
     ):
         which.save(new / "model.safetensors")
         told |= _with_network(new, run, which, trust, onnx)
         (new / CARD).write_text(TEMPLATE.render(told), encoding="utf-8")
     return folder
-
-
-@contextmanager
-def _new(folder: Path) -> Iterator[Path]:
-    """A new folder beside another, whose place it takes at the end; after an error it is removed."""
-    new, former = (folder.with_name(f".{secrets.token_hex(8)}{PARTIAL}") for _ in range(2))
-    new.mkdir(parents=True)
-    try:
-        yield new
-        if folder.exists():
-            folder.rename(former)
-        new.rename(folder)
-        shutil.rmtree(former, ignore_errors=True)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def _with_network(folder: Path, run: Run, which: Round, trust: bool, onnx: bool) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: st
     coefficients = tuple(config.coefficients or [1.0] * count)
     mean = Blend(networks.places, coefficients)
     if plan.gallery is None and config.average == "regmean":
-        layers = layers_of(plan.model.build(), plan.inputs)
+        layers = layers_of(plan.architecture.build(), plan.inputs)
         _check_layers(SOLVES, layers)
         grams = _permuted_grams(executor, plan, networks, layers)
         solved = regressed(networks.states, grams, layers, coefficients, config.shrinkage)
@@ -151,7 +151,7 @@ def solve_networks(
     """The candidates with solved layers that the configuration asks for, by name, in files in the folder."""
     config, solved = plan.config, {}
     asked = [average for average in SOLVES if config.average in ("auto", average)]
-    layers = layers_of(plan.model.build(), plan.inputs) if asked else {}
+    layers = layers_of(plan.architecture.build(), plan.inputs) if asked else {}
     if config.average != "auto":
         _check_layers(asked, layers)
     for average in asked if layers else ():
@@ -160,7 +160,7 @@ def solve_networks(
             grams = _permuted_grams(executor, plan, networks, layers)
             write_checkpoint(out, regressed(networks.states, grams, layers, mean.coefficients, config.shrinkage))
         else:
-            given = plan.model, plan.own, networks.places, mean.coefficients, config.shrinkage, out
+            given = plan.architecture, plan.own, networks.places, mean.coefficients, config.shrinkage, out
             executor.gather(partial(write_least_squares, *given), range(1))
         solved[f"merged, {average}"] = replace(mean, solved=out, repair=bool(config.repair) and plan.normed)
     return solved
@@ -177,7 +177,7 @@ def _permuted_grams(
 ) -> list[dict[str, torch.Tensor]]:
     """The Gram matrices of each network's own examples, in the aligned order of units."""
     given = plan.grams or executor.gather(
-        partial(grams_of, plan.model, plan.own, plan.places), range(len(plan.places))
+        partial(grams_of, plan.architecture, plan.own, plan.places), range(len(plan.places))
     )
     pairs = zip(given, networks.orders, strict=True)
     return [permuted_grams(grams, layers, plan.units, order) for grams, order in pairs]
@@ -188,7 +188,9 @@ def distil_networks(executor: Executor, plan: MergePlan, start: str, out: str) -
     """Write the network that the networks of the merge, as they came, teach the one in the file `start`."""
     config = plan.config
     axis = (plan.gallery.objective.rule.axis or -1) if plan.gallery and plan.gallery.is_classifier else None
-    teaching = Teaching(plan.model, plan.own, plan.inputs, config.distil or 0, config.distil_lr, axis, config.seed)
+    teaching = Teaching(
+        plan.architecture, plan.own, plan.inputs, config.distil or 0, config.distil_lr, axis, config.seed
+    )
     executor.gather(partial(write_distilled, teaching, plan.places, start, out), range(1))
 
 
@@ -204,7 +206,7 @@ def blend_tensors(plan: MergePlan, networks: Aligned, blend: Blend) -> Tensors:
     merged = LazyTensors(first.names, lambda name: averaged(units.aliases.get(name, name)), first.specs)
     if not plan.spectral:
         return merged
-    network = plan.model.build()
+    network = plan.architecture.build()
     load_named(network, merged)
     converge(network)
     return _cast(network.state_dict(), first)

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from roundweave.flows.config.experiment import PREPARED
+from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merge import Architecture, MergeConfig
-from roundweave.flows.config.resolving import Resolved, may_own_loss, named_or_own, objective_for, resolve_work
+from roundweave.flows.config.resolving import (
+    Resolved,
+    found_model,
+    may_own_loss,
+    named_or_own,
+    objective_for,
+    resolve_work,
+)
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.merging.recorded import own_data, recorded_in, with_recorded
+from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.checkpoints.opening import (
     check_checkpoint,
     fitted,
     lasting,
     open_checkpoint,
     outline,
+    outline_of,
     types_of,
 )
 from roundweave.storage.checkpoints.writing import check_place
@@ -37,20 +49,33 @@ from roundweave.tasks.matching.check import check_function
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH
-from roundweave.tasks.matching.tracing.trace import Inputs, as_call
+from roundweave.tasks.matching.tracing.trace import Inputs, as_call, first_names
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
+from roundweave.tasks.merging.vocabulary import Vocabulary, find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
+from roundweave.tasks.networks.pretrained import (
+    check_same_function,
+    checked_config,
+    inputs_by_kind,
+    names_in_network,
+    renamed,
+)
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES
 from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.unofficial import spectral_norms
-from roundweave.tasks.own_code.code import Code, find_code, is_reference
+from roundweave.tasks.own_code.code import Code, find_code, is_reference, short_name
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
+
+
+SPECTRAL = re.compile(r"(^|\.)parametrizations\..*\._u$|_orig$")
+"""Matches names of the tensors that torch's spectral norms have."""
 
 
 OUTPUTS = 10
@@ -78,7 +103,7 @@ class Subject:
 def kept_code(config: AnyArchitecture) -> AnyArchitecture:
     """The configuration with references to the user's functions replaced by their source."""
     sources = {
-        "model": config.model and named_or_own("model", config.model, MODELS),
+        **(found_model(config.model, config.model_options) if config.model else {}),
         "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
         "data": config.data and keep_source(config.data),
         **{name: (given := getattr(config, name)) and find_code(given) for name in PREPARED},
@@ -114,19 +139,50 @@ def _resolved(config: Architecture, partitions: int) -> Resolved:
 
 
 def _without_data(config: Architecture, model: str | Code) -> Subject:
-    if config.input is None:
-        raise UsageError("give --data, or --input with the shape of example inputs, such as 2x3x32x32")
-    inputs = example_inputs(config.input, config.dtype)
+    inputs = example_inputs(config.input, config.dtype) if config.input else _inputs_by_kind(config, model)
+    return Subject(Objective(spec_of(config, model, inputs), config.loss or "cross_entropy"), inputs, None)
+
+
+def spec_of(config: Architecture, model: str | Code, inputs: Inputs = ()) -> ModelSpec:
+    """How a configuration's network is built for example inputs (examples, …); users' functions need none."""
     options = json.dumps(config.model_options or {}, sort_keys=True)
+    shape = next((tuple(tensor.shape[1:]) for tensor in _tensors(inputs)), ())
+    return ModelSpec(model, shape, OUTPUTS, config.dtype, config.seed, options)
+
+
+def _inputs_by_kind(config: Architecture, model: str | Code) -> Inputs:
+    """Example inputs for a network of the transformers package; raises `UsageError` for any other."""
+    found = inputs_by_kind(spec_of(config, model).outlined()) if isinstance(model, Code) else None
+    if found is None:
+        raise UsageError("give --data, or --input with the shape of example inputs, such as 2x3x32x32")
+    dtype = getattr(torch, config.dtype)
+    return moved(found, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+def _tensors(inputs: Inputs) -> list[torch.Tensor]:
     given, named = as_call(inputs)
-    shape = tuple(next(iter([*given, *named.values()])).shape[1:])
-    built = ModelSpec(model, shape, OUTPUTS, config.dtype, config.seed, options)
-    network = built.build().eval()
-    shapes = ", ".join(f"{tuple(each.shape)} {dtype_name(each.dtype)}" for each in (*given, *named.values()))
+    return [*given, *named.values()]
+
+
+def analysed(found: Subject) -> tuple[nn.Module, UnitGroups]:
+    """The network without its parameters' values, and its units; raises `ModelError`."""
+    network = found.objective.model.outlined()
+    try:
+        return network, find_units(network, found.inputs)
+    except ModelError:
+        if found.partitions is None:
+            _try(found)  # what it says of inputs that do not fit is clearer
+        raise
+
+
+def _try(found: Subject) -> None:
+    """Raise `ModelError` if the network fails on its example inputs."""
+    given, named = as_call(found.inputs)
+    shapes = ", ".join(f"{tuple(each.shape)} {dtype_name(each.dtype)}" for each in _tensors(found.inputs))
     what = f"the model fails on inputs of shape {shapes}"
+    network = found.objective.model.build().eval()
     with failing_as(lambda error: ModelError(f"{what} with {one_line(error)}")), torch.no_grad():
         network(*given, **named)
-    return Subject(Objective(built, config.loss or "cross_entropy"), inputs, None)
 
 
 def example_inputs(given: str, dtype: str) -> Inputs:
@@ -156,7 +212,7 @@ def _own_inputs(code: Code) -> Inputs:
         value = code.load()()
     known = isinstance(value, torch.Tensor | tuple | list | Mapping)
     given, named = as_call(value) if known else ((), {})
-    tensors = [*given, *named.values()]
+    tensors = _tensors(value) if known else []
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         kind = type(value).__name__
         raise UsageError(f"{code.reference} must return a tuple of tensors or a dict of them, not {kind}")
@@ -169,9 +225,8 @@ def unit_report(config: Architecture) -> dict[str, Any]:
     Raises `ModelError` if permuting the units changes the function.
     """
     found = subject(kept_code(config))
-    network = found.objective.model.build()
     began = time.perf_counter()
-    units = find_units(network, found.inputs)
+    network, units = analysed(found)
     seconds = time.perf_counter() - began
     return {
         "groups": {
@@ -201,20 +256,37 @@ class MergePlan:
     examples that it was trained on; empty without data. `grams` are the networks' Gram matrices, if files of them
     are given, and `inputs` are example inputs. `spectral` and `normed` say whether the networks have spectral
     norms and BatchNorm.
+    `expected` outlines their tensors, and `names` has the names that tensors of the first folder have in the
+    network, where they are others; `vocabulary` is there if tokenizers differ. `model` is None where tensors are
+    merged by their names alone.
     """
 
     config: MergeConfig
-    model: ModelSpec
+    model: ModelSpec | None
     units: UnitGroups
     function_error: float
     states: list[LazyTensors]
+    expected: Mapping[str, torch.Tensor]
+    names: Mapping[str, str]
     places: tuple[str, ...]
     spectral: bool
-    normed: bool
-    inputs: Inputs
-    gallery: Gallery | None
+    normed: bool = False
+    inputs: Inputs = ()
+    gallery: Gallery | None = None
     own: tuple[Samples, ...] = ()
     grams: tuple[Grams, ...] = ()
+    vocabulary: Vocabulary | None = None
+
+    @property
+    def title(self) -> str:
+        """A short name for people of what is merged."""
+        return short_name(self.model.model) if self.model else "tensors"
+
+    @property
+    def architecture(self) -> ModelSpec:
+        """How the networks are built, where more is done than averaging tensors by their names."""
+        assert self.model is not None
+        return self.model
 
 
 def plan_merge(config: MergeConfig) -> MergePlan:
@@ -227,12 +299,15 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if config.name and is_run(address := run_address(root, config.name)):
         raise UsageError(f"{address} exists already; give the merge another --name")
     if config.out:
-        check_place(config.out, config.force)
+        _check_out(config, config.out)
     if config.plot:
         check_plot(config.plot)
     opened = [open_checkpoint(place, root) for place in config.networks]
+    check_same_function([*map(Path, config.folders)])
+    vocabulary = _vocabulary(config)
     runs = recorded_in(config.networks, root)
-    known = kept_code(with_recorded(config, runs, root, config.trust))
+    known = with_recorded(config, runs, root, config.trust)
+    known = kept_code(known if any(runs) else _with_folder(known, vocabulary))
     types = {} if "dtype" in known.model_fields_set else types_of(opened)
     if types:
         known = known.model_copy(update={"dtype": dtype_name(reduce(torch.promote_types, types.values()))})
@@ -242,14 +317,17 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     wishes |= {f"match {known.match}": known.match in ("activations", "mixed")}
     for wish in (wish for wish, wanted in wishes.items() if wanted and known.data is None):
         raise UsageError(f"{wish} needs examples; give --data")
+    if known.by_name:
+        return _plan_by_name(known, opened, types, root, vocabulary)
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
-    network = found.objective.model.build()
+    network, units = analysed(found)
     expected = outline(network)
     known = _decided(known, network)
-    units = find_units(network, found.inputs)
     spectral = any(True for _ in spectral_norms(network))
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
+    opened, names = _named_alike(config, network, opened, vocabulary)
+    types = types and types_of(opened)
     for place, state in zip(config.networks, opened, strict=True):
         check_checkpoint(place, state, expected)
     states = [fitted(state, expected, types) for state in opened]
@@ -269,6 +347,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         units,
         error,
         states,
+        expected,
+        names,
         places,
         spectral,
         has_batch_norm(network),
@@ -276,7 +356,78 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         gallery,
         own,
         grams,
+        vocabulary,
     )
+
+
+def _check_out(config: MergeConfig, out: str) -> None:
+    """Raise `UsageError` if the merged network cannot be written there."""
+    if not is_folder(out):
+        check_place(out, config.force)
+    elif not config.folders:
+        raise UsageError(f"{out} is to be a folder, whose {CONFIG} none of the networks has; give --out FILE")
+    else:
+        check_folder(out, config.force)
+
+
+def _plan_by_name(
+    config: MergeConfig,
+    opened: Sequence[Mapping[str, torch.Tensor]],
+    types: Mapping[str, torch.dtype],
+    root: str,
+    vocabulary: Vocabulary | None,
+) -> MergePlan:
+    """The plan of a merge that matches nothing and keeps only a file: tensors are read when they are averaged."""
+    model, network, expected = None, None, outline_of(opened[0])
+    if config.model is not None:
+        model = spec_of(config, config.model, example_inputs(config.input, config.dtype) if config.input else ())
+        network = model.outlined()
+        expected = outline(network)
+    elif "dtype" in config.model_fields_set:
+        types = {n: getattr(torch, config.dtype) for n, t in expected.items() if t.is_floating_point()}
+    spectral = network is not None and any(True for _ in spectral_norms(network))
+    if network is None and (named := next((name for name in expected if SPECTRAL.search(name)), None)):
+        raise UsageError(f"{named} may be of a spectral norm, whose vectors have no mean; give --model")
+    opened, names = _named_alike(config, network, opened, vocabulary) if network else (opened, {})
+    types = types_of(opened) if types and network else types
+    for place, state in zip(config.networks, opened, strict=True):
+        check_checkpoint(place, state, expected, values=False)
+    states = [fitted(state, expected, types) for state in opened]
+    aliases = {name: first for name, first in first_names(network).items() if name != first} if network else {}
+    units = UnitGroups({}, (), {name: tuple(t.shape) for name, t in expected.items()}, aliases, {}, {})
+    places = tuple(lasting(place, root) for place in config.networks)
+    return MergePlan(config, model, units, 0.0, states, expected, names, places, spectral, vocabulary=vocabulary)
+
+
+def _named_alike(
+    config: MergeConfig,
+    network: nn.Module,
+    opened: Sequence[Mapping[str, torch.Tensor]],
+    vocabulary: Vocabulary | None,
+) -> tuple[list[Mapping[str, torch.Tensor]], dict[str, str]]:
+    """The tensors under the network's names and with rows of the same tokens; the names by those in the folder."""
+    each = [names_in_network(network, tensors) for tensors in opened]
+    base = config.networks.index(config.folders[0]) if config.folders else 0
+    alike = [renamed(tensors, names) for tensors, names in zip(opened, each, strict=True)]
+    if vocabulary:
+        alike = [*vocabulary.ordered(network, alike, config.coefficients or [1.0] * len(alike))]
+    return alike, each[base]
+
+
+def _vocabulary(config: MergeConfig) -> Vocabulary | None:
+    """How rows of tokens are put in one order; None if all networks have the same, or files do not say which."""
+    if config.folders != config.networks:
+        if config.vocabulary:
+            raise UsageError("vocabulary is for folders that have their tokenizers beside them; leave it out")
+        return None
+    folders = [*map(Path, config.folders)]
+    sizes = [int(checked_config(folder).get("vocab_size") or 0) for folder in folders]
+    found = find_vocabulary(folders, sizes, config.vocabulary)
+    if found and config.data is not None:
+        raise UsageError("networks that number other tokens have no examples in common; leave data out")
+    if found and found.tokenizer and not (config.out and is_folder(config.out)):
+        raise UsageError("a vocabulary of all tokens needs a tokenizer that has them; give --out FOLDER")
+    return found
 
 
 def own_samples(config: Architecture, data: Any, seed: int, examples: int) -> Samples:
@@ -300,3 +451,11 @@ def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
     match = config.match or (by if data and config.metric != "l2" else "weights")
     repair = data and has_batch_norm(network) if config.repair is None else config.repair
     return config.model_copy(update={"match": match, "average": average, "repair": repair})
+
+
+def _with_folder(config: MergeConfig, vocabulary: Vocabulary | None) -> MergeConfig:
+    """The configuration with the network of the first folder, where none is given."""
+    options = dict(config.model_options or {}) | ({"vocab_size": vocabulary.size} if vocabulary else {})
+    if config.model is None and config.folders and not (config.by_name and vocabulary is None):
+        config = config.model_copy(update={"model": f"{PRETRAINED}{config.folders[0]}"})
+    return config.model_copy(update={"model_options": options}) if options else config

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roundweave.flows.merging.choosing import Aligned, Choice
 from roundweave.flows.merging.preparing import MergePlan
+from roundweave.flows.merging.writing import write_out
 from roundweave.flows.recording import provenance
 from roundweave.flows.stored import Run
-from roundweave.storage.checkpoints.files import SAFETENSORS
-from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.names import new_name, run_address
 from roundweave.storage.values.state import Match
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.storing import merge_layout, persist_merge
-from roundweave.tasks.own_code.code import short_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,7 +103,7 @@ def barrier(losses: Sequence[float], plain: Sequence[float] | None = None) -> fl
 def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
     """Write the chosen network to a file, a plot or a run, as the configuration says."""
     config, units, merged = plan.config, plan.units, choice.tensors
-    name = config.name or new_name(config.root, "merge", short_name(plan.model.model))
+    name = config.name or new_name(config.root, "merge", plan.title)
     score = choice.scores.get(choice.name)
     plot = config.plot or (config.out and str(Path(config.out).with_suffix(".png")))
     result = MergeResult(
@@ -125,22 +123,15 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
         plot=plot if choice.paths else None,
     )
     if config.out:
-        write_checkpoint(config.out, _for_file(config.out, merged, units.aliases))
+        write_out(plan, merged)
     if result.plot:
         result.figure().savefig(result.plot, dpi=120)
     return result
 
 
-def _for_file(out: str, merged: Tensors, aliases: Mapping[str, str]) -> Tensors:
-    """The tensors to write; for a torch file, which is whole in memory before, tied ones as one tensor."""
-    if Path(out).suffix.lower() == SAFETENSORS:
-        return merged
-    own = {name: merged[name] for name in merged if name not in aliases}
-    return {name: own[aliases.get(name, name)] for name in merged}
-
-
 def _persist_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors, score: Score | None) -> Run:
     config, aligned = plan.config, networks.states
+    assert plan.model is not None  # a merge by names alone is kept as no run
     described = plan.gallery.partitions.describe(0) if plan.gallery else None
     recorded = config.model_dump(mode="json", exclude={"root"})
     attributes = {

@@ -12,6 +12,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,23 @@ from safetensors import safe_open
 
 from roundweave.storage.errors import CheckpointError, one_line
 from roundweave.storage.parsing import from_json
-from roundweave.storage.values.tensors import LazyTensors, is_dense
+from roundweave.storage.values.tensors import LazyTensors, Specs, TensorSpec, is_dense, specs_of
 
 SAFETENSORS = ".safetensors"
 
 
 SUFFIXES = (SAFETENSORS, ".pt", ".pth", ".bin")
+
+
+DTYPES = {
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+    **{"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64"},
+    **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"},
+    **{"float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"},
+}
+"""The names that the safetensors format has for torch's dtypes."""
 
 
 STATE_KEYS = ("state_dict", "model", "model_state_dict")
@@ -66,10 +78,11 @@ def open_file(path: Path) -> Mapping[str, torch.Tensor]:
     removed. Raises `CheckpointError` where the file is broken, and when a tensor is read after the file changed.
     """
     if path.suffix.lower() == SAFETENSORS:
-        return _lazy(path, _safetensors_names, _safetensors_tensor)
+        saved = _SafetensorsFile()
+        return _lazy(path, saved.specs, saved.tensor)
     if _guarded(path, zipfile.is_zipfile):
         file = _TorchFile()
-        return _lazy(path, file.names, file.tensor)
+        return _lazy(path, file.specs, file.tensor)
     tensors = _guarded(path, _torch_tensors)  # the format of torch before 1.6 can only be read as a whole
     prefix = _prefix(tensors)
     return {name.removeprefix(prefix): dense(path, name, tensor) for name, tensor in tensors.items()}
@@ -82,6 +95,12 @@ def dense(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach()
 
 
+def known_specs(tensors: Mapping[str, torch.Tensor]) -> Specs:
+    """The specs of named tensors, which are read one by one where these are not known."""
+    known = tensors.specs if isinstance(tensors, LazyTensors) else ()
+    return known or specs_of(tensors.items())
+
+
 def few(names: Iterable[object]) -> str:
     """The first three names, quoted, and how many more there are."""
     quoted = [repr(name) for name in names]
@@ -91,13 +110,12 @@ def few(names: Iterable[object]) -> str:
 
 
 def _lazy(
-    path: Path, names_in: Callable[[Path], list[str]], tensor_in: Callable[[str, Path], torch.Tensor]
+    path: Path, specs_in: Callable[[Path], Specs], tensor_in: Callable[[str, Path], torch.Tensor]
 ) -> LazyTensors:
-    stamp, names = _stamp(path), _guarded(path, names_in)
-    prefix = _prefix(names)
-    return LazyTensors(
-        tuple(name.removeprefix(prefix) for name in names), partial(_read, path, stamp, prefix, tensor_in)
-    )
+    stamp, found = _stamp(path), _guarded(path, specs_in)
+    prefix = _prefix(spec.name for spec in found)
+    specs = tuple(replace(spec, name=spec.name.removeprefix(prefix)) for spec in found)
+    return LazyTensors(tuple(spec.name for spec in specs), partial(_read, path, stamp, prefix, tensor_in), specs)
 
 
 def _read(
@@ -128,18 +146,43 @@ def _stamp(path: Path) -> Stamp:
     return status.st_mtime_ns, status.st_size
 
 
-def _safetensors_names(path: Path) -> list[str]:
-    with safe_open(path, "pt") as file:
-        names = list(file.keys())
-    if not names:
-        raise CheckpointError(f"{path} holds what is no named tensor: an empty dict; {SAVE}")
-    return names
+class _SafetensorsFile:
+    """A safetensors file that is read without a memory map, whose pages would count as the process's memory."""
 
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[TensorSpec, int]] = {}
 
-def _safetensors_tensor(name: str, path: Path) -> torch.Tensor:
-    with safe_open(path, "pt") as file:
-        tensor: torch.Tensor = file.get_tensor(name)
-        return tensor.clone()  # the file's memory map may be gone later
+    def specs(self, path: Path) -> Specs:
+        """The specs of the tensors in the file."""
+        with safe_open(path, "pt") as opened:  # it checks the header, which is then read as it is
+            names = list(opened.keys())
+        if not names:
+            raise CheckpointError(f"{path} holds what is no named tensor: an empty dict; {SAVE}")
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header, known = from_json(file.read(length)), {code: dtype for dtype, code in DTYPES.items()}
+        for name in names:
+            code, shape = header[name]["dtype"], tuple(header[name]["shape"])
+            if code not in known:
+                raise CheckpointError(f"{path}: {name!r} is of {code}, which no network holds; save another dtype")
+            self._places[name] = (
+                TensorSpec(name, known[code], shape),
+                8 + length + header[name]["data_offsets"][0],
+            )
+        return [self._places[name][0] for name in names]
+
+    def tensor(self, name: str, path: Path) -> torch.Tensor:
+        """One tensor, of its own shape."""
+        spec, start = self._places[name]
+        tensor = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
+        left = tensor.reshape(-1).view(torch.uint8).numpy().data
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
+            while left:
+                if not (count := file.readinto(left)):
+                    raise EOFError(f"the file ends within {name}")
+                left = left[count:]
+        return tensor
 
 
 class _TorchFile:
@@ -149,14 +192,14 @@ class _TorchFile:
         self._mapped: dict[str, torch.Tensor] = {}
         self._read = 0
 
-    def names(self, path: Path) -> list[str]:
-        """The names of the tensors in the file."""
+    def specs(self, path: Path) -> Specs:
+        """The specs of the tensors in the file."""
         self._mapped = self._mapped or _torch_tensors(path, mapped=True)
-        return list(self._mapped)
+        return specs_of(self._mapped.items())
 
     def tensor(self, name: str, path: Path) -> torch.Tensor:
         """A copy of one tensor; the file is mapped anew after `MOST_MAPPED` bytes."""
-        self.names(path)
+        self._mapped = self._mapped or _torch_tensors(path, mapped=True)
         tensor = self._mapped[name]
         tensor = tensor.clone() if tensor.layout == torch.strided else tensor
         self._read += tensor.numel() * tensor.itemsize
@@ -250,7 +293,10 @@ def open_shards(path: Path) -> Mapping[str, torch.Tensor]:
         named = {name for name, place in places.items() if place == shard}
         if odd := sorted(named ^ set(tensors)):
             raise CheckpointError(f"{path} and {shard} do not agree on {few(odd)}; copy both again")
-    return LazyTensors(tuple(places), lambda name: shards[places[name]][name])
+    specs = {spec.name: spec for tensors in shards.values() for spec in known_specs(tensors)}
+    return LazyTensors(
+        tuple(places), lambda name: shards[places[name]][name], tuple(specs[name] for name in places)
+    )
 
 
 def _weight_map(path: Path) -> dict[str, str]:

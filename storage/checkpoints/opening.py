@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from roundweave.storage.checkpoints.files import few, is_index, open_file, open_shards
+from roundweave.storage.checkpoints.files import few, is_index, known_specs, open_file, open_shards
+from roundweave.storage.checkpoints.folders import tensors_file
 from roundweave.storage.errors import CheckpointError, near, nearest, one_line
 from roundweave.storage.places.base import Where, as_path, full_address
 from roundweave.storage.places.schemes import place_of
@@ -26,15 +29,21 @@ def open_checkpoint(place: Where, root: Where | None = None) -> Mapping[str, tor
     """Named tensors of a checkpoint on the CPU, which are read from files one by one when they are asked for.
 
     `place` is a torch file, a ``.safetensors`` file, the index of a checkpoint in shards
-    (``model.safetensors.index.json``), or a stored round such as ``RUN@12``, where ``RUN@-1`` is the last one.
-    Prefixes that DataParallel or torch.compile put before all names are removed. Raises `CheckpointError`, and for
-    stored rounds `NotARun`, `RoundMissing` and `StoreDamaged`.
+    (``model.safetensors.index.json``), a folder with one of these as `save_pretrained` of transformers writes it,
+    or a stored round such as ``RUN@12``, where ``RUN@-1`` is the last one. Prefixes that DataParallel or
+    torch.compile put before all names are removed. Raises `CheckpointError`, and for stored rounds `NotARun`,
+    `RoundMissing` and `StoreDamaged`.
     """
     if stored := stored_round(place):
         run, number = stored
         return open_stored(run, root).round(number).tensors
-    path = _existing(place, root)
+    path = _existing(tensors_file(path) if is_folder_of_tensors(path := as_path(place)) else path, root)
     return open_shards(path) if is_index(path) else open_file(path)
+
+
+def is_folder_of_tensors(path: Path) -> bool:
+    """Whether a path is a folder that may hold a checkpoint, and no run."""
+    return os.path.isdir(path) and not (path / "zarr.json").exists()  # noqa: PTH112, it takes names of any length
 
 
 def lasting(place: Where, root: Where | None = None) -> str:
@@ -45,31 +54,38 @@ def lasting(place: Where, root: Where | None = None) -> str:
     if stored := stored_round(place):
         run = open_stored(stored[0], root)
         return f"{full_address(run.address)}@{run.round(stored[1]).number}"
-    path = _existing(place, root)
+    path = path if is_folder_of_tensors(path := as_path(place)) else _existing(path, root)
     return str(path.parent.resolve() / path.name)
 
 
 def check_checkpoint(
-    place: str | Path, tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
+    place: str | Path,
+    tensors: Mapping[str, torch.Tensor],
+    expected: Mapping[str, torch.Tensor],
+    values: bool = True,
 ) -> None:
     """Raise `CheckpointError` unless tensors have the names and shapes of a network and are finite in its dtypes.
 
     `expected` has the network's tensors, of which the values are not read. Integer scalars, such as
     ``num_batches_tracked``, may be missing, and so may all but one of tied tensors. What is not trained may be
-    infinite, if `expected` is an outline.
+    infinite, if `expected` is an outline. Without `values` no tensor is read, and none checked to be finite.
     """
     tensors = _with_tied(tensors, expected)
     _check_names(place, tensors, expected)
-    for name, tensor in tensors.items():
-        actual, wanted = _described(tensor), _described(expected[name])
-        if actual != wanted:
-            raise CheckpointError(f"{place}: {name!r} is {actual}, but {wanted} in the network; {WHOSE}")
-        dtype = expected[name].dtype
-        masks = expected[name].is_meta and not expected[name].requires_grad  # only outlines tell
-        broken = _not_finite(tensor, dtype, masks)
-        if broken:
-            number = f"{broken} of {tensor.numel()} elements that are not finite as {dtype_name(dtype)}"
-            raise CheckpointError(f"{place}: {name!r} has {number}; take an earlier checkpoint")
+    for spec in known_specs(tensors):
+        actual = _kind(getattr(torch, spec.dtype), spec.shape)
+        if actual != (wanted := _described(expected[spec.name])):
+            raise CheckpointError(f"{place}: {spec.name!r} is {actual}, but {wanted} in the network; {WHOSE}")
+    for name in tensors if values else ():
+        check_finite(place, name, tensors[name], expected[name])
+
+
+def check_finite(place: str | Path, name: str, tensor: torch.Tensor, expected: torch.Tensor) -> None:
+    """Raise `CheckpointError` unless a tensor (*shape) is finite in a network's dtype; see `check_checkpoint`."""
+    masks = expected.is_meta and not expected.requires_grad  # only outlines tell
+    if broken := _not_finite(tensor, expected.dtype, masks):
+        number = f"{broken} of {tensor.numel()} elements that are not finite as {dtype_name(expected.dtype)}"
+        raise CheckpointError(f"{place}: {name!r} has {number}; take an earlier checkpoint")
 
 
 def outline(network: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -84,13 +100,23 @@ def outline(network: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: outlines[id(tensor)] for name, tensor in named.items()}
 
 
+def outline_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint without their values, as those of a network that trains all its floats."""
+    empty = {
+        spec.name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+        for spec in known_specs(tensors)
+    }
+    return {name: tensor.requires_grad_(tensor.is_floating_point()) for name, tensor in empty.items()}
+
+
 def types_of(checkpoints: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, torch.dtype]:
     """By name the dtype that holds the floats of a tensor in all checkpoints; floats of 8 bits become float32."""
     types: dict[str, torch.dtype] = {}
-    for name, tensor in (item for tensors in checkpoints for item in tensors.items()):
-        if tensor.is_floating_point():
-            dtype = tensor.dtype if tensor.itemsize > 1 else torch.float32
-            types[name] = torch.promote_types(types.get(name, dtype), dtype)
+    for spec in (spec for tensors in checkpoints for spec in known_specs(tensors)):
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        if dtype.is_floating_point:
+            dtype = dtype if dtype.itemsize > 1 else torch.float32
+            types[spec.name] = torch.promote_types(types.get(spec.name, dtype), dtype)
     return types
 
 
@@ -120,7 +146,11 @@ def _with_tied(
     """Tensors with those that a file leaves out because they are tied to others, as safetensors does."""
     there = {id(tensor): name for name, tensor in expected.items() if name in tensors}
     tied = {n: there[id(t)] for n, t in expected.items() if n not in tensors and id(t) in there}
-    return LazyTensors((*tensors, *tied), lambda name: tensors[tied.get(name, name)]) if tied else tensors
+    if not tied:
+        return tensors
+    known = {spec.name: spec for spec in known_specs(tensors)}
+    specs = (*known.values(), *(replace(known[first], name=name) for name, first in tied.items()))
+    return LazyTensors((*tensors, *tied), lambda name: tensors[tied.get(name, name)], specs)
 
 
 def _existing(place: Where, root: Where | None) -> Path:
@@ -135,19 +165,12 @@ def _existing(place: Where, root: Where | None) -> Path:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: there is no such file; {_hint(path, root)}") from error
     except IsADirectoryError as error:
-        raise CheckpointError(f"{path} is {_folder(path)}") from error
+        raise CheckpointError(f"{path} is a run; {path}@-1 is its last round") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {one_line(error)}") from error
     if empty:
         raise CheckpointError(f"{path} is empty; copy or save it again")
     return path
-
-
-def _folder(path: Path) -> str:
-    if (path / "zarr.json").exists():
-        return f"a run; {path}@-1 is its last round"
-    index = next((name for name in place_of(path).names() if is_index(Path(name))), None)
-    return f"a folder; name {path / index}" if index else "a folder; name a file"
 
 
 def _hint(path: Path, root: Where | None) -> str:
@@ -172,9 +195,12 @@ def _check_names(place: str | Path, tensors: Mapping[str, Any], expected: Mappin
 
 
 def _described(tensor: torch.Tensor) -> str:
-    dtype = tensor.dtype
+    return _kind(tensor.dtype, tensor.shape)
+
+
+def _kind(dtype: torch.dtype, shape: Sequence[int]) -> str:
     number = "complex" if dtype.is_complex else "float" if dtype.is_floating_point else "integer"
-    return f"{'bool' if dtype == torch.bool else number} of shape {tuple(tensor.shape)}"
+    return f"{'bool' if dtype == torch.bool else number} of shape {tuple(shape)}"
 
 
 def _not_finite(tensor: torch.Tensor, dtype: torch.dtype, masks: bool) -> int:
@@ -183,4 +209,6 @@ def _not_finite(tensor: torch.Tensor, dtype: torch.dtype, masks: bool) -> int:
         return 0
     values = tensor.to(dtype)
     values = values.float() if values.itemsize == 1 else values  # isfinite does not support float8
+    if not dtype.is_complex and values.numel() and all(torch.isfinite(end) for end in values.aminmax()):
+        return 0  # in one pass without memory of its own
     return int(values.isnan().sum() + (0 if masks else values.isinf().sum()))

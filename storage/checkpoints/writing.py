@@ -10,21 +10,11 @@ from pathlib import Path
 
 import torch
 
-from roundweave.storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
+from roundweave.storage.checkpoints.files import DTYPES, SAFETENSORS, SUFFIXES, dense
 from roundweave.storage.errors import CheckpointError, UsageError, one_line
 from roundweave.storage.places.base import PARTIAL, Where, file_path
 from roundweave.storage.places.local import FOLDER, sync_and_close
 from roundweave.storage.values.tensors import LazyTensors, Specs, specs_of
-
-DTYPES = {
-    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
-    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
-    **{"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64"},
-    **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"},
-    **{"float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"},
-}
-"""The names that the safetensors format has for torch's dtypes."""
 
 
 def check_place(place: Where, replace: bool = True) -> Path:

@@ -10,8 +10,8 @@ import torch
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.groups import Tensors
 
-BLOCK = 1 << 20
-"""The number of elements that are averaged at once; larger tensors are averaged in blocks, to save memory."""
+BLOCK = 1 << 16
+"""The number of elements that are averaged at once, so that they stay in a processor's cache."""
 
 Layers = Mapping[str, Sequence[float]]
 """Coefficients by the name of a layer."""
@@ -60,8 +60,12 @@ def _mean(values: Sequence[torch.Tensor], coefficients: Sequence[float]) -> torc
     # the whole weight of 1 on a network keeps even the smallest numbers.
     fraction, power = math.frexp(sum(coefficients))
     coefficients = [math.ldexp(c, (fraction == 0.5) - power) for c in coefficients]
+    size = min(BLOCK, mean.numel())
+    weighted, total = torch.empty(len(values), size, dtype=exact), torch.empty(size, dtype=exact)
     blocks = [tensor.reshape(-1).split(BLOCK) for tensor in (mean, *values)]
     for block, *parts in zip(*blocks, strict=True):
-        total = torch.stack([c * part.to(exact) for c, part in zip(coefficients, parts, strict=True)]).sum(0)
-        block.copy_(total / sum(coefficients))
+        rows, summed = weighted[:, : len(block)], total[: len(block)]
+        for row, c, part in zip(rows, coefficients, parts, strict=True):
+            torch.mul(part.to(exact), c, out=row)
+        block.copy_(torch.sum(rows, 0, out=summed).div_(sum(coefficients)))
     return mean

@@ -23,6 +23,7 @@ from roundweave.tasks.matching.search.activations import Moments, Pair, activati
 from roundweave.tasks.matching.tracing.trace import Inputs
 from roundweave.tasks.merging.repair import concatenated, repair
 from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.networks.pretrained import names_in_network, renamed
 from roundweave.tasks.networks.scores import OWN_LOSS, output_of, with_output
 from roundweave.tasks.networks.spectral import converge
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
@@ -100,7 +101,8 @@ class Gallery(Samples):
 
 def read_network(model: ModelSpec, place: str, root: str | None = None) -> LazyTensors:
     """The named tensors of a file or a stored round, of a network's shapes and types."""
-    return fitted(open_checkpoint(place, root), _expected(model))
+    network, opened = _outlined(model), open_checkpoint(place, root)
+    return fitted(renamed(opened, names_in_network(network, opened)), outline(network))
 
 
 def loaded(model: ModelSpec, tensors: Tensors) -> nn.Module:
@@ -111,8 +113,8 @@ def loaded(model: ModelSpec, tensors: Tensors) -> nn.Module:
 
 
 @functools.lru_cache(maxsize=4)
-def _expected(model: ModelSpec) -> dict[str, torch.Tensor]:
-    return outline(model.build())
+def _outlined(model: ModelSpec) -> nn.Module:
+    return model.outlined()
 
 
 def observe(

@@ -6,7 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +42,7 @@ from roundweave.tasks.networks.scores import (
     loss_in,
     output_of,
 )
-from roundweave.tasks.networks.sizes import measured
+from roundweave.tasks.networks.sizes import measured, without_values
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 from roundweave.tasks.numerics.unofficial import hooked
@@ -71,22 +71,35 @@ class ModelSpec:
         """The built-in name, or the reference of the user's function."""
         return self.model if isinstance(self.model, str) else self.model.reference
 
-    def build(self, fill: bool = True) -> nn.Module:
+    def outlined(self) -> nn.Module:
+        """The network of `build` whose parameters have no values and take no memory; raises `ModelError`.
+
+        One whose function reads its parameters is built with them.
+        """
+        with suppress(ModelError):
+            network = self.build(fill=False, values=False)
+            if not any(buffer.is_meta for buffer in network.buffers()):  # they were computed from parameters
+                return network
+        return self.build()
+
+    def build(self, fill: bool = True, values: bool = True) -> nn.Module:
         """A new network with weights drawn from the seed; raises `ModelError`. `fill` is that of `limited`.
 
-        It is in training mode, but for parts that the user's function has in evaluation mode.
+        It is in training mode, but for parts that the user's function has in evaluation mode. Without `values` its
+        parameters are on torch's meta device.
         """
         options = json.loads(self.options)
         with (
             failing_as(lambda e: ModelError(f"model {self.name} with options {options} fails with {one_line(e)}")),
             pinned(derive_seed(self.seed, "model"), threads=1, fill=fill),
             measured(),
+            nullcontext() if values else without_values(),
         ):
             if isinstance(self.model, Code):
                 network = self.model.load()(**options)
             else:
                 network = MODELS[self.model](self.inputs, self.outputs, **options)
-        network = _checked(network, self.name).to(getattr(torch, self.dtype))
+        network = _checked(network, self.name, values).to(getattr(torch, self.dtype))
         # A network that is in evaluation mode as a whole is one that was just loaded.
         parts = [module for module in network.modules() if network.training and not module.training]
         network.train()
@@ -95,8 +108,11 @@ class ModelSpec:
         return network
 
 
-def _checked(network: Any, name: str) -> nn.Module:
-    """The network unchanged; raises `ModelError` if it cannot be trained or stored."""
+def _checked(network: Any, name: str, values: bool) -> nn.Module:
+    """The network unchanged; raises `ModelError` if it cannot be trained or stored.
+
+    Unless its parameters have `values`, those on the meta device are not refused.
+    """
     if not isinstance(network, nn.Module):
         raise ModelError(f"model {name} must return a torch.nn.Module, not {type(network).__name__}")
     if any(nn.parameter.is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):
@@ -110,7 +126,8 @@ def _checked(network: Any, name: str) -> nn.Module:
                 "hold torch.view_as_real of it, and take torch.view_as_complex of that in forward"
             )
     for key, tensor in network.state_dict(keep_vars=True).items():
-        if isinstance(tensor, torch.Tensor) and (not is_dense(tensor) or tensor.dtype in UNSUMMED):
+        plain = not isinstance(tensor, torch.Tensor) or is_dense(tensor) or (tensor.is_meta and not values)
+        if not plain or getattr(tensor, "dtype", None) in UNSUMMED:
             raise ModelError(
                 f"model {name}: {key} is sparse, without values, or {dtype_name(tensor.dtype)}, which cannot be "
                 "averaged and kept; make it a dense tensor of float32 or int64, or a buffer with persistent=False"

@@ -1,11 +1,13 @@
-"""How large a network may become that is built in this process."""
+"""How large a network may become that is built in this process, and networks that are built without values."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
@@ -51,3 +53,24 @@ def measured() -> Iterator[None]:
         yield
     finally:
         counting.remove()
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """A context for building a network whose parameters lie on the meta device as soon as a module has them."""
+    made: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
+
+    def emptied(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.is_meta:
+            return None
+        own, empty = made.get(id(parameter), (None, None))
+        if own is None or empty is None or own() is not parameter:  # else it is tied to one that is there
+            empty = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+            made[id(parameter)] = weakref.ref(parameter), empty
+        return empty
+
+    emptying = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type] # it may give another
+    try:
+        yield
+    finally:
+        emptying.remove()

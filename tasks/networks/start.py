@@ -42,13 +42,15 @@ class Start:
 
     def _tensors(self, objective: Objective) -> LazyTensors:
         from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, open_checkpoint, outline
+        from roundweave.tasks.networks.pretrained import names_in_network, renamed
 
         opened = open_checkpoint(self.reference)
         expected = outline(objective.built)
-        check_checkpoint(self.reference, opened, expected)
+        tensors = renamed(opened, names_in_network(objective.built, opened))
+        check_checkpoint(self.reference, tensors, expected)
         if _digest(opened) != self.digest:
             raise CheckpointError(f"{self.reference} is not what the run was to begin with; restore it")
-        return fitted(opened, expected)
+        return fitted(tensors, expected)
 
 
 @dataclass(frozen=True)

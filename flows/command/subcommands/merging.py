@@ -22,7 +22,7 @@ M_MMAP_THRESHOLD = -3
 
 @with_options(MergeConfig, Architecture, Merging, Placement, without=("networks",))
 def merge_command(
-    networks: Annotated[list[str], typer.Argument(help="torch or safetensors files, or stored rounds RUN@12")],
+    networks: Annotated[list[str], typer.Argument(help="files or folders of tensors, or stored rounds RUN@12")],
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -50,10 +50,13 @@ def _print_merge(result: MergeResult) -> None:
         for name, score in result.scores.items()
     ]
     console().print(TextTable(rows) if rows else "no data were given, so nothing is scored")
-    moved = ", ".join(f"{share:.0%}" for share in result.moved[1:])
-    free = f"{result.free_units:,} of {result.free_units + result.pinned_units:,} units are free"
-    say(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
-    say(f"function error {result.function_error:.1e} (float64, relative)")
+    if units := result.free_units + result.pinned_units:
+        moved = ", ".join(f"{share:.0%}" for share in result.moved[1:])
+        free = f"{result.free_units:,} of {units:,} units are free"
+        say(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
+        say(f"function error {result.function_error:.1e} (float64, relative)")
+    else:
+        say("no units were looked for: tensors were averaged by their names")
     if result.scores:
         say(
             f"taken: {result.chosen}" + ", of the least held-out loss of those merged" * (result.average == "auto")

@@ -65,8 +65,9 @@ def changed_inputs(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor
 
 def exported(model: nn.Module, inputs: Inputs) -> torch.export.ExportedProgram:
     """A copy of the module in evaluation mode, exported for inputs (examples, …); raises `ModelError`."""
-    # The copy has the module's own parameters, to save memory; exporting does not change them.
-    network = evaluating(model, {id(parameter): parameter for parameter in model.parameters()})
+    # The copy has the module's own parameters, to save memory; exporting does not change them. In place of those
+    # without values stand some that are never touched, so that the system gives them no memory.
+    network = evaluating(model, {id(p): _on_cpu(p) if p.is_meta else p for p in model.parameters()})
     try:
         with torch.no_grad(), plain_attention(), silent(), warnings.catch_warnings():
             # Recurrent layers reassign their weights, which export takes for a leak and warns of.
@@ -75,6 +76,10 @@ def exported(model: nn.Module, inputs: Inputs) -> torch.export.ExportedProgram:
     except Exception as error:  # noqa: BLE001, raised without its cause, which would show the whole graph
         why = f"{one_line(error)}{_where(error)}"
         raise ModelError(f"torch.export cannot trace {type(model).__name__}: {why}") from None
+
+
+def _on_cpu(parameter: nn.Parameter) -> nn.Parameter:
+    return nn.Parameter(torch.empty_like(parameter, device="cpu"), requires_grad=parameter.requires_grad)
 
 
 def evaluating(model: nn.Module, tensors: Mapping[int, torch.Tensor]) -> nn.Module:

@@ -321,7 +321,7 @@ def test_a_missing_file_names_near_ones(tmp_path) -> None:
 
 
 def test_a_folder_is_refused_and_a_run_tells_how_to_name_its_round(tmp_path, tiny) -> None:
-    refused(tmp_path, "is a folder; name a file")
+    refused(tmp_path, "is a folder without tensors; name a file")
     path = tiny.create("first").path
     refused(path, f"is a run; {path}@-1 is its last round")
     refused("first", "no such file", "first@-1 is the last round", root=tiny.folder)

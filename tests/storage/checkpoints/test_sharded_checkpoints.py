@@ -83,6 +83,7 @@ def test_what_is_no_index_is_one_line(tmp_path, content) -> None:
     assert "model.safetensors.index.json" in refused(path)
 
 
-def test_a_folder_with_an_index_names_it(index, tmp_path) -> None:
-    path = index()
-    assert f"is a folder; name {path}" in refused(tmp_path)
+def test_a_folder_with_an_index_is_opened_by_it(index, tmp_path) -> None:
+    opened, folder = read_checkpoint(index()), read_checkpoint(tmp_path)
+    assert opened.keys() == folder.keys()
+    assert all(torch.equal(tensor, folder[name]) for name, tensor in opened.items())

@@ -1,0 +1,99 @@
+"""Writes the merged network: to a file, or to a folder that transformers opens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from roundweave.flows.config.exports import CARD, MARK, check_folder, is_folder
+from roundweave.storage.checkpoints.files import SAFETENSORS, known_specs
+from roundweave.storage.checkpoints.folders import (
+    CONFIG,
+    copy_beside,
+    folder_config,
+    new_folder,
+    write_json,
+    write_shards,
+)
+from roundweave.storage.checkpoints.opening import check_finite, open_checkpoint
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.errors import CheckpointError, failing_as, reason
+from roundweave.storage.values.tensors import LazyTensors
+from roundweave.tasks.matching.groups import Tensors
+
+if TYPE_CHECKING:
+    from roundweave.flows.merging.preparing import MergePlan
+
+DTYPE = ("dtype", "torch_dtype")
+"""The members of a configuration that name the type of the tensors, in versions 5 and 4 of transformers."""
+
+
+def write_out(plan: MergePlan, merged: Tensors) -> None:
+    """Write the merged tensors where the configuration says; raises `CheckpointError` if one is not finite."""
+    out, tensors = plan.config.out or "", _checked(plan, merged)
+    if is_folder(out):
+        with failing_as(lambda error: CheckpointError(f"{out} cannot be written: {reason(error)}")):
+            _write_folder(plan, tensors)
+    elif Path(out).suffix.lower() == SAFETENSORS:
+        write_checkpoint(out, tensors)
+    else:  # a torch file, which is whole in memory before, has tied tensors as one
+        aliases = plan.units.aliases
+        own = {name: tensors[name] for name in tensors if name not in aliases}
+        write_checkpoint(out, {name: own[aliases.get(name, name)] for name in tensors})
+
+
+def _checked(plan: MergePlan, merged: Tensors) -> LazyTensors:
+    """The merged tensors, each checked to be finite when it is read; the error names the network that is not."""
+
+    def read(name: str) -> torch.Tensor:
+        tensor, expected = merged[name], plan.expected[name]
+        try:
+            check_finite("the merged network", name, tensor, expected)
+        except CheckpointError:
+            for place, state in zip(plan.config.networks, plan.states, strict=True):
+                check_finite(place, name, state[name], expected)
+            raise
+        return tensor
+
+    return LazyTensors(tuple(merged), read, known_specs(merged))
+
+
+def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
+    """Write a folder with what lies beside the tensors of the first network that is one, under its names."""
+    base = Path(plan.config.folders[0])
+    # Tied tensors have one name there, as transformers writes them.
+    merged = {spec.name: spec for spec in tensors.specs}
+    own = {name: plan.names.get(name, name) for name in open_checkpoint(base)}
+    specs = tuple(replace(merged[mine], name=name) for name, mine in own.items())
+    config = folder_config(base)
+    kinds = {spec.dtype for spec in specs if getattr(torch, spec.dtype).is_floating_point}
+    if len(kinds) == 1:
+        config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
+    with new_folder(check_folder(plan.config.out or "")) as new:
+        copy_beside(base, new, without=[CONFIG])
+        if plan.vocabulary:
+            config |= {"vocab_size": plan.vocabulary.size}
+        if plan.vocabulary and plan.vocabulary.tokenizer:
+            plan.vocabulary.tokenizer.save_pretrained(new)
+        write_json(new / CONFIG, config)
+        write_shards(new, LazyTensors(tuple(own), lambda name: tensors[own[name]], specs))
+        (new / CARD).write_text(_card(plan), encoding="utf-8")
+
+
+def _of_dtype(config: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """A configuration, and those within it, with another type of tensors where one is named."""
+    return {
+        key: dtype if key in DTYPE else _of_dtype(value, dtype) if isinstance(value, dict) else value
+        for key, value in config.items()
+    }
+
+
+def _card(plan: MergePlan) -> str:
+    """What the folder is, in Markdown."""
+    config = plan.config
+    lines = [f"- {place}" for place in config.networks]
+    how = f"match {config.match}, average {config.average}, coefficients {config.coefficients or 'equal'}"
+    return "\n".join([MARK, "# A merged network", "", *lines, "", f"Merged by roundweave: {how}.", ""])

@@ -1,0 +1,146 @@
+"""Folders as `save_pretrained` of transformers writes them: a configuration beside tensors, whole or in shards."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roundweave.storage.checkpoints.files import INDEX, LARGEST_INDEX, SAFETENSORS, known_specs
+from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.errors import CheckpointError, reason
+from roundweave.storage.parsing import from_json
+from roundweave.storage.places.base import PARTIAL
+from roundweave.storage.values.tensors import LazyTensors, TensorSpec, specs_bytes
+
+CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
+
+FULL = tuple(f"{stem}{end}" for stem in ("model.safetensors", "pytorch_model.bin") for end in ("", INDEX))
+"""The files that may have a whole network's tensors; the first that is there is read, as transformers does."""
+
+ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
+"""The files that may have an adapter's tensors, as peft writes them."""
+
+SHARD = 5 * 10**9
+"""The most bytes of a shard that is written, unless a single tensor has more."""
+
+BESIDE = (".json", ".txt", ".model", ".jinja", ".tiktoken")
+"""The suffixes of the files of tokenizers, processors and configurations."""
+
+OF_A_TRAINING = ("trainer_state.json", "train_results.json", "eval_results.json", "all_results.json")
+"""Files that tell of the training of a network, and not of another one that is made of it."""
+
+
+def tensors_file(folder: Path) -> Path:
+    """The file of a folder that has its tensors, or their index; raises `CheckpointError` if there is none."""
+    full, adapter = (next((name for name in names if (folder / name).exists()), None) for names in (FULL, ADAPTER))
+    if full and adapter:
+        raise CheckpointError(
+            f"{folder} holds a network, {full}, and an adapter, {adapter}; name one of the files"
+        )
+    if not (name := full or adapter):
+        raise CheckpointError(f"{folder} is a folder without tensors; name a file, or a folder with {FULL[0]}")
+    return within(folder, name)
+
+
+def within(folder: Path, name: str) -> Path:
+    """The path of a file in a folder; raises `CheckpointError` for a link that leads out of the folder."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise CheckpointError(f"{path} is a link that leads out of the folder; put the file itself in its place")
+    return path
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter of a network, as peft writes it."""
+    return (folder / ADAPTER_CONFIG).exists()
+
+
+def folder_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
+    """The JSON object in a folder's configuration; raises `CheckpointError` where there is none."""
+    path = within(folder, name)
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder} has no {name}, which says what its tensors are; save_pretrained writes it"
+        )
+    if path.stat().st_size > LARGEST_INDEX:
+        raise CheckpointError(f"{path} is too large for a configuration; copy it again")
+    try:
+        config = from_json(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path} is no JSON ({reason(error)}); copy it again") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} is no JSON object; copy it again")
+    return config
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A new folder beside another, whose place it takes at the end; after an error it is removed."""
+    new, former = (folder.with_name(f".{secrets.token_hex(8)}{PARTIAL}") for _ in range(2))
+    new.mkdir(parents=True)
+    try:
+        yield new
+        if folder.exists():
+            folder.rename(former)
+        new.rename(folder)
+        shutil.rmtree(former, ignore_errors=True)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], most: int = SHARD) -> None:
+    """Write named tensors to ``model.safetensors``, or to shards of at most so many bytes and their index.
+
+    Tensors are read one after the other. Raises `UsageError` and `CheckpointError` as `write_checkpoint` does.
+    """
+    shards = _shards(known_specs(tensors), most)
+    names = (
+        ["model"] if len(shards) == 1 else [f"model-{n + 1:05}-of-{len(shards):05}" for n in range(len(shards))]
+    )
+    for name, specs in zip(names, shards, strict=True):
+        part = LazyTensors(tuple(spec.name for spec in specs), tensors.__getitem__, specs)
+        write_checkpoint(folder / f"{name}{SAFETENSORS}", part)
+    if len(shards) > 1:
+        sizes = {"total_size": sum(map(specs_bytes, shards))}
+        sizes |= {"total_parameters": sum(spec.size for specs in shards for spec in specs)}
+        places = {
+            spec.name: f"{name}{SAFETENSORS}" for name, specs in zip(names, shards, strict=True) for spec in specs
+        }
+        write_json(folder / f"model{SAFETENSORS}{INDEX}", {"metadata": sizes, "weight_map": places})
+
+
+def _shards(specs: Iterable[TensorSpec], most: int) -> list[list[TensorSpec]]:
+    """Tensors in their order, in runs of at most so many bytes."""
+    shards: list[list[TensorSpec]] = [[]]
+    size = 0
+    for spec in specs:
+        size += (own := specs_bytes([spec]))
+        if size > most and shards[-1]:
+            shards.append([])
+            size = own
+        shards[-1].append(spec)
+    return shards
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file as transformers and peft write theirs."""
+    path.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def copy_beside(folder: Path, to: Path, without: Iterable[str] = ()) -> None:
+    """Copy the files of a folder that are for its tokenizer, its processor and its generation of texts.
+
+    Tensors, their index, code, and what tells of a training are left out; raises `CheckpointError` for links.
+    """
+    left = {*OF_A_TRAINING, *without}
+    for path in sorted(folder.iterdir()):
+        wanted = path.suffix in BESIDE and not path.name.endswith(INDEX) and path.name not in left
+        if wanted and not path.name.startswith(".") and path.is_file():
+            shutil.copyfile(within(folder, path.name), to / path.name)

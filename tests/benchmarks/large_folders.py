@@ -1,0 +1,124 @@
+"""What a merge of two large folders takes of memory and time, beside reading and writing the same files.
+
+``python -m tests.benchmarks.large_folders FOLDER [bfloat16]`` writes two folders of 4 GB there, and the merged
+one, and removes them at the end. Both ways are timed three times, alternately, by the clock and in seconds of a
+processor, which other work on the machine changes less; each ends when its files are on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roundweave.storage.checkpoints.folders import write_json, write_shards
+from roundweave.storage.values.tensors import LazyTensors, TensorSpec
+
+SIZES = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4}
+BLOCK = 1 << 24
+
+MERGE = """
+import resource, sys
+from roundweave.flows.command.app import main
+try:
+    main()
+finally:
+    for line in open("/proc/self/status"):
+        if line.startswith("VmHWM"):
+            print(int(line.split()[1]) * 1024)
+    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+"""
+
+
+def specs(layers: int, dtype: str) -> list[TensorSpec]:
+    """The tensors of a Llama with grouped heads."""
+    hidden, wide, grouped = SIZES["hidden_size"], SIZES["intermediate_size"], 4 * SIZES["hidden_size"] // 32
+    layer = {
+        "self_attn.q_proj.weight": (hidden, hidden),
+        "self_attn.k_proj.weight": (grouped, hidden),
+        "self_attn.v_proj.weight": (grouped, hidden),
+        "self_attn.o_proj.weight": (hidden, hidden),
+        "mlp.gate_proj.weight": (wide, hidden),
+        "mlp.up_proj.weight": (wide, hidden),
+        "mlp.down_proj.weight": (hidden, wide),
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+    }
+    shapes = {"model.embed_tokens.weight": (32000, hidden), "lm_head.weight": (32000, hidden)}
+    shapes |= {f"model.layers.{n}.{name}": shape for n in range(layers) for name, shape in layer.items()}
+    return [TensorSpec(name, dtype, shape) for name, shape in (shapes | {"model.norm.weight": (hidden,)}).items()]
+
+
+def write(folder: Path, seed: int, layers: int, dtype: str) -> None:
+    """A folder of a Llama with random weights."""
+    generator = torch.Generator().manual_seed(seed)
+    every = {spec.name: spec for spec in specs(layers, dtype)}
+
+    def read(name: str) -> torch.Tensor:
+        values = torch.empty(every[name].shape, dtype=getattr(torch, dtype))
+        return values.uniform_(-0.05, 0.05, generator=generator)
+
+    folder.mkdir()
+    more = {"num_hidden_layers": layers, "vocab_size": 32000, "model_type": "llama", "dtype": dtype}
+    write_json(folder / "config.json", {"architectures": ["LlamaForCausalLM"], **SIZES, **more})
+    write_shards(folder, LazyTensors(tuple(every), read, tuple(every.values())), 2 * 10**9)
+
+
+def copied(first: Path, second: Path, to: Path) -> None:
+    """Read two folders, and write the first of them, a block at a time."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir()
+    block = bytearray(BLOCK)
+    for path in sorted(first.glob("*.safetensors")):
+        with (
+            path.open("rb", 0) as one,
+            (second / path.name).open("rb", 0) as two,
+            (to / path.name).open("wb") as out,
+        ):
+            while count := one.readinto(block):
+                out.write(memoryview(block)[:count])
+                two.readinto(block)
+            out.flush()
+            os.fsync(out.fileno())
+
+
+def merged(folder: Path, *more: str) -> int:
+    """The largest memory, in bytes, of a process that merges the folders by the command without matching."""
+    (folder / "merge.py").write_text(MERGE)
+    given = [f"{folder}/a", f"{folder}/b", "--out", f"{folder}/merged", "--force", "--executor", "inline", *more]
+    line = [sys.executable, str(folder / "merge.py"), "merge", *given, "--root", f"{folder}/runs"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    return max(map(int, done.stdout.split()[-2:]))
+
+
+def timed(do: Callable[[], Any]) -> tuple[float, float, Any]:
+    """The seconds by the clock and those of processors, here and in processes begun here, and what is returned."""
+    clock, before = time.perf_counter(), sum(os.times()[:4])
+    value = do()
+    return time.perf_counter() - clock, sum(os.times()[:4]) - before, value
+
+
+def main(folder: Path, dtype: str = "float32") -> None:
+    """Measure, and print a line for each time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for seed, name in enumerate("ab"):
+            write(folder / name, seed, {"float32": 20, "bfloat16": 44}[dtype], dtype)
+        for _ in range(3):
+            plain, own, _ = timed(lambda: copied(folder / "a", folder / "b", folder / "copied"))
+            seconds, taken, memory = timed(lambda: merged(folder, "--match", "none"))
+            print(f"read and written {plain:.1f} s ({own:.1f} s of a processor),", end=" ")
+            print(f"merged {seconds:.1f} s ({taken:.1f} s), {memory / 1e9:.2f} GB", flush=True)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
