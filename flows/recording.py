@@ -92,6 +92,7 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
         carry=algorithm.map.carry,
         extras=algorithm.map.extras,
         matches=algorithm.reduce.matches,
+        observed=tuple(algorithm.map.observes),
     )
     alone = algorithm.when.asynchronous or work.compute.ranks > 1 or work.partitions.sites
     return schema if alone else schema.sharded(processes, work.partitions.taking_part)

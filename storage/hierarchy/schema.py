@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from roundweave.storage.parsing import EXACTLY, MOST_PARTITIONS, validated
-from roundweave.storage.values.state import Layout, Rows
+from roundweave.storage.values.state import OBSERVED, Layout, Rows
 from roundweave.storage.values.tensors import RAW, Specs, TensorSpec, specs_bytes, vector_sizes
 
 VERSION = 11
@@ -150,7 +150,8 @@ class Schema:
 
     `memory`, `carry` and `extras` are names of slots; each slot has the shapes of the parameters. `matches` has
     one spec for each unit group that a reduce matches: the name of the group, and dtype and shape of its
-    permutation. The updates of `shard` neighbouring partitions lie in one file; so do their carries and matches.
+    permutation; `observed` has one for each tensor that maps observe for the reduce. The updates of `shard`
+    neighbouring partitions lie in one file; so do their carries and matches.
     """
 
     __pydantic_config__ = EXACTLY
@@ -161,6 +162,7 @@ class Schema:
     carry: Slots = ()
     extras: Slots = ()
     matches: Rows = ()
+    observed: Rows = ()
     shard: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)] = 1
 
     def sharded(self, processes: int = 1, updates: int = 0) -> Schema:
@@ -196,6 +198,7 @@ class Schema:
         """The tensors of an update and of the carry after it, by the path of their group."""
         groups: dict[str, Specs] = {"updates": self.layout.params, "updates/buffers": self.layout.buffers}
         groups |= {f"updates/extras/{name}": self.layout.params for name in self.extras}
+        groups |= {OBSERVED: self.observed} if self.observed else {}
         return groups | {f"carry/{slot}": self.layout.params for slot in self.carry}
 
     def vectors(self, rows: int) -> dict[str, ArraySpec]:
@@ -267,14 +270,19 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which `from_json` rebuilds the schema."""
         slots = {"memory": list(self.memory), "carry": list(self.carry), "extras": list(self.extras)}
-        matches = [[s.name, s.dtype, list(s.shape)] for s in self.matches]
+        matches, observed = (_rows(specs) for specs in (self.matches, self.observed))
         value = {"layout": self.layout.to_json(), "partitions": self.partitions, **slots, "matches": matches}
+        value |= {"observed": observed} if observed else {}
         return value | ({"shard": self.shard} if self.shard > 1 else {})
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
         """Rebuild a schema from what `to_json` gave; raises `ValueError` for anything else."""
         return validated(cls, json.dumps(value))
+
+
+def _rows(specs: Specs) -> list[list[Any]]:
+    return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
 
 
 def split_array(number: int, examples: int) -> ArraySpec:

@@ -72,6 +72,7 @@ def _count(schema: Schema) -> int:
     vectors = len(vector_sizes(layout.params)) * (1 + len(schema.extras) + len(schema.carry)) + len(
         vector_sizes(layout.buffers)
     )
+    vectors += len(vector_sizes(schema.observed))
     return tensors + vectors + 2 * len(schema.matches) + len(schema.numbers(1))
 
 

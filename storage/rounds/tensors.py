@@ -40,7 +40,7 @@ from roundweave.storage.values.digests import (
     update_digest,
     update_vectors,
 )
-from roundweave.storage.values.state import Layout, Match, State, Update
+from roundweave.storage.values.state import OBSERVED, Layout, Match, State, Update
 from roundweave.storage.values.tensors import Vectors, empty_vectors, from_numpy, to_numpy
 
 LARGE_STATE = 16 << 20
@@ -219,6 +219,7 @@ class StoredTensors:
                 for name in self.schema.extras
             },
             carry=self._carry(commit.round, partition),
+            observed=self._vectors(OBSERVED, commit.round, partition) if self.schema.observed else {},
             weight=record.weight,
             metrics=record.metrics,
         )

@@ -22,6 +22,7 @@ from roundweave.storage.rounds.numbers import History
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import match_tensors, update_tensors
+from roundweave.storage.values.state import OBSERVED
 from roundweave.storage.values.tensors import shown_array
 
 SHORT = ("params", "buffers", "frozen", "scores", "bookkeeping", "metrics")
@@ -116,13 +117,15 @@ class Arrays:
         """Every tensor of the accepted updates, (round, partition, *shape), by path; NaN where there is none.
 
         Directions are in the group ``updates``, buffers after local training in ``arrived``, and auxiliary vectors
-        and client state in ``extras/<slot>`` and ``carry/<slot>``. Integers are shown as float64.
+        and client state in ``extras/<slot>`` and ``carry/<slot>``, and what maps observed for the reduce in
+        ``observed``. Integers are shown as float64.
         """
 
         def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
             if partition not in commit.accepted or not self.absent.has_update(commit.round, partition):
                 return {}
-            tensors = update_tensors(self.store.tensors.read_update(commit, partition), self.schema.layout)
+            update = self.store.tensors.read_update(commit, partition)
+            tensors = update_tensors(update, self.schema.layout, self.schema.observed)
             return {_shown(path): tensor for path, tensor in tensors.items()}
 
         specs = {f"{group}/{spec.name}": spec for group, each in self.schema.sent().items() for spec in each}
@@ -212,7 +215,8 @@ def _shown(path: str) -> str:
     """The path under which a tensor of an update is shown: not within ``updates``, whose names are parameters."""
     if path.startswith("updates/buffers/"):
         return f"arrived/{path.removeprefix('updates/buffers/')}"
-    return path.removeprefix("updates/") if path.startswith("updates/extras/") else path
+    within = path.startswith(("updates/extras/", f"{OBSERVED}/"))
+    return path.removeprefix("updates/") if within else path
 
 
 class StoredRows(BackendArray):

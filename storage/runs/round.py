@@ -219,7 +219,8 @@ class StoredRound:
 
         Returns:
             The tensors, each of its own shape, by group and name: directions as ``updates/fc1.weight``, and
-            ``updates/buffers/…``, ``updates/extras/<name>/…`` and ``carry/<slot>/…`` where there are any.
+            ``updates/buffers/…``, ``updates/extras/<name>/…``, ``updates/observed/…`` and ``carry/<slot>/…`` where
+            there are any.
 
         Raises:
             RoundMissing: The partition took no part in the round.
@@ -229,7 +230,7 @@ class StoredRound:
         Example:
             >>> run.round(3).update_tensors(0)["updates/fc1.weight"]
         """
-        return update_tensors(self.update(partition), self.layout)
+        return update_tensors(self.update(partition), self.layout, self._store.schema.observed)
 
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
         """Load the parameters and buffers after the round into a network of your own.

@@ -93,8 +93,9 @@ class StoredRun(RunFacts):
         """Everything stored of the committed rounds, in groups; tensors are read when their values are used.
 
         Besides the state and the numbers there are the groups ``updates``, ``arrived`` (the buffers that
-        partitions sent), ``extras``, ``carry``, ``permutations`` and ``similarities``, whose arrays are (round,
-        partition, …), and ``partitions``, which says what partition each example went to. What is absent is NaN.
+        partitions sent), ``extras``, ``carry``, ``observed``, ``permutations`` and ``similarities``, whose
+        arrays are (round, partition, …), and ``partitions``, which says what partition each example went to.
+        What is absent is NaN.
         """
         return self._arrays(self.committed, self.absent).data_tree()
 

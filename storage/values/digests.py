@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from roundweave.storage.parsing import validated
 from roundweave.storage.values.hashing import json_digest
-from roundweave.storage.values.state import Layout, Match, Update
+from roundweave.storage.values.state import OBSERVED, Layout, Match, Update
 from roundweave.storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_numpy, views
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def update_groups(update: Update) -> dict[str, Vectors]:
         "updates/buffers": update.buffers,
         **{f"updates/extras/{name}": vectors for name, vectors in update.extras.items()},
         **{f"carry/{slot}": vectors for slot, vectors in update.carry.items()},
+        **({OBSERVED: update.observed} if update.observed else {}),
     }
 
 
@@ -115,18 +116,18 @@ def update_digest(update: Update) -> str:
     return vectors_digest(update_groups(update))
 
 
-def update_tensors(update: Update, layout: Layout) -> dict[str, torch.Tensor]:
-    """The tensors of an update, each of its own shape, by group and name, such as ``updates/fc1.weight``."""
+def update_tensors(update: Update, layout: Layout, observed: Specs = ()) -> dict[str, torch.Tensor]:
+    """The tensors of an update, each of its own shape, by group and name, such as ``updates/fc1.weight``.
+
+    `observed` has the specs of what the map observed.
+    """
+    groups = {"updates/buffers": layout.buffers, OBSERVED: observed}
     return {
         f"{group}/{name}": tensor
         for group, vectors in update_groups(update).items()
         if vectors
-        for name, tensor in views(_specs(layout, group), vectors).items()
+        for name, tensor in views(groups.get(group, layout.params), vectors).items()
     }
-
-
-def _specs(layout: Layout, group: str) -> Specs:
-    return layout.buffers if group == "updates/buffers" else layout.params
 
 
 def match_tensors(match: Match) -> dict[str, torch.Tensor]:

@@ -130,6 +130,10 @@ class Match(Record):
     similarity: Mapping[str, torch.Tensor]
 
 
+OBSERVED = "updates/observed"
+"""The path of the group in which lies what maps observed on their examples for the reduce."""
+
+
 @dataclass(frozen=True)
 class Update(Record):
     """What a map sends back for one partition, and what a reduce returns, as vectors (element,) by dtype.
@@ -142,6 +146,7 @@ class Update(Record):
         weight: An integer, usually the number of examples.
         metrics: Numbers by name, each of which is stored for the round and the partition.
         carry: The client state that the partition gets back in its next round.
+        observed: What the map observed on its examples for the reduce alone, of the specs that the map declares.
         matches: A match for each update that was given to a reduce that matches units.
         count: How many accepted updates a reduced one was made of.
         packed: The direction in few bytes, to be sent in its place; None if it is sent as it is. It is not stored.
@@ -156,6 +161,7 @@ class Update(Record):
     weight: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
     carry: Mapping[str, Vectors] = field(default_factory=dict)
+    observed: Vectors = field(default_factory=dict)
     matches: tuple[Match, ...] = ()
     count: int = 1
     packed: Any = field(default=None, repr=False, compare=False)

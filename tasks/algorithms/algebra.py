@@ -38,7 +38,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Slots, TensorSpec, Vectors
+from roundweave.storage.values.tensors import Slots, Specs, TensorSpec, Vectors
 from roundweave.tasks.algorithms.when import SYNCHRONOUS, When
 
 Node = Any
@@ -114,6 +114,11 @@ class Map(Part, Protocol):
     @property
     def extras(self) -> tuple[str, ...]:
         """The slots that its updates bring besides the direction, and that are reduced like it."""
+        return ()
+
+    @property
+    def observes(self) -> Specs:
+        """The tensors that its updates bring for the reduce alone, of other shapes than the parameters."""
         return ()
 
     @property

@@ -26,10 +26,12 @@ from roundweave.tasks.algorithms.maps.federated import (
 )
 from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
+from roundweave.tasks.algorithms.maps.observing import WithGrams
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
 from roundweave.tasks.algorithms.options import options_of, valid
 from roundweave.tasks.algorithms.reduces.matched import Matched
 from roundweave.tasks.algorithms.reduces.mean import Fair, Mean, Normalised, Worst
+from roundweave.tasks.algorithms.reduces.regmean import RegMean
 from roundweave.tasks.algorithms.reduces.table import REDUCES
 from roundweave.tasks.algorithms.when import Asynchronous, Buffered, Fetching, Pushing, Synchronous, When
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
@@ -192,14 +194,17 @@ def _made(kind: str, part: Chosen, arguments: Mapping[str, Any]) -> Any:
 def with_needs(algorithm: Algorithm) -> Algorithm:
     """The algorithm with what its parts need of one another.
 
-    Reduced extras are kept for the next round's maps. Networks that begin apart are matched to one another.
+    Reduced extras are kept for the next round's maps. Networks that begin apart are matched to one another. Maps
+    observe what a reduce solves by.
     """
     map, reduce, apply = algorithm.map, algorithm.reduce, algorithm.apply
     if map.begins_apart and isinstance(reduce, Matched) and reduce.match_to is None:
         reduce = replace(reduce, match_to="many" if reduce.soft is None else "first")
+    if isinstance(reduce, RegMean) and not isinstance(map, WithGrams):
+        map = WithGrams(map, reduce.gram_examples)
     if lacking := tuple(slot for slot in map.extras if slot not in apply.keeps):
         apply = KeepExtras(apply, lacking, of_all=map.extras_of_all)
-    return replace(algorithm, reduce=reduce, apply=apply)
+    return replace(algorithm, map=map, reduce=reduce, apply=apply)
 
 
 AUTO = "auto"

@@ -272,6 +272,10 @@ class Compressed(Map):
         return self.map.extras
 
     @property
+    def observes(self) -> Specs:
+        return self.map.observes
+
+    @property
     def reads_extras_alone(self) -> bool:
         return says(self.map, "reads_extras_alone")
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Slots
+from roundweave.storage.values.tensors import Slots, Specs
 from roundweave.tasks.algorithms.algebra import Map, says
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
@@ -101,6 +101,10 @@ class Scaled(Map):
     @property
     def extras(self) -> tuple[str, ...]:
         return self.map.extras
+
+    @property
+    def observes(self) -> Specs:
+        return self.map.observes
 
     @property
     def reads_extras_alone(self) -> bool:

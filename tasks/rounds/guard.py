@@ -23,11 +23,17 @@ NOTHING = Update({}, weight=0)
 
 
 def checked_update(
-    layout: Layout, returned: Any, buffers: Vectors, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
+    layout: Layout,
+    returned: Any,
+    buffers: Vectors,
+    carry: tuple[str, ...] = (),
+    extras: tuple[str, ...] = (),
+    observes: Specs = (),
 ) -> tuple[Update, str | None]:
     """Check what a map returned: the update as it can be stored, and why it is refused, None if it is sound.
 
-    An update is refused if it is misshapen, has other slots of `carry` or `extras` than the map declares, holds
+    An update is refused if it is misshapen, has other slots of `carry` or `extras` than the map declares, or does
+    not have what it `observes`, holds
     numbers that are not finite, has no positive integer of 53 bits as weight, or reports a metric that is no
     number or has a name that cannot be stored. Numbers of `buffers`, vectors (element,) by dtype, that were not
     finite before the map may stay so.
@@ -42,6 +48,7 @@ def checked_update(
     groups: dict[str, tuple[Specs, Vectors]] = {
         "direction": (layout.params, returned.direction),
         "buffers": (layout.buffers, returned.buffers),
+        "observed": (observes, returned.observed),
         **{f"extras/{name}": (layout.params, vectors) for name, vectors in returned.extras.items()},
         **{f"carry/{slot}": (layout.params, vectors) for slot, vectors in returned.carry.items()},
     }

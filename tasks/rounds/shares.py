@@ -100,6 +100,7 @@ def _node_share(node: Any, share: int, shares: int) -> Any:
         "buffers": lambda vectors: vectors if share == 0 else {},
         "extras": lambda slots: {slot: _span(vectors, share, shares) for slot, vectors in slots.items()},
         "carry": lambda slots: {},
+        "observed": lambda vectors: {},
     }
     if isinstance(node, tuple):
         return tuple(_node_share(each, share, shares) for each in node)

@@ -151,8 +151,9 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
         with failing_as(partial(map_error, round, partitions)), mapping(round, partitions[0]):
             inputs = [(each.train, carry, seed) for (_, each, carry), seed in zip(given, seeds, strict=True)]
             updates = work.mapper(work.objective, work.counted(state), inputs)
+        declared = rule.carry, rule.extras, rule.observes
         return [
-            Mapped(partition, *checked_update(layout, update, state.buffers, rule.carry, rule.extras))
+            Mapped(partition, *checked_update(layout, update, state.buffers, *declared))
             for partition, update in zip(partitions, updates, strict=True)
         ]
 

@@ -16,6 +16,7 @@ REDUCES: Mapping[str, Entry] = {
     "krum": Entry("the update nearest to the others, F corrupted", ".algorithms.reduces.robust:Krum", "F[:KEEP]"),
     "bulyan": Entry("the trimmed mean of those that Krum selects", ".algorithms.reduces.robust:Bulyan", "F"),
     "geometric_median": Entry("the point nearest to all updates", ".algorithms.reduces.robust:GeometricMedian"),
+    "regmean": Entry("the mean, each layer solved on partitions' inputs", ".algorithms.reduces.regmean:RegMean"),
     "matched": Entry("the mean, hidden units matched first", ".algorithms.reduces.matched:Matched"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -26,30 +27,44 @@ def layers_of(model: nn.Module, inputs: Inputs) -> dict[str, Layer]:
     return find_layers(exported(model, inputs))
 
 
-def gram_matrices(model: nn.Module, state: Tensors, inputs: Inputs) -> dict[str, torch.Tensor]:
-    """The `Grams` of a network with these named tensors on inputs (examples, …).
+@dataclass(frozen=True)
+class Observer:
+    """Observes the inputs of a network's layers in batches of the shapes with which it was traced."""
 
-    Examples beyond the last whole batch of 100 are not used. Raises `UsageError` if a layer's inputs are not
-    finite.
-    """
-    batch = batch_size(inputs)
-    program = exported(model, first_batch(inputs, batch))
-    layers = find_layers(program).values()
-    taps = Taps.at(program, list(dict.fromkeys(layer.inputs for layer in layers)))
-    sums: dict[str, torch.Tensor] = {}
-    samples = dict.fromkeys((layer.weight for layer in layers), 0)
-    for part in whole_batches(inputs, batch):
-        values = taps.values(state, part)
-        for layer in layers:
-            for rows in layer.rows(values[layer.inputs]):
-                product = rows.mT @ rows
-                sums[layer.weight] = sums[layer.weight] + product if layer.weight in sums else product
-                samples[layer.weight] += rows.shape[1]
-    means = {name: (total / samples[name]).float() for name, total in sums.items()}
-    for name, mean in means.items():
-        if not mean.isfinite().all():
-            raise UsageError(f"the inputs of {name} are not finite on these examples; check both")
-    return means
+    taps: Taps
+    layers: Mapping[str, Layer]
+
+    @classmethod
+    def of(cls, model: nn.Module, batch: Inputs) -> Observer:
+        """The observer of a module for batches like this one."""
+        program = exported(model, batch)
+        layers = find_layers(program)
+        return cls(Taps.at(program, list(dict.fromkeys(layer.inputs for layer in layers.values()))), layers)
+
+    def grams(self, state: Tensors, inputs: Inputs) -> dict[str, torch.Tensor]:
+        """The `Grams` of a network with these named tensors on inputs (examples, …).
+
+        Examples beyond the last whole batch are not used. Raises `UsageError` if a layer's inputs are not finite.
+        """
+        sums: dict[str, torch.Tensor] = {}
+        samples = dict.fromkeys(self.layers, 0)
+        for part in whole_batches(inputs, batch_size(inputs)):
+            values = self.taps.values(state, part)
+            for name, layer in self.layers.items():
+                for rows in layer.rows(values[layer.inputs]):
+                    product = rows.mT @ rows
+                    sums[name] = sums[name] + product if name in sums else product
+                    samples[name] += rows.shape[1]
+        means = {name: (total / samples[name]).float() for name, total in sums.items()}
+        for name, mean in means.items():
+            if not mean.isfinite().all():
+                raise UsageError(f"the inputs of {name} are not finite on these examples; check both")
+        return means
+
+
+def gram_matrices(model: nn.Module, state: Tensors, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """The `Grams` of a network with these named tensors on inputs (examples, …), as an `Observer` gives them."""
+    return Observer.of(model, first_batch(inputs, batch_size(inputs))).grams(state, inputs)
 
 
 def permuted_grams(

@@ -251,10 +251,11 @@ def _compare_update(job: Job, mapped: Mapped, record: UpdateRecord, commit: Comm
     if stored is None or mapped.raised or stored.digest == record.digest:
         _raise(record_difference(partition, record, stored))
         return
+    observes = job.work.algorithm.map.observes
     with _another("update", partition):
         update = job.attempt.open().tensors.read_update(commit, partition)
-        then = update_tensors(update, layout)
-    _raise(tensor_difference(update_tensors(mapped.update, layout), then, partition))
+        then = update_tensors(update, layout, observes)
+    _raise(tensor_difference(update_tensors(mapped.update, layout, observes), then, partition))
 
 
 def _compare_outcome(job: Job, after: Outcome, commit: Commit) -> None:
