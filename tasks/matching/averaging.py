@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import ShapeMismatch, UsageError
 from roundweave.tasks.matching.groups import Tensors
 
 BLOCK = 1 << 16
@@ -23,7 +24,8 @@ def average(
     """The mean of networks' named tensors, of the same shapes, weighted by coefficients with a positive sum.
 
     `layers` has separate coefficients for some layers, by the beginning of their tensors' names. Integer and bool
-    tensors take the maximum. Raises `UsageError` for wrong numbers of coefficients, or negative ones.
+    tensors take the maximum. Raises `UsageError` for wrong numbers of coefficients, or negative ones, and
+    `ShapeMismatch` for a tensor that a network lacks, or has of another shape or kind, such as complex numbers.
     """
     averaged = averaging(states, coefficients, layers)
     return {name: averaged(name) for name in states[0]}
@@ -43,19 +45,33 @@ def averaging(
 
     def averaged(name: str) -> torch.Tensor:
         chosen = next((layers[layer] for layer in layers if _belongs(name, layer)), coefficients)
-        values = [state[name] for state in states]
-        return _mean(values, chosen) if values[0].is_floating_point() else torch.stack(values).amax(0)
+        values = [state[name] for state in states if name in state]
+        kinds = {f"{_kind(value.dtype)} of shape {tuple(value.shape)}" for value in values}
+        if len(kinds) > 1 or len(values) < len(states):
+            given = " and ".join([*sorted(kinds), *["missing"] * (len(values) < len(states))])
+            raise ShapeMismatch(f"tensor {name} is {given} in different networks")
+        return _largest(values) if _kind(values[0].dtype) == "integer" else _mean(values, chosen)
 
     return averaged
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return "complex" if dtype.is_complex else "float" if dtype.is_floating_point else "integer"
 
 
 def _belongs(name: str, layer: str) -> bool:
     return name == layer or name.startswith(f"{layer}.")
 
 
+def _largest(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    # By NumPy, as torch has no maximum of unsigned numbers of 16 bits and more.
+    return torch.from_numpy(np.asarray(np.stack([value.numpy() for value in values]).max(0)))
+
+
 def _mean(values: Sequence[torch.Tensor], coefficients: Sequence[float]) -> torch.Tensor:
     mean = torch.empty(values[0].shape, dtype=values[0].dtype)
-    exact = torch.float64 if mean.dtype == torch.float64 else torch.float32
+    # Numbers of 8 bits have no promotion; complex ones stay complex.
+    exact = torch.float32 if mean.itemsize == 1 else torch.promote_types(mean.dtype, torch.float32)
     # A power of 2 changes no bits. The sum is then above 1/2 and at most 1, so that nothing leaves its range, and
     # the whole weight of 1 on a network keeps even the smallest numbers.
     fraction, power = math.frexp(sum(coefficients))

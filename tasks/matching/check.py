@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import ModelError, UnitsUnsound, failing_as, one_line
-from roundweave.tasks.matching.groups import Permutation, UnitGroups
+from roundweave.tasks.matching.groups import Permutation, UnitGroups, as_real
 from roundweave.tasks.matching.tracing.trace import Inputs, as_call, changed_inputs, evaluating, plain_attention
 from roundweave.tasks.matching.unofficial import (
     GROUPED_PRODUCT,
@@ -48,7 +48,7 @@ def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -
 
     def copied(name: str, tensor: torch.Tensor, random: bool) -> torch.Tensor:
         """The module's own values, or random ones; these are drawn in single precision to save memory."""
-        dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
+        dtype = _widest(tensor.dtype)
         own = int(torch.randint(1 << 62, (), generator=seeds))
 
         def values() -> torch.Tensor:
@@ -77,14 +77,19 @@ def check_function(model: nn.Module, inputs: Inputs, units: UnitGroups) -> float
     return error
 
 
+def _widest(dtype: torch.dtype) -> torch.dtype:
+    """The type of this kind in which rounding hides nothing."""
+    return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else dtype
+
+
 class _AllDouble(TorchDispatchMode):
     """Turns casts to other float types inside a network into float64, as rounding would hide small faults."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = dict(kwargs or {})
         dtype = given.get("dtype")
-        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
-            given["dtype"] = torch.float64
+        if isinstance(dtype, torch.dtype):
+            given["dtype"] = _widest(dtype)
         if operation_name(func) == GROUPED_PRODUCT and args[0].ndim == 2 and args[1].ndim == 3:
             return _grouped_product(*args, **given)
         return func(*args, **given)
@@ -102,12 +107,12 @@ def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Ten
 
 
 def _outputs(network: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
-    given, named = as_call(changed_inputs(inputs, lambda x: x.double() if x.is_floating_point() else x))
+    given, named = as_call(changed_inputs(inputs, lambda x: x.to(_widest(x.dtype))))
     what = f"{type(network).__name__} cannot be checked in float64"
     failing = failing_as(lambda error: ModelError(f"{what}: {one_line(error)}"))
     with failing, torch.no_grad(), plain_attention(), _AllDouble():
         # `clone`, since a network may return one of its own tensors.
-        return [leaf.double().clone() for leaf in tensors_in(network(*given, **named))]
+        return [as_real(leaf).double().clone() for leaf in tensors_in(network(*given, **named))]
 
 
 def _difference(before: torch.Tensor, after: torch.Tensor) -> float:
@@ -137,11 +142,12 @@ def _tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
     for name, parameter in network.named_parameters():
         yield name, parameter, True
     for name, buffer in network.named_buffers():
-        yield name, buffer, name in persistent and buffer.is_floating_point()
+        yield name, buffer, name in persistent and (buffer.is_floating_point() or buffer.is_complex())
 
 
 def _random(tensor: torch.Tensor, generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
-    """Random values (*shape) of the usual scale for a parameter or a buffer."""
+    """Random values (*shape) of the usual scale for a parameter or a buffer, complex if it is."""
+    dtype = dtype.to_complex() if tensor.is_complex() else dtype
     if not isinstance(tensor, nn.Parameter):
         return torch.rand(tensor.shape, generator=generator, dtype=dtype).add_(0.5)
     values = torch.randn(tensor.shape, generator=generator, dtype=dtype)

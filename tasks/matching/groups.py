@@ -51,6 +51,15 @@ class Piece:
         """This part (*shape) of a contiguous tensor, sharing its memory."""
         return tensor.as_strided(self.shape, self.strides, tensor.storage_offset() + self.offset)
 
+    def pair(self, one: Tensors, other: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+        """This part of two networks, as `as_real` gives it; raises `ShapeMismatch` if only one is complex."""
+        a, b = (state[self.tensor] for state in (one, other))
+        if a.is_complex() != b.is_complex():
+            raise ShapeMismatch(f"tensor {self.tensor} is complex in one network and real in another")
+        first, second = (as_real(self.view(each.contiguous())) for each in (a, b))
+        wide = torch.promote_types(first.dtype, second.dtype)
+        return first.to(wide), second.to(wide)
+
 
 @dataclass(frozen=True)
 class Span:
@@ -240,12 +249,12 @@ class UnitGroups:
     def similarity(self, one: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
         """The cosine between the weights of the units at the same places of two networks.
 
-        For each group it is float32 (*sizes of parents, size).
+        For each group it is float32 (*sizes of parents, size); of complex weights it is the real part.
         """
         totals = {name: torch.zeros(3, *table.shape) for name, table in self.identity().items()}
         for piece in self.pieces:
             if piece.tensor not in self.statistics:
-                a, b = (piece.view(state[piece.tensor].contiguous()).float() for state in (one, other))
+                a, b = piece.pair(one, other)
                 for dim, name in enumerate(piece.groups):
                     if name is not None:
                         path = [*(piece.groups.index(parent) for parent in self.groups[name].parents), dim]
@@ -267,6 +276,15 @@ class UnitGroups:
 
 def _is_order(table: torch.Tensor) -> bool:
     return not table.is_floating_point() and bool((table.sort(-1).values == torch.arange(table.shape[-1])).all())
+
+
+def as_real(values: torch.Tensor) -> torch.Tensor:
+    """Values (*shape) as float32 or float64; of complex ones the real and imaginary parts (*shape, 2).
+
+    The inner product of such parts is the real part of the complex one, Re <a, conj b>.
+    """
+    values = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 
 def _summed(values: torch.Tensor, keep: list[int]) -> torch.Tensor:

@@ -45,6 +45,13 @@ def writes(operation: OpOverload) -> bool:
     return bool(operation._schema.is_mutable)
 
 
+def is_pointwise(operation: OpOverload) -> bool:
+    """Whether torch tags an operation as such, or the one that does the same without writing."""
+    plain = getattr(torch.ops.aten, operation_name(operation).removeprefix("aten::").removesuffix("_"), None)
+    forms = operation, getattr(plain, operation._overloadname, operation)
+    return any(torch.Tag.pointwise in form.tags for form in forms)
+
+
 def is_view(operation: OpOverload) -> bool:
     """Whether an operation only shows a part of its argument, or shows it in another shape."""
     aliases = [result.alias_info for result in operation._schema.returns]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
+from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups, as_real
 from roundweave.tasks.matching.search.terms import Metric, MomentTerm
 from roundweave.tasks.matching.tapping import Taps, first_batch, whole_batches
 from roundweave.tasks.matching.tracing.trace import Inputs, exported
@@ -119,8 +119,11 @@ def _labels(piece: Piece) -> tuple[str, ...]:
 
 
 def _samples(piece: Piece, value: torch.Tensor) -> torch.Tensor:
-    """The values at a piece as (sample, unit), with units flattened in the order of the piece's groups."""
-    view = piece.view(value.contiguous()).float()
+    """The values at a piece as (sample, unit), with units flattened in the order of the piece's groups.
+
+    The real and the imaginary part of a complex value are two samples.
+    """
+    view = as_real(piece.view(value.contiguous()))
     view = torch.where(view.abs() < MASKED, view, 0.0)
     labelled = [dim for dim, label in enumerate(piece.groups) if label is not None]
     rest = [dim for dim in range(view.ndim) if dim not in labelled]

@@ -203,7 +203,8 @@ class Evidence:
     def __post_init__(self) -> None:
         for number, state in enumerate(self.states):
             for name, tensor in self.units.checked(state):
-                if not tensor.isfinite().all():
+                numbers = tensor.float() if tensor.itemsize == 1 else tensor  # floats of 8 bits have no isfinite
+                if not numbers.isfinite().all():
                     raise UsageError(f"tensor {name} of network {number} has values that are not finite")
         if self.by != "weights" and not self.moments:
             raise UsageError(f"matching by {self.by} needs the networks' activations on examples")

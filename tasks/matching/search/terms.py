@@ -24,7 +24,8 @@ class WeightTerm:
     """The values of one tensor in two networks, (*units or places) each; their inner product is the similarity.
 
     `labels` has for each dimension the group of its units, or None if their order is known or fixed. `read` gives
-    the target's and the source's values; large networks are read from their files each time, to save memory.
+    the target's and the source's values; large networks are read from their files each time, to save memory. They
+    may have a further dimension without a label, of real and imaginary parts.
     """
 
     read: Callable[[], tuple[torch.Tensor, torch.Tensor]]
@@ -136,11 +137,11 @@ def weight_terms(
     """
 
     def read(piece: Piece) -> tuple[torch.Tensor, torch.Tensor]:
-        pair = [piece.view(network[piece.tensor].contiguous()) for network in (target, source)]
-        pair = [values if values.dtype in (torch.float32, torch.float64) else values.float() for values in pair]
-        if metric == "correlation" and pair[0].ndim > 1:
-            pair = [values - values.mean() for values in pair]
-        return pair[0], pair[1]
+        one, other = piece.pair(target, source)
+        if metric == "correlation" and len(piece.shape) > 1:
+            units = [*range(len(piece.shape))]
+            one, other = (values - values.mean(units, keepdim=True) for values in (one, other))
+        return one, other
 
     chosen = [p for p in (units.pieces if pieces is None else pieces) if p.tensor not in units.statistics]
     return [WeightTerm(partial(read, piece), piece.groups) for piece in chosen]

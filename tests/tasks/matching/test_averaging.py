@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import ShapeMismatch, UsageError
 from roundweave.tasks.matching.averaging import average
 
 
@@ -63,6 +63,49 @@ def test_bfloat16_is_summed_in_float32() -> None:
     states = [{"w": torch.tensor([v], dtype=torch.bfloat16)} for v in (256.0, 1.0, 1.0, 1.0, 1.0)]
     found = average(states, (1, 1, 1, 1, 1))["w"]
     assert (found.item(), found.dtype) == (52.0, torch.bfloat16)
+
+
+def test_complex_numbers_keep_their_imaginary_part() -> None:
+    states = [{"w": torch.tensor([1 + 2j, 0j])}, {"w": torch.tensor([3 - 4j, 8j])}]
+    # (1 * (1 + 2i) + 3 * (3 - 4i)) / 4, and 3 * 8i / 4
+    found = average(states, (1, 3))["w"]
+    assert found.tolist() == [2.5 - 2.5j, 6j]
+    assert found.dtype == torch.complex64
+    wide = average([{"w": state["w"].to(torch.complex128)} for state in states], (1, 3))["w"]
+    assert (wide.tolist(), wide.dtype) == ([2.5 - 2.5j, 6j], torch.complex128)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_tensor_that_is_complex_in_one_network_alone_is_refused(turned: bool) -> None:
+    states = [{"w": torch.tensor([1 + 2j])}, {"w": torch.tensor([1.0])}]
+    with pytest.raises(
+        ShapeMismatch, match=r"w is complex of shape \(1,\) and float of shape \(1,\) in different"
+    ):
+        average(states[::-1] if turned else states, (1, 1))
+
+
+@pytest.mark.parametrize(("other", "given"), [({}, "missing"), ({"w": torch.ones(2)}, r"float of shape \(2,\)")])
+def test_a_tensor_that_a_network_has_not_or_of_another_shape_is_refused(other, given) -> None:
+    with pytest.raises(
+        ShapeMismatch, match=f"tensor w is float of shape \\(1,\\) and {given} in different networks"
+    ):
+        average([{"w": torch.ones(1)}, other], (1, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8])
+def test_all_kinds_of_integers_take_the_maximum(dtype: torch.dtype) -> None:
+    found = average([{"n": torch.tensor(values).to(dtype)} for values in ([1, 100], [3, 2], [2, 0])], (1, 1, 1))[
+        "n"
+    ]
+    assert (found.tolist(), found.dtype) == ([3, 100], dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_small_floats_are_rounded_once(dtype: torch.dtype) -> None:
+    # 1, 1 and 2 are numbers of all these types, and 4 / 3 rounds to one of them; sums would not.
+    found = average([{"w": torch.tensor([v]).to(dtype)} for v in (1.0, 1.0, 2.0)], (1, 1, 1))["w"]
+    assert found.dtype == dtype
+    assert found.float().tolist() == torch.tensor([4 / 3]).to(dtype).float().tolist()
 
 
 def test_float64_keeps_what_float32_would_lose() -> None:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar, cast
 
-import torch
-
 from roundweave.tasks.matching.tracing.axes import Atom, Axes, UnitNumbers, is_axes
-from roundweave.tasks.matching.unofficial import OpOverload, operation_name
+from roundweave.tasks.matching.unofficial import OpOverload, is_pointwise, operation_name
 
 Result = Axes | tuple[Axes | None, ...] | None
 Rule = Callable[..., Result]
@@ -83,7 +81,7 @@ RULES: dict[str, Rule] = {}
 def rule_of(operation: OpOverload) -> Rule | None:
     """The rule of an operation; None if there is none."""
     name = operation_name(operation).removeprefix("aten::")
-    pointwise = "pointwise" if torch.Tag.pointwise in operation.tags else ""
+    pointwise = "pointwise" if is_pointwise(operation) else ""
     return RULES.get(name) or RULES.get(name.removesuffix("_")) or RULES.get(pointwise)
 
 

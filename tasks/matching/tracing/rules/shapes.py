@@ -23,7 +23,7 @@ from roundweave.tasks.matching.tracing.rules.registry import Result, Site, Unkno
 
 
 @rule("alias bernoulli complex conj _conj contiguous copy detach dropout imag lift lift_fresh lift_fresh_copy")
-@rule("masked_fill native_dropout polar real _to_copy where pointwise")
+@rule("hardswish masked_fill mish native_dropout polar real relu6 rrelu _to_copy where pointwise")
 def _elementwise(site: Site, **arguments: Any) -> Axes:
     """Also of all operations that torch tags as pointwise, or makes of such."""
     return broadcast(*tensors(arguments))
@@ -142,6 +142,16 @@ def _squeeze(site: Site, self: Axes, **_: Any) -> Axes:
     """Only axes of length 1 are added or removed."""
     long = iter([axis for axis in self if axis.size != 1])
     return [Atom(1) if size == 1 else next(long) for size in site.shape]
+
+
+@rule("view_as_real")
+def _parts_of_complex(site: Site, self: Axes) -> Axes:
+    return [*self, Atom(2, "real and imaginary parts")]
+
+
+@rule("view_as_complex")
+def _complex_of_parts(site: Site, self: Axes) -> Axes:
+    return site.mix(self, [len(self) - 1], "real and imaginary parts")
 
 
 @rule("expand expand_as repeat")

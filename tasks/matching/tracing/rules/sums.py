@@ -84,7 +84,10 @@ def _attention(site: Site, query: Axes, key: Axes, value: Axes, **more: Any) -> 
 def _convolution(
     site: Site, input: Axes, weight: Axes, bias: Axes | None = None, groups: int = 1, **more: Any
 ) -> Axes:
-    """Weights are (out, in / groups, …), and (in, out / groups, …) in a transposed convolution."""
+    """Weights are (out, in / groups, …), and (in, out / groups, …) in a transposed convolution.
+
+    Places along an axis are not mixed if the kernel has the length 1 there, and none are added or passed over.
+    """
     spatial = len(weight) - 2
     images, channels = input[: -spatial - 1], input[-spatial - 1]
     group, inner = channels.factored(groups, channels.size // groups)
@@ -96,11 +99,15 @@ def _convolution(
         outer = Atom(weight[0].size // groups)
         unify(weight[0], product(group, outer))
     features = product(group, outer)
-    site.contract([inner], [group], images, [outer])
-    pin_all([*input[-spatial:], *weight[2:]], "spatial")
+    padding = more.get("padding", 0)
+    padded = any(padding) if isinstance(padding, tuple) else padding not in (0, "valid")
+    places = list(zip(input[-spatial:], weight[2:], new_axes(site.shape[-spatial:], "spatial"), strict=True))
+    kept = [axis for axis, kernel, new in places if kernel.size == 1 and axis.size == new.size and not padded]
+    pin_all([axis for axis, _, _ in places if axis not in kept] + weight[2:], "spatial")
+    site.contract([inner], [group], [*images, *kept], [outer])
     if bias is not None:
         unify(bias[0], features)
-    return [*images, features, *new_axes(site.shape[-spatial:], "spatial")]
+    return [*images, features, *(axis if axis in kept else new for axis, _, new in places)]
 
 
 # Reductions

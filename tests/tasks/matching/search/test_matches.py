@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import UsageError
-from roundweave.tasks.matching.search.matches import Evidence, match_all, match_each
+from roundweave.tasks.matching.search.matches import Evidence, match, match_all, match_each
 from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.analysed import copies, mlp
 
@@ -82,3 +82,28 @@ def test_each_network_is_mixed_towards_the_first() -> None:
     for state, order in zip(states, orders, strict=True):
         aligned = units.permute(state, order)
         assert all(torch.allclose(aligned[name], states[0][name]) for name in aligned)
+
+
+# Types of numbers
+
+
+SMALL = [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", [*SMALL, torch.float64])
+def test_copies_in_any_type_are_recovered(dtype: torch.dtype) -> None:
+    network, units, _ = copies(1)
+    state = {name: tensor.to(dtype) for name, tensor in network.state_dict().items()}
+    permuted = units.permute(state, units.random(torch.Generator().manual_seed(1)))
+    back = units.permute(permuted, match(state, permuted, units))
+    assert all(torch.equal(back[name].double(), state[name].double()) for name in state)
+    other = network.state_dict()
+    assert torch.equal(match(other, permuted, units)["0"], match(state, permuted, units)["0"])
+
+
+def test_a_value_of_8_bits_that_is_no_number_is_named() -> None:
+    network, units, _ = copies(1)
+    state = {name: tensor.to(torch.float8_e4m3fn) for name, tensor in network.state_dict().items()}
+    state["2.weight"][0, 0] = float("nan")
+    with pytest.raises(UsageError, match=r"tensor 2\.weight of network 1 has values that are not finite"):
+        match(network.state_dict(), state, units)

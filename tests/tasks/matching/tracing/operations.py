@@ -114,6 +114,11 @@ case("roll_of_the_batch", [8], lambda m, x: m.out(m.a(x).roll(1, 0)))
 case("pad", [8, 2], lambda m, x: f.pad(m.a(x), (1, 2)) @ m.w, w=(11, 5))
 case("movedim", [8], lambda m, x: image(m, x).movedim(1, -1) @ m.out.weight.T)
 case("tile", [8], lambda m, x: m.a(x).relu().tile(1, 2).unflatten(1, (2, 8)) @ m.out.weight.T)
+case("real_and_imaginary_parts", [8], lambda m, x: m.out(
+    torch.view_as_real(torch.complex(m.a(x), m.b(x)).exp())[..., 0].relu()))  # fmt: skip
+case("complex_of_parts", [4, 4, 4], lambda m, x: (torch.view_as_complex(
+    torch.stack([m.a(x)[:, :4], m.b(x)[:, :4]], -1)).abs() * m.w).sum(1) + m.a(x)[:, 4:].sum(1),
+     w=(4,))  # fmt: skip
 case("repeat_interleave", [8, 2], lambda m, x: m.a(x).repeat_interleave(2, 1).relu() @ m.w, w=(16, 5))
 case(
     "narrow",
@@ -150,6 +155,7 @@ case("places_mixed_by_pixel_shuffle", [2, 4], lambda m, x: (m.w.sum((1, 2)) * ha
     f.pixel_shuffle(m.w, 2).sum((1, 2)))).split(1, 1)[-1].sum() + 0 * x[0, 0], w=(4, 4, 1, 6))  # fmt: skip
 case("places_mixed_by_pixel_unshuffle", [2, 4], lambda m, x: (f.pixel_unshuffle(m.w, 2).sum((1, 2)) * halved(
     m.w.sum((1, 2)))).split(1, 1)[-1].sum() + 0 * x[0, 0], w=(4, 1, 2, 12))  # fmt: skip
+mixed("complex", lambda w: w * torch.view_as_complex(w.unflatten(1, (3, 2))).abs().repeat_interleave(2, 1), 4, 6)
 mixed("index", lambda w: w * w[:, [1, 0, 3, 2, 5, 4]], 4, 6)
 mixed("index_select", lambda w: w * w.index_select(1, torch.tensor([1, 0, 3, 2, 5, 4])), 4, 6)
 mixed("gather", lambda w: w * w.gather(1, torch.tensor([[1, 0, 3, 2, 5, 4]]).expand(4, -1)), 4, 6)
@@ -171,6 +177,8 @@ case("histogram", [8], lambda m, x: (m.a(x)[0].histc(4, -1, 1), m.b(x).sum(1)))
 case("index_put", [8], lambda m, x: m.out(_turned(m.a(x), m.b(x)).relu()))
 case("copied_into_zeros", [8, 8, 8], lambda m, x: (_filled(m, x) * m.w).relu().sum(-1), w=(3, 8))
 case("copied_and_summed", [8], lambda m, x: m.out(_filled(m, x).relu().sum(1)))
+for name in ("abs_", "hardswish_", "mish_", "relu6_"):
+    case(f"{name}in_place", [8], lambda m, x, name=name: m.out(getattr(torch.ops.aten, name)(m.a(x) + m.b(x))))
 case("in_place", [3, 5], lambda m, x: m.out(_scaled(m.a(x).add_(m.b(x)).relu_())))
 
 
@@ -202,6 +210,11 @@ case("glu", [4], lambda m, x: f.glu(m.a(x), 1) @ m.w, w=(4, 5))
 case("group_norm", [4, 2], lambda m, x: m.out(f.group_norm(m.a(x), 4)))
 case("batch_norm_of_the_batch", [8], lambda m, x: m.out(f.batch_norm(m.a(x), None, None, training=True)))
 case("convolution_over_time", [8, 7], lambda m, x: f.conv1d(image(m, x), m.w).relu().sum(1), w=(7, 8, 3))
+case("convolution_of_one_place", [5, 8, 7], lambda m, x: f.conv1d(torch.einsum("bi,ki->bki", m.a(x), m.w).relu(),
+     m.k, m.c).relu().sum(1) @ m.out.weight.T, w=(5, 8), k=(7, 5, 1), c=(7,))  # fmt: skip
+case("convolution_of_one_place_with_a_step", [5, 7], lambda m, x: f.conv1d(torch.einsum(
+    "bi,ki->bki", m.a(x), m.w).relu(), m.k, stride=2).relu().sum(1) @ m.v,
+     w=(5, 8), k=(7, 5, 1), v=(4, 5))  # fmt: skip
 case("grouped_transposed", [4, 2, 3], lambda m, x: f.conv_transpose1d(image(m, x), m.w, groups=4).relu().sum(1),
      w=(8, 3, 2))  # fmt: skip
 case("weight_norm", [8, 7], lambda m, x: m.norm(m.a(x)).relu().sum(1),
