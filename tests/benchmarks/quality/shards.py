@@ -1,6 +1,6 @@
 """What algorithms for unlike partitions gain where each has two labels: the results' table of shards.
 
-    python -m tests.benchmarks.quality.shards mnist:DIR [--rounds 20] [--seeds 5]
+    python -m tests.benchmarks.quality.shards mnist:DIR [--rounds 20] [--seeds 5] [--split dirichlet:0.1]
 
 Ten partitions, each two shards of MNIST sorted by label (McMahan et al. 2017, section 3), train an mlp for one
 local epoch a round, in batches of 32 with one local lr for all. It takes 13 minutes on one core; `--choose`
@@ -27,6 +27,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "fed_prox": {"algorithm": "fed_prox", "mu": 0.01},
     "scaffold": {"algorithm": "scaffold"},
     "fed_adam": {"algorithm": "fed_adam", "outer_lr": 0.01},
+    "matched": {"algorithm": "matched"},
+    "regmean": {"algorithm": "fed_avg", "reduce": "regmean"},
     "fed_avg, iid": {"algorithm": "fed_avg", "split": "iid"},
 }
 CHOSEN_ON = 100
@@ -49,11 +51,12 @@ def rounds_needed(curves: list[Curve]) -> str:
 
 
 def cells(curves: list[Curve], beside: list[Curve]) -> list[str]:
-    """The last accuracy, how far it is above others by seed, the lowest of the last five, rounds to the target."""
+    """The accuracy after one round and five, the last, how far it is above others by seed, the lowest of the last five, rounds to the target."""
     last = [100 * c[-1] for c in curves]
     above = [value - 100 * c[-1] for value, c in zip(last, beside, strict=True)]
     lowest = statistics.mean(100 * min(c[-5:]) for c in curves)
-    return [spread(last), spread(above), f"{lowest:.2f}", rounds_needed(curves)]
+    early = [f"{statistics.mean(100 * c[round - 1] for c in curves):.2f}" for round in (1, 5)]
+    return [*early, spread(last), spread(above), f"{lowest:.2f}", rounds_needed(curves)]
 
 
 def spread(values: list[float]) -> str:
@@ -61,17 +64,33 @@ def spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values) if len(values) > 1 else 0.0:.2f}"
 
 
-def main(data: Annotated[str, typer.Argument()], rounds: int = 20, seeds: int = 5, choose: bool = False) -> None:
+def main(
+    data: Annotated[str, typer.Argument()],
+    rounds: int = 20,
+    seeds: int = 5,
+    choose: bool = False,
+    split: Annotated[str, typer.Option(help="such as dirichlet:0.1")] = SPLIT,
+) -> None:
     """Print the table."""
     torch.set_num_threads(1)
     console = Console()
     runs = {" ".join(map(str, fields.values())): fields for fields in CHOICES} if choose else RUNS
     chosen = [CHOSEN_ON] if choose else list(range(seeds))
-    table = Table("run", "accuracy %", "above the first", "lowest of last 5", f"rounds to {100 * TARGET:.0f} %")
+    table = Table(
+        "run",
+        "after 1",
+        "after 5",
+        "accuracy %",
+        "above the first",
+        "lowest of last 5",
+        f"rounds to {100 * TARGET:.0f} %",
+    )
     first: list[Curve] = []
     for name, fields in runs.items():
         with console.status(name):
-            curves = [curve(**COMMON | fields, data=data, rounds=rounds, seed=seed) for seed in chosen]
+            curves = [
+                curve(**COMMON | {"split": split} | fields, data=data, rounds=rounds, seed=seed) for seed in chosen
+            ]
         first = first or curves
         table.add_row(name, *cells(curves, first))
     console.print(table)
