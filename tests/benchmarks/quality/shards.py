@@ -51,7 +51,7 @@ def rounds_needed(curves: list[Curve]) -> str:
 
 
 def cells(curves: list[Curve], beside: list[Curve]) -> list[str]:
-    """The accuracy after one round and five, the last, how far it is above others by seed, the lowest of the last five, rounds to the target."""
+    """Accuracy after one round, five, all; how far above others by seed; the lowest of five; rounds needed."""
     last = [100 * c[-1] for c in curves]
     above = [value - 100 * c[-1] for value, c in zip(last, beside, strict=True)]
     lowest = statistics.mean(100 * min(c[-5:]) for c in curves)
