@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from roundweave.flows.config.base import Config, NamedOrOwn, Numbers
 from roundweave.flows.config.experiment import DataConfig
 from roundweave.flows.config.train import Placement
-from roundweave.storage.checkpoints.folders import CONFIG
+from roundweave.storage.checkpoints.folders import ADAPTER_CONFIG, CONFIG
 from roundweave.storage.checkpoints.opening import is_folder_of_tensors
 from roundweave.tasks.networks.scores import LOSS_NAMES
 
@@ -117,6 +117,11 @@ class MergeConfig(Architecture, Merging, Placement):
     def by_name(self) -> bool:
         """Whether tensors are averaged by their names alone, one after the other, and nothing else is computed."""
         return self.match == "none" and self.data is None and not self.persisted
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The networks that are folders of adapters, as peft writes them."""
+        return tuple(place for place in self.networks if (Path(place) / ADAPTER_CONFIG).exists())
 
     @property
     def folders(self) -> tuple[str, ...]:

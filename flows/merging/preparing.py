@@ -44,6 +44,7 @@ from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.search.activations import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, as_call, first_names
 from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.merging.adapters import adapter_config, side_by_side
 from roundweave.tasks.merging.gallery import Gallery
 from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.merging.vocabulary import Vocabulary, find_vocabulary
@@ -275,6 +276,10 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if config.plot:
         check_plot(config.plot)
     opened = [open_checkpoint(place, root) for place in config.networks]
+    if config.adapters:
+        _check_adapters(config)
+        alone = config.model_copy(update={"match": "none"})
+        return _plan_by_name(alone, side_by_side(opened), {}, root, None)
     check_same_function([*map(Path, config.folders)])
     vocabulary = _vocabulary(config)
     known = kept_code(_with_recorded(config, vocabulary))
@@ -312,10 +317,22 @@ def _check_out(config: MergeConfig, out: str) -> None:
     """Raise `UsageError` if the merged network cannot be written there."""
     if not is_folder(out):
         check_place(out, config.force)
-    elif not config.folders:
+    elif not config.folders and not config.adapters:
         raise UsageError(f"{out} is to be a folder, whose {CONFIG} none of the networks has; give --out FILE")
     else:
         check_folder(out, config.force)
+
+
+def _check_adapters(config: MergeConfig) -> None:
+    """Raise `UsageError` or `CheckpointError` if adapters cannot be merged as asked."""
+    full = [place for place in config.networks if place not in config.adapters]
+    if full:
+        raise UsageError(f"{full[0]} is no adapter, and {config.adapters[0]} is one; merge adapters with adapters")
+    plain = (None, None, None, "mean", None, "none")
+    given = (config.model, config.data, config.name, config.average, config.vocabulary, config.match or "none")
+    if given != plain or not (config.out and is_folder(config.out)):
+        raise UsageError("adapters have a mean, and nothing else: give --out FOLDER and coefficients alone")
+    adapter_config([*map(Path, config.adapters)])
 
 
 def _plan_by_name(

@@ -11,6 +11,8 @@ import torch
 from roundweave.flows.config.exports import CARD, MARK, check_folder, is_folder
 from roundweave.storage.checkpoints.files import SAFETENSORS, known_specs
 from roundweave.storage.checkpoints.folders import (
+    ADAPTER,
+    ADAPTER_CONFIG,
     CONFIG,
     copy_beside,
     folder_config,
@@ -23,6 +25,7 @@ from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import CheckpointError, failing_as, reason
 from roundweave.storage.values.tensors import LazyTensors
 from roundweave.tasks.matching.groups import Tensors
+from roundweave.tasks.merging.adapters import adapter_config
 
 if TYPE_CHECKING:
     from roundweave.flows.merging.preparing import MergePlan
@@ -36,7 +39,7 @@ def write_out(plan: MergePlan, merged: Tensors) -> None:
     out, tensors = plan.config.out or "", _checked(plan, merged)
     if is_folder(out):
         with failing_as(lambda error: CheckpointError(f"{out} cannot be written: {reason(error)}")):
-            _write_folder(plan, tensors)
+            (_write_adapter if plan.config.adapters else _write_folder)(plan, tensors)
     elif Path(out).suffix.lower() == SAFETENSORS:
         write_checkpoint(out, tensors)
     else:  # a torch file, which is whole in memory before, has tied tensors as one
@@ -80,6 +83,16 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
             plan.vocabulary.tokenizer.save_pretrained(new)
         write_json(new / CONFIG, config)
         write_shards(new, LazyTensors(tuple(own), lambda name: tensors[own[name]], specs))
+        (new / CARD).write_text(_card(plan), encoding="utf-8")
+
+
+def _write_adapter(plan: MergePlan, tensors: LazyTensors) -> None:
+    """Write a folder of the adapters side by side, with what lies beside the first."""
+    folders = [*map(Path, plan.config.adapters)]
+    with new_folder(check_folder(plan.config.out or "")) as new:
+        copy_beside(folders[0], new, without=[ADAPTER_CONFIG])
+        write_json(new / ADAPTER_CONFIG, adapter_config(folders))
+        write_checkpoint(new / ADAPTER[0], tensors)
         (new / CARD).write_text(_card(plan), encoding="utf-8")
 
 
