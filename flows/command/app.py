@@ -48,6 +48,10 @@ COMMANDS = {
     "merge": ("merging", "Merge networks that were trained apart: match their hidden units, then average."),
     "export": ("exporting", "Write a round's weights to a file, or a run's numbers to a tracker of experiments."),
     "report": ("exporting", "Write one page that tells of a run and needs nothing else."),
+    "gram": (
+        "merging",
+        "Write what a merge must know of a network's examples: Gram matrices of its layers' inputs.",
+    ),
     "units": ("merging", "Show which hidden units of a network are interchangeable, and what is pinned and why."),
 }
 """Each subcommand's module and its line in the list of subcommands."""

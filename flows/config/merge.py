@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from roundweave.flows.config.base import Config, NamedOrOwn, Numbers
 from roundweave.flows.config.experiment import DataConfig
 from roundweave.flows.config.train import Placement
 from roundweave.storage.checkpoints.folders import ADAPTER_CONFIG, CONFIG
 from roundweave.storage.checkpoints.opening import is_folder_of_tensors
+from roundweave.storage.parsing import at_commas
+from roundweave.storage.runs.names import default_root
+from roundweave.tasks.matching.solving.solve import SHRINKAGE
 from roundweave.tasks.networks.scores import LOSS_NAMES
+
+EXAMPLES = 2000
+"""The default number of training examples on which networks are run."""
 
 
 class Architecture(DataConfig):
@@ -48,13 +54,30 @@ class Merging(Config):
     together: Literal["first", "many"] = Field(
         default="many", description="of three or more: match all to the first, or to one another"
     )
+    within: bool = Field(
+        default=False,
+        description="of two networks: match units within each, too, as one learned what the other did not",
+    )
     soft: int | None = Field(
         default=None, ge=0, description="mix the k most similar units, 0 all, instead of a permutation"
     )
     temperature: float = Field(default=0.1, gt=0, description="of the soft mixture")
-    average: Literal["mean", "best"] = Field(
-        default="mean", description="the mean, or of two networks the best point of the path between them"
+    average: Literal["auto", "mean", "best", "regmean", "pleas"] | None = Field(
+        default=None,
+        description="the mean, of two networks the best point of the path between them, the mean with each layer "
+        "solved for what its parents' layers gave, or with data auto, the one of the least held-out loss; "
+        "default: auto with data, else mean",
     )
+    shrinkage: float = Field(
+        default=SHRINKAGE, ge=0, le=1, description="of a solve: what is left of products of two different inputs"
+    )
+    distil: int | None = Field(
+        default=None,
+        ge=1,
+        description="steps in which the merged network learns what each network gives on examples of its own, or "
+        "on noise if there are none",
+    )
+    distil_lr: float = Field(default=1e-3, gt=0, description="Adam's learning rate in these steps")
     coefficients: Numbers | None = Field(
         default=None, description="a weight a network, such as its number of examples: 1000,3000; default: equal"
     )
@@ -65,7 +88,9 @@ class Merging(Config):
         default=None,
         description="recompute BatchNorm statistics or rescale units; default: with data and BatchNorm",
     )
-    examples: int = Field(default=2000, ge=1, description="training examples for activations and repair")
+    examples: int = Field(
+        default=EXAMPLES, ge=1, description="training examples for activations and repair, and for a solve of each"
+    )
     points: int = Field(default=11, ge=2, description="points of the path between two networks that are scored")
     blocks: int = Field(default=4, ge=1, description="parts in which examples are observed at once")
 
@@ -79,10 +104,44 @@ class Merging(Config):
             raise ValueError("soft needs metric = cosine or correlation: a temperature has no meaning for l2")
         if self.soft is None and "temperature" in self.model_fields_set:
             raise ValueError("temperature is that of a soft mixture: give soft, too, such as soft = 0")
+        mixed = "soft" if self.soft is not None else "within" if self.within else ""
+        if mixed and self.average not in (None, "mean", "best"):
+            raise ValueError(f"a solve needs units one to one; leave {mixed} out, or give average = mean")
+        if self.within and self.average == "best":
+            raise ValueError("average best looks for a point between two networks, and within pairs their units")
+        if self.within and (self.soft is not None or self.match not in (None, "activations")):
+            raise ValueError(
+                "within pairs units by their activations; give match = activations, and leave soft out"
+            )
+        if self.distil is None and "distil_lr" in self.model_fields_set:
+            raise ValueError("distil_lr is that of a distillation; give its steps, too, such as distil = 500")
         if self.match == "mixed" and self.metric == "l2":
             raise ValueError(
                 "a mixed match needs cosine or correlation: weights and activations have other scales"
             )
+        return self
+
+
+class GramConfig(Architecture):
+    """The whole configuration of `roundweave gram`, which writes what a merge must know of a network's examples.
+
+    Raises:
+        UsageError: A value is wrong, or there is no such field; the line names the nearest.
+    """
+
+    network: str = Field(
+        description="a torch or safetensors file, or a stored round as RUN@12; RUN@-1 is the last"
+    )
+    out: str = Field(description="the file to write: .safetensors")
+    examples: int = Field(default=EXAMPLES, ge=1, description="training examples, drawn by the seed")
+    force: bool = Field(default=False, description="replace the file that is there")
+    trust: bool = Field(default=False, description="run the code kept in a store outside the root")
+    root: str = Field(default_factory=default_root, description="folder of all runs, or s3://BUCKET/…")
+
+    @model_validator(mode="after")
+    def _safe(self) -> GramConfig:
+        if not self.out.endswith(".safetensors"):
+            raise ValueError(f"out {self.out!r} must end in .safetensors")
         return self
 
 
@@ -98,6 +157,9 @@ class MergeConfig(Architecture, Merging, Placement):
 
     networks: tuple[str, ...] = Field(
         description="two or more torch or safetensors files, folders of transformers, or stored rounds as RUN@12"
+    )
+    grams: Annotated[tuple[str, ...], BeforeValidator(at_commas)] = Field(
+        default=(), description="files of `roundweave gram` at commas, one for each network, in place of data"
     )
     trust: bool = Field(default=False, description="run the code kept in a store outside the root")
     out: str | None = Field(
@@ -116,7 +178,8 @@ class MergeConfig(Architecture, Merging, Placement):
     @property
     def by_name(self) -> bool:
         """Whether tensors are averaged by their names alone, one after the other, and nothing else is computed."""
-        return self.match == "none" and self.data is None and not self.persisted
+        more = self.persisted or self.data is not None or self.distil is not None or self.average == "regmean"
+        return self.match == "none" and not more
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -129,6 +192,14 @@ class MergeConfig(Architecture, Merging, Placement):
         folders = tuple(place for place in self.networks if is_folder_of_tensors(Path(place)))
         return folders if any((Path(place) / CONFIG).exists() for place in folders) else ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _data_of_each(cls, values: Any) -> Any:
+        """A text of as many data sets as there are networks, at commas, as one for each."""
+        data = values.get("data") if isinstance(values, dict) else None
+        each = at_commas(data) if isinstance(data, str) else ()
+        return {**values, "data": each} if len(each) == len(values.get("networks", ())) else values
+
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:
         count = len(self.networks)
@@ -138,6 +209,12 @@ class MergeConfig(Architecture, Merging, Placement):
         if given is not None and (len(given) != count or min(given) < 0 or sum(given) <= 0):
             wanted = f"{count} networks need {count} coefficients, none negative and not all zero"
             raise ValueError(f"{wanted}, not {list(given)}")
+        if self.within and count > 2:
+            raise ValueError(f"within pairs the units of two networks, not of {count}")
+        if self.grams and len(self.grams) != count:
+            raise ValueError(f"{count} networks need as many files of Gram matrices, not {len(self.grams)}")
+        if self.grams and self.average != "regmean":
+            raise ValueError("Gram matrices are for average = regmean; give it, or leave grams out")
         if self.average == "best" and count > 2:
             raise ValueError(
                 "average = best looks along the path between two networks; of more, give coefficients"

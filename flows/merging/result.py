@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from roundweave.flows.merging.choosing import Aligned, Choice
 from roundweave.flows.merging.preparing import MergePlan
 from roundweave.flows.merging.writing import write_out
 from roundweave.flows.recording import provenance
@@ -16,13 +15,8 @@ from roundweave.flows.stored import Run
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.names import new_name, run_address
 from roundweave.storage.values.state import Match
-from roundweave.storage.values.tensors import LazyTensors, load_named
-from roundweave.tasks.matching.averaging import averaging
-from roundweave.tasks.matching.groups import Permutation, Tensors
-from roundweave.tasks.merging.gallery import Blend, blended
+from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.storing import merge_layout, persist_merge
-from roundweave.tasks.networks.spectral import converge
-from roundweave.tasks.numerics.pinning import pinned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,14 +26,16 @@ if TYPE_CHECKING:
 class MergeResult:
     """The merged network and how it compares.
 
-    `run` is None if only a file was asked for. `scores` has a score for each parent, the ensemble, the plain mean,
-    the merged and the repaired network; `paths` has scores at evenly spaced points from the first network to the
-    second, by kind of mean. `coverage` is the share of tensors that can be permuted; some of their units may still
-    be pinned. `coefficients` are those of the merged network; `moved` is the share of units that were moved, by
-    network.
+    `run` is None if only a file was asked for. `scores` has a score for each parent, the ensemble, the plain
+    mean and each candidate for the merged network, of which `chosen` was taken, as `average` asks. `paths` has
+    scores at evenly spaced points from the first network to the second, by kind of mean. `coverage` is the
+    share of tensors that can be permuted; some of their units may still be pinned. `coefficients` are those of
+    the merged network; `moved` is the share of units that were moved, by network.
     """
 
     name: str
+    chosen: str = ""
+    average: str = "mean"
     run: Run | None = None
     scores: dict[str, Score] = field(default_factory=dict)
     paths: dict[str, list[Score]] = field(default_factory=dict)
@@ -66,6 +62,7 @@ class MergeResult:
         plain = ("coefficients", "moved", "function_error", "coverage", "free_units", "pinned_units")
         return {
             "run": self.run and self.run.name,
+            "chosen": self.chosen,
             "path": self.run and self.run.address,
             "out": self.out,
             "plot": self.plot,
@@ -103,53 +100,20 @@ def barrier(losses: Sequence[float], plain: Sequence[float] | None = None) -> fl
     return max(0.0, *(loss - (first + (final - first) * i / last) for i, loss in enumerate(losses)))
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The blend that becomes the merged network, and the scores; without data there are none.
-
-    `scores` has a score for each parent, the ensemble and each kind of mean; `paths` has the scores of evenly
-    spaced points from the first of two networks to the second, by kind of mean.
-    """
-
-    blend: Blend
-    scores: Mapping[str, Score] = field(default_factory=dict)
-    paths: Mapping[str, Sequence[Score]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """Networks with their units in one order: lazily permuted `states`, and the files that workers read."""
-
-    orders: Sequence[Permutation]
-    states: list[LazyTensors]
-    places: tuple[str, ...]
-
-
 def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
-    """Write the chosen mean of the aligned networks to a file, a plot or a run, as the configuration says."""
-    config, blend, units, first = plan.config, choice.blend, plan.units, networks.states[0]
-    if blend.repair and plan.gallery is not None:
-        with pinned(0, threads=1):
-            merged: Tensors = blended(plan.gallery, blend).state_dict()
-    else:
-        averaged = averaging(networks.states, blend.coefficients)
-        merged = LazyTensors(first.names, lambda name: averaged(units.aliases.get(name, name)), first.specs)
-        if plan.spectral and plan.model:
-            network = plan.model.build()
-            load_named(network, merged)
-            converge(network)
-            merged = network.state_dict()
-    if not isinstance(merged, LazyTensors):
-        merged = {spec.name: merged[spec.name].to(getattr(torch, spec.dtype)) for spec in first.specs}
+    """Write the chosen network to a file, a plot or a run, as the configuration says."""
+    config, units, merged = plan.config, plan.units, choice.tensors
     name = config.name or new_name(config.root, "merge", plan.title)
-    score = list(choice.scores.values())[-1] if choice.scores else None
+    score = choice.scores.get(choice.name)
     plot = config.plot or (config.out and str(Path(config.out).with_suffix(".png")))
     result = MergeResult(
         name=name,
+        chosen=choice.name,
+        average=config.average or "mean",
         run=_persist_run(plan, networks, name, merged, score) if config.persisted else None,
         scores=dict(choice.scores),
         paths={kind: list(scores) for kind, scores in choice.paths.items()},
-        coefficients=tuple(c / sum(blend.coefficients) for c in blend.coefficients),
+        coefficients=tuple(c / sum(choice.coefficients) for c in choice.coefficients),
         moved=tuple(units.moved(order) for order in networks.orders),
         function_error=plan.function_error,
         coverage=units.coverage,

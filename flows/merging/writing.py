@@ -108,5 +108,7 @@ def _card(plan: MergePlan) -> str:
     """What the folder is, in Markdown."""
     config = plan.config
     lines = [f"- {place}" for place in config.networks]
-    how = f"match {config.match}, average {config.average}, coefficients {config.coefficients or 'equal'}"
+    how = (
+        f"match {config.match}, average {config.average or 'mean'}, coefficients {config.coefficients or 'equal'}"
+    )
     return "\n".join([MARK, "# A merged network", "", *lines, "", f"Merged by roundweave: {how}.", ""])

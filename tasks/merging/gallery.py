@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -26,26 +26,17 @@ from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.pretrained import names_in_network, renamed
 from roundweave.tasks.networks.scores import OWN_LOSS, output_of, with_output
 from roundweave.tasks.networks.spectral import converge
-from roundweave.tasks.numerics.pinning import pinned
+from roundweave.tasks.numerics.pinning import derive_seed, pinned
 from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.scoring import score, tally
 
 
 @dataclass(frozen=True)
-class Gallery:
-    """How a merge's networks are built and where they are read from, and how many `examples` to run them on."""
+class Samples:
+    """The training examples of some partitions on which networks are run, at most so many `examples` in all."""
 
-    objective: Objective
     partitions: Partitions
-    units: UnitGroups
     examples: int
-    root: str
-
-    def network(self, tensors: Tensors) -> nn.Module:
-        """A network with these named tensors, in evaluation mode."""
-        network = self.objective.model.build().eval()
-        load_named(network, tensors)
-        return network
 
     @property
     def blocks(self) -> range:
@@ -53,10 +44,42 @@ class Gallery:
         return range(self.partitions.split.partitions)
 
     def inputs(self, block: int) -> Inputs:
-        """The inputs (examples, …) of a block, which is an equal part of the `examples`."""
-        examples = self.partitions.load(0, block).train.first(max(1, self.examples // len(self.blocks)))
-        inputs: Inputs = examples.inputs
+        """The inputs (examples, …) of a block, which is an equal part of the `examples`.
+
+        They are drawn by the seed: the first ones of a partition may be all of one class.
+        """
+        train = self.partitions.load(0, block).train
+        count = min(len(train), max(1, self.examples // len(self.blocks)))
+        (drawn,) = train.batches(count, 1, self.partitions.split.seed)
+        inputs: Inputs = drawn.inputs
         return inputs
+
+    @property
+    def every_input(self) -> Inputs:
+        """The inputs (examples, …) of all blocks."""
+        inputs: Inputs = concatenated([self.inputs(block) for block in self.blocks])
+        return inputs
+
+    def batches(self, size: int, steps: int, seed: int) -> Iterator[Inputs]:
+        """The inputs (examples, …) of so many batches of all training examples, the blocks in turn."""
+        each = [
+            self.partitions.load(0, block).train.batches(size, steps, derive_seed(seed, block))
+            for block in self.blocks
+        ]
+        return (next(each[step % len(each)]).inputs for step in range(steps))
+
+
+@dataclass(frozen=True)
+class Gallery(Samples):
+    """How a merge's networks are built and where they are read from, and the examples to run them on."""
+
+    objective: Objective
+    units: UnitGroups
+    root: str
+
+    def network(self, tensors: Tensors) -> nn.Module:
+        """A network with these named tensors, in evaluation mode."""
+        return loaded(self.objective.model, tensors)
 
     @property
     def ensemble_loss(self) -> str | Code | None:
@@ -66,10 +89,27 @@ class Gallery:
             return self.objective.loss
         return "cross_entropy" if rule.axis and rule.classes and rule.threshold is None else None
 
+    @property
+    def is_classifier(self) -> bool:
+        """Whether the outputs are logits of classes."""
+        return self.ensemble_loss == "cross_entropy"
+
     def read(self, place: str) -> LazyTensors:
         """The named tensors of a file or a stored round, of the network's shapes and types."""
-        network, opened = _outlined(self.objective.model), open_checkpoint(place, self.root)
-        return fitted(renamed(opened, names_in_network(network, opened)), outline(network))
+        return read_network(self.objective.model, place, self.root)
+
+
+def read_network(model: ModelSpec, place: str, root: str | None = None) -> LazyTensors:
+    """The named tensors of a file or a stored round, of a network's shapes and types."""
+    network, opened = _outlined(model), open_checkpoint(place, root)
+    return fitted(renamed(opened, names_in_network(network, opened)), outline(network))
+
+
+def loaded(model: ModelSpec, tensors: Tensors) -> nn.Module:
+    """A network with these named tensors, in evaluation mode."""
+    network = model.build().eval()
+    load_named(network, tensors)
+    return network
 
 
 @functools.lru_cache(maxsize=4)
@@ -92,17 +132,21 @@ def observe(
 
 @dataclass(frozen=True)
 class Blend:
-    """A network to score: the weighted mean or the ensemble of checkpoints, which lie at `places`."""
+    """A network to score: the weighted mean or the ensemble of checkpoints, which lie at `places`.
+
+    `solved` is a file of tensors in place of their mean.
+    """
 
     places: tuple[str, ...]
     coefficients: tuple[float, ...]
     how: Literal["mean", "ensemble"] = "mean"
     repair: bool = False
+    solved: str | None = None
 
     @property
     def mixed(self) -> bool:
-        """Whether more than one checkpoint has a coefficient above 0."""
-        return sum(c > 0 for c in self.coefficients) > 1
+        """Whether more than one checkpoint is in it."""
+        return self.solved is not None or sum(c > 0 for c in self.coefficients) > 1
 
 
 class Ensemble(nn.Module):
@@ -131,15 +175,14 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
     """Build the network of a blend, repaired if the blend asks for it."""
     states = [gallery.read(place) for place in blend.places]
     if blend.how == "ensemble":
-        logits = gallery.ensemble_loss == "cross_entropy"
         axis = gallery.objective.rule.axis or -1
-        return Ensemble([gallery.network(state) for state in states], logits, axis).eval()
-    mean, first = average(states, blend.coefficients), gallery.units.aliases
+        return Ensemble([gallery.network(state) for state in states], gallery.is_classifier, axis).eval()
+    first = gallery.units.aliases
+    mean = gallery.read(blend.solved) if blend.solved else average(states, blend.coefficients)
     network = gallery.network({name: mean[first.get(name, name)] for name in mean})
     converge(network)
     if blend.repair and blend.mixed:
-        inputs = concatenated([gallery.inputs(block) for block in gallery.blocks])
-        repair(network, map(gallery.network, states), blend.coefficients, inputs, gallery.units)
+        repair(network, map(gallery.network, states), blend.coefficients, gallery.every_input, gallery.units)
     return network
 
 

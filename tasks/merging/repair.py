@@ -47,7 +47,9 @@ def concatenated(parts: Sequence[Tensors]) -> Tensors:
     if isinstance(parts[0], Mapping):
         return {name: concatenated([part[name] for part in parts]) for name in parts[0]}
     if len({part.shape[1:] for part in parts}) > 1:
-        raise DataError("a repair needs inputs of one length; have --collate pad them to one, or give --blocks 1")
+        raise DataError(
+            "a repair or a solve needs inputs of one length; have --collate pad them to one, or give --blocks 1"
+        )
     return torch.cat([*parts])
 
 

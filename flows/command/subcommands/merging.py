@@ -10,10 +10,10 @@ import typer
 
 from roundweave.flows.command.common import Json, TextTable, console, output, say
 from roundweave.flows.command.options import with_options
-from roundweave.flows.config.merge import Architecture, MergeConfig, Merging
+from roundweave.flows.config.merge import Architecture, GramConfig, MergeConfig, Merging
 from roundweave.flows.config.train import Placement
-from roundweave.flows.merging.preparing import unit_report
 from roundweave.flows.merging.result import MergeResult
+from roundweave.flows.merging.subjects import unit_report
 from roundweave.storage.errors import cut
 
 M_MMAP_THRESHOLD = -3
@@ -57,6 +57,10 @@ def _print_merge(result: MergeResult) -> None:
         say(f"function error {result.function_error:.1e} (float64, relative)")
     else:
         say("no units were looked for: tensors were averaged by their names")
+    if result.scores:
+        say(
+            f"taken: {result.chosen}" + ", of the least held-out loss of those merged" * (result.average == "auto")
+        )
     if len(set(result.coefficients)) > 1:
         say("coefficients: " + ", ".join(f"{c:.3g}" for c in result.coefficients))
     for what, place in (("merged network", result.out), ("plot", result.plot)):
@@ -64,6 +68,28 @@ def _print_merge(result: MergeResult) -> None:
             say(f"{what}: {place}")
     if result.run:
         say(f"kept with its permutations as run {result.run.name}, in {result.run.address}")
+
+
+@with_options(GramConfig, without=("network",))
+def gram_command(
+    network: Annotated[str, typer.Argument(help="a torch or safetensors file, or a stored round RUN@12")],
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Write the Gram matrices of a network's examples, with which a merge solves its layers without them."""
+    from roundweave.flows.merging.grams import write_gram_file
+
+    written = write_gram_file(GramConfig(network=network, **options))
+    output(as_json, written, _print_grams, written)
+
+
+def _print_grams(written: dict[str, Any]) -> None:
+    """Print of which layers the matrices are, and where they are."""
+    rows = [{"layer": name, "gram": " x ".join(map(str, shape))} for name, shape in written["layers"].items()]
+    console().print(TextTable(rows))
+    say(
+        f"{written['out']}: {written['bytes']:,} bytes, of {written['examples']:,} examples; none of them is in it"
+    )
 
 
 @with_options(Architecture)

@@ -111,7 +111,7 @@ class Matched(Gather):
                 "stay there; give match weights"
             )
         from roundweave.tasks.matching.check import check_function
-        from roundweave.tasks.matching.search.activations import BATCH
+        from roundweave.tasks.matching.tapping import BATCH
         from roundweave.tasks.matching.units import find_units
 
         inputs = _inputs(partitions, BATCH if self.match != "weights" else 2)

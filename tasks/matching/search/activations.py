@@ -11,18 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import fx, nn
+from torch import nn
 
-from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
 from roundweave.tasks.matching.search.terms import Metric, MomentTerm
-from roundweave.tasks.matching.tracing.trace import Inputs, changed_inputs, exported, plain_attention
+from roundweave.tasks.matching.tapping import Taps, first_batch, whole_batches
+from roundweave.tasks.matching.tracing.trace import Inputs, exported
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.matching.unofficial import tensors_in
 
 Pair = tuple[int, int]
-BATCH = 100
-"""The default number of examples that go through the networks at once."""
 MASKED = 1e15
 """Values of this size, such as attention scores of masked places, say nothing about a unit and count as 0."""
 
@@ -83,27 +81,16 @@ def activation_moments(
     `units.batch` examples, with which the network was traced; examples left over at the end are not used. Raises
     `UsageError` if there are fewer examples than that.
     """
-    size, (examples, *_) = units.batch, map(len, tensors_in(inputs))
-    if examples < size:
-        raise UsageError(f"{examples} examples are too few to compare activations in batches of {size}")
-    first = changed_inputs(inputs, lambda tensor: tensor[:size])
-    program, known = exported(model, first), _known_taps(model, first, units)
+    first = first_batch(inputs, units.batch)
+    known = _known_taps(model, first, units)
     places = [piece for piece in known if len(set(_labels(piece))) == len(_labels(piece))]
-    names = list(dict.fromkeys(piece.tensor for piece in places))
-    tapped = _tapped(program, names)
+    taps = Taps.at(exported(model, first), list(dict.fromkeys(piece.tensor for piece in places)))
 
-    def values(state: Tensors, first: int) -> dict[str, torch.Tensor]:
-        batch = iter([tensor[first : first + size] for tensor in tensors_in(inputs)])
-        tensors = {**program.state_dict, **program.constants, **state}
-        targets = [given.target for given in program.graph_signature.input_specs]
-        return dict(zip(names, tapped(*(tensors[n] if n else next(batch) for n in targets)), strict=True))
-
-    def observed(first: int) -> dict[Piece, Moments]:
-        each = [values(state, first) for state in states]
+    def observed(batch: Sequence[torch.Tensor]) -> dict[Piece, Moments]:
+        each = [taps.values(state, batch) for state in states]
         return {known[p]: _moments([_samples(p, value[p.tensor]) for value in each], pairs) for p in places}
 
-    with torch.no_grad(), plain_attention():
-        return summed(observed(first) for first in range(0, examples - size + 1, size))
+    return summed(map(observed, whole_batches(inputs, units.batch)))
 
 
 def _known_taps(model: nn.Module, inputs: Inputs, units: UnitGroups) -> dict[Piece, Piece]:
@@ -116,15 +103,6 @@ def _known_taps(model: nn.Module, inputs: Inputs, units: UnitGroups) -> dict[Pie
     found = units.left(find_units(model, inputs).taps)
     alike = [*map(_labels, found)] == [*map(_labels, units.taps)]
     return dict(zip(found, units.taps if alike else found, strict=True))
-
-
-def _tapped(program: torch.export.ExportedProgram, names: Sequence[str]) -> fx.GraphModule:
-    """The program's graph, made to return the values at the nodes of these names."""
-    nodes = {node.name: node for node in program.graph.nodes}
-    next(node for node in nodes.values() if node.op == "output").args = (tuple(nodes[name] for name in names),)
-    module: fx.GraphModule = program.graph_module
-    module.recompile()
-    return module
 
 
 def summed(parts: Iterable[Mapping[Piece, Moments] | None]) -> dict[Piece, Moments]:

@@ -207,7 +207,7 @@ def test_code_of_a_foreign_store_needs_trust(capsys, root, work, tmp_path) -> No
 # Good input.
 
 SUMMARY = {
-    *("run", "path", "out", "plot", "scores", "paths", "barriers", "coefficients", "moved"),
+    *("run", "chosen", "path", "out", "plot", "scores", "paths", "barriers", "coefficients", "moved"),
     *("function_error", "coverage", "free_units", "pinned_units"),
 }
 
@@ -224,10 +224,12 @@ def test_a_merge_in_json(capsys, root, tmp_path) -> None:
     assert Path(result["path"]) == found.path
     assert list(result["scores"]) == [
         *(f"parent {place}" for place in MLPS),
-        *("ensemble", "plain mean", "merged", "merged, repaired"),
+        *("ensemble", "plain mean", "merged", "merged, repaired", "merged, regmean", "merged, pleas"),
     ]
+    losses = {name: row["loss"] for name, row in result["scores"].items() if name.startswith("merged, ")}
+    assert result["chosen"] == min(losses, key=losses.__getitem__)
     assert set(result["scores"]["merged"]) == {"loss", "accuracy", "examples"}
-    assert found.round(1).score.loss == result["scores"]["merged, repaired"]["loss"]
+    assert found.round(1).score.loss == losses[result["chosen"]]
     assert {name: len(path) for name, path in result["paths"].items()} == dict.fromkeys(result["barriers"], 3)
     assert (result["coefficients"], len(result["moved"])) == ([0.5, 0.5], 2)
     assert result["function_error"] <= 1e-10
@@ -247,7 +249,9 @@ def test_a_merge_for_people(capsys, root, tmp_path, monkeypatch) -> None:
     rows = {line.split("  ")[0].strip(): line for line in out.splitlines()}
     assert {"parent mlp0@-1", "parent mlp1@-1", "ensemble", "plain mean", "merged"} <= rows.keys()
     score = open_run("told", root).round(1).score
-    assert f"{score.loss:.4f}" in rows["merged"] and f"{score.accuracy:.2%}" in rows["merged"]
+    (taken,) = (line for line in rows if line.startswith("taken: "))
+    chosen = taken.removeprefix("taken: ").removesuffix(", of the least held-out loss of those merged")
+    assert f"{score.loss:.4f}" in rows[chosen] and f"{score.accuracy:.2%}" in rows[chosen]
     assert "coefficients: 0.25, 0.75" in out
     assert f"plot: {plot}" in out and plot.exists()
     assert str(open_run("told", root).path) in out

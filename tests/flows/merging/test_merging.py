@@ -38,7 +38,7 @@ def merge(root: Path) -> Merge:
     """Merge networks under the root in this process, by the flow's function alone or with Prefect's engine."""
 
     def run(*networks: str, engine: bool = False, **fields: object) -> MergeResult:
-        by_weights = {"match": "weights", "repair": False}
+        by_weights = {"match": "weights", "average": "mean", "repair": False}
         fields = {"executor": "inline", "root": root, "points": 3} | by_weights | fields
         return (rw.merge if engine else merge_flow.fn)(rw.MergeConfig(networks=networks, **fields))
 

@@ -90,7 +90,8 @@ def mine(named: Path) -> dict[str, Any]:
 @pytest.fixture
 def merge(named: Path) -> Callable[..., MergeResult]:
     def run(*networks: str, **fields: Any) -> MergeResult:
-        return rw.merge(rw.MergeConfig(networks=networks, executor="inline", root=named, points=2, **fields))
+        fields = {"average": "mean", "executor": "inline", "root": named, "points": 2} | fields
+        return rw.merge(rw.MergeConfig(networks=networks, **fields))
 
     return run
 
@@ -150,7 +151,7 @@ def test_statistics_are_recomputed_of_inputs_by_name(named, mine, merge) -> None
     network = mine["model"](norm=True)
     network.load_state_dict(merged)
     texts = mine["Texts"](240)
-    batch = mine["fixed"]([texts[row] for row in range(240)])
+    batch = mine["fixed"]([texts[row] for row in range(240)])  # all of them, in whatever order
     with torch.no_grad():
         hidden = network.hidden((network.embed(batch["ids"]) * batch["mask"][..., None]).sum(1))
     torch.testing.assert_close(merged["norm.running_mean"], hidden.mean(0))
@@ -158,7 +159,7 @@ def test_statistics_are_recomputed_of_inputs_by_name(named, mine, merge) -> None
 
 
 def test_units_of_padded_batches_are_rescaled_where_these_are_of_one_length(merge) -> None:
-    with pytest.raises(DataError, match=r"a repair needs inputs of one length; .* or give --blocks 1"):
+    with pytest.raises(DataError, match=r"a repair or a solve needs inputs of one length; .* or give --blocks 1"):
         merge("own0@-1", "own1@-1", repair=True, examples=240, blocks=6)
     assert "merged, repaired" in merge("own0@-1", "own1@-1", repair=True, examples=240, blocks=1).scores
 

@@ -60,7 +60,7 @@ def gallery(own, tmp_path) -> Callable[..., Gallery]:
         partitions = Partitions(Own(find_code(f"{mine}:data")), Split(blocks), held_out=0.25)
         inputs = partitions.load(0, 0).train.inputs[:batch]
         units = find_units(objective.model.build(), (inputs,))
-        return Gallery(objective, partitions, units, examples, tmp_path)
+        return Gallery(partitions, examples, objective, units, tmp_path)
 
     return make
 

@@ -78,8 +78,7 @@ def test_repaired_units_have_the_mean_deviation_and_mean_of_their_parents(galler
     gallery = gallery(examples=400)
     states, places = written(gallery)
     found = blended(gallery, Blend(places, (1, 3), repair=True)).state_dict()
-    parts = [gallery.partitions.load(0, block).train.inputs[:100] for block in range(4)]
-    before = [torch.cat(parts) @ state["fc1.weight"].T + state["fc1.bias"] for state in (*states, found)]
+    before = [gallery.every_input @ state["fc1.weight"].T + state["fc1.bias"] for state in (*states, found)]
     deviations = [one.std(0, correction=0) for one in before]
     torch.testing.assert_close(deviations[2], 0.25 * deviations[0] + 0.75 * deviations[1])
     means = [one.mean(0) for one in before]
@@ -94,7 +93,7 @@ def test_repaired_statistics_are_those_of_the_merged_network_on_the_examples(gal
     gallery = gallery("normed", examples=400)
     states, places = written(gallery)
     found = blended(gallery, Blend(places, (1, 1), repair=True)).state_dict()
-    inputs = torch.cat([gallery.partitions.load(0, block).train.inputs[:100] for block in range(4)])
+    inputs = gallery.every_input
     weight, bias = ((states[0][f"0.{kind}"] + states[1][f"0.{kind}"]) / 2 for kind in ("weight", "bias"))
     batches = (inputs @ weight.T + bias).chunk(2)
     torch.testing.assert_close(found["1.running_mean"], torch.stack([b.mean(0) for b in batches]).mean(0))

@@ -1,0 +1,44 @@
+"""Gram matrices of one network's own examples, written to a file for a merge where these examples are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from roundweave.flows.config.merge import GramConfig
+from roundweave.flows.merging.recorded import own_data, recorded_in, with_recorded
+from roundweave.flows.merging.subjects import kept_code, own_samples, subject
+from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
+from roundweave.storage.checkpoints.writing import check_place
+from roundweave.storage.errors import UsageError
+from roundweave.storage.places.base import full_address
+from roundweave.tasks.data.examples import first_tensor
+from roundweave.tasks.merging.gram_files import network_digest, write_grams
+from roundweave.tasks.merging.solving import grams_of
+
+
+def write_gram_file(config: GramConfig) -> dict[str, Any]:
+    """Write the file that `--grams` of a merge takes, and say what it holds.
+
+    Raises `RoundweaveError` if the network or the examples cannot be read, or do not fit.
+    """
+    check_place(config.out, config.force)
+    root = full_address(config.root)
+    opened = open_checkpoint(config.network, root)
+    runs = recorded_in((config.network,), root)
+    known = kept_code(with_recorded(config, runs, root, config.trust))
+    if known.data is None:
+        raise UsageError("Gram matrices are of the inputs of examples; give --data")
+    model = subject(known).objective.model
+    expected = outline(model.build())
+    check_checkpoint(config.network, opened, expected)
+    ((data, seed),) = own_data(config, known, runs)
+    own = own_samples(known, data, seed, config.examples)
+    grams = grams_of(model, (own,), (lasting(config.network, root),), 0)
+    write_grams(config.out, grams, network_digest(fitted(opened, expected)))
+    return {
+        "out": config.out,
+        "bytes": Path(config.out).stat().st_size,
+        "layers": {name: tuple(gram.shape) for name, gram in grams.items()},
+        "examples": len(first_tensor(own.every_input)),
+    }

@@ -1,0 +1,73 @@
+"""What a merge takes from the runs of its networks: the architecture, and the examples of each network's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from roundweave.flows.config.merge import Architecture
+from roundweave.flows.config.recorded import check_trust
+from roundweave.storage.places.base import Where
+from roundweave.storage.runs.names import stored_round
+from roundweave.storage.runs.run import StoredRun, open_stored
+
+AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run of a stored round, and the fields of its configuration that have a value."""
+
+    run: StoredRun
+    fields: dict[str, Any]
+
+
+def recorded_in(networks: Sequence[str], root: Where) -> list[Origin | None]:
+    """The runs of networks that are stored rounds; None for files."""
+    every = []
+    for place in networks:
+        stored = stored_round(place)
+        run = open_stored(stored[0], root) if stored else None
+        fields = {field: value for field, value in run.config.items() if value is not None} if run else {}
+        if run:
+            fields["seed"] = fields.get("split_seed", fields["seed"])  # by which examples are held out
+        every.append(Origin(run, fields) if run else None)
+    return every
+
+
+def with_recorded(
+    config: AnyArchitecture, runs: Sequence[Origin | None], root: Where, trust: bool
+) -> AnyArchitecture:
+    """The configuration with missing fields from the first run, and the data of all if they have different ones.
+
+    Raises `UsageError` if a run outside the root holds code, unless it is trusted.
+    """
+    known = [each for each in runs if each is not None]
+    if not known:
+        return config
+    open_fields = set(Architecture.model_fields) - config.model_fields_set
+    if "input" not in open_fields:
+        open_fields -= {"data"}
+    if "model" not in open_fields:
+        open_fields -= {"model_options"}
+    taken = {field: known[0].fields[field] for field in open_fields if field in known[0].fields}
+    each = [run.fields.get("data") for run in known]
+    if "data" in taken and len(known) == len(runs) and all(isinstance(data, str | dict) for data in each):
+        taken["data"] = each[0] if all(data == each[0] for data in each) else each
+    filled = type(config)(**config.model_dump(exclude_unset=True) | taken)
+    for run in known:
+        check_trust(run.run, root, trust, filled, taken)
+    return filled
+
+
+def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | None]) -> list[tuple[Any, int]]:
+    """The data that each network was trained on, and the seed of what it held out.
+
+    They are those that are given in `config`, for all or for each, else those of its run, else those of `known`.
+    """
+    if config.data is not None:
+        one_each = known.data if isinstance(known.data, tuple) and len(known.data) == len(runs) else None
+        return [(data, known.seed) for data in one_each or [known.data] * len(runs)]
+    given = [(run.fields.get("data") or known.data, run.fields["seed"]) if run else None for run in runs]
+    return [each or (known.data, known.seed) for each in given]

@@ -1,0 +1,248 @@
+"""Merges whose layers are solved or distilled on examples of each network's own, and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+import roundweave as rw
+from roundweave.flows.config.merge import GramConfig
+from roundweave.flows.merging.flow import merge_flow
+from roundweave.flows.merging.grams import write_gram_file
+from roundweave.flows.merging.result import MergeResult
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.sources.images import Digits
+from roundweave.tasks.data.splits.split import Split
+from tests import training
+from tests.flows.merging.test_merging import TENSORS, loaded, score
+from tests.storage.checkpoints.reading import read_checkpoint
+from tests.tasks.merging.by_hand import same_bits
+
+pytestmark = pytest.mark.prefect
+
+HALVES = """
+from sklearn.datasets import load_digits
+
+digits = load_digits()
+images, labels = (digits.images[:, None] / 16).astype("float32"), digits.target
+held_out = images[1200:], labels[1200:]
+
+def low():
+    return (images[:1200][labels[:1200] < 5], labels[:1200][labels[:1200] < 5]), held_out
+
+def high():
+    return (images[:1200][labels[:1200] > 4], labels[:1200][labels[:1200] > 4]), held_out
+"""
+SCALE = """
+import torch
+from torch import nn
+
+def data():
+    inputs = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    return inputs, (inputs[:, 0] > 0).long()
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(2))
+
+    def forward(self, inputs):
+        return inputs * self.scale
+"""
+DISJOINT = {"average": "auto", "match": "weights", "executor": "inline"}
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with two networks, each of which was trained on five of the digits, and the file of their data."""
+    root = tmp_path_factory.mktemp("halves")
+    (root / "halves.py").write_text(HALVES)
+    shape = {"model": "mlp", "model_options": {"hidden": 64}, "partitions": 1, "local_epochs": 10, "rounds": 1}
+    for seed, name in enumerate(("low", "high")):
+        training.trained(root, data=f"{root}/halves.py:{name}", **shape, seed=seed, name=name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def merge(halves: Path) -> Callable[..., MergeResult]:
+    def run(*networks: str, **fields: object) -> MergeResult:
+        given = DISJOINT | {"root": halves, "examples": 400, "points": 2} | fields
+        return merge_flow.fn(rw.MergeConfig(networks=networks or ("low@-1", "high@-1"), **given))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def auto(merge) -> MergeResult:
+    return merge(name="auto")
+
+
+def tensors(result: MergeResult) -> TENSORS:
+    return dict(result.run.round(1).tensors)
+
+
+def test_a_solve_is_chosen_where_the_networks_saw_other_classes(auto) -> None:
+    candidates = ["merged", "merged, regmean", "merged, pleas"]
+    assert [name for name in auto.scores if name.startswith("merged")] == candidates
+    assert auto.chosen == min(candidates, key=lambda name: auto.scores[name].loss) != "merged"
+    assert auto.scores[auto.chosen].accuracy > auto.scores["merged"].accuracy + 0.1
+    assert auto.run.round(1).score == auto.scores[auto.chosen]
+
+
+def test_the_network_that_is_kept_is_the_one_that_was_scored(halves, auto) -> None:
+    network = loaded(tensors(auto))
+    namespace: dict[str, object] = {}
+    exec(HALVES, namespace)
+    images, labels = map(torch.as_tensor, namespace["held_out"])
+    with torch.no_grad():
+        accuracy = (network(images).argmax(1) == labels).float().mean().item()
+    assert accuracy == pytest.approx(auto.scores[auto.chosen].accuracy)
+
+
+@pytest.mark.parametrize("average", ["mean", "regmean", "pleas"])
+def test_each_can_be_asked_for(merge, auto, average) -> None:
+    found = merge(average=average)
+    name = {"mean": "merged"}.get(average, f"merged, {average}")
+    assert found.chosen == name
+    assert found.scores[name] == auto.scores[name]
+    assert list(found.scores)[-1] == name
+
+
+def test_data_may_be_given_for_each_network_or_for_all(merge, halves, auto) -> None:
+    each = (f"{halves}/halves.py:low", f"{halves}/halves.py:high")
+    as_text, as_values = (merge(data=data, average="regmean") for data in (",".join(each), each))
+    assert same_bits(tensors(as_text), tensors(as_values))
+    assert as_text.scores["merged, regmean"].accuracy > auto.scores["merged"].accuracy + 0.1
+    shared = merge(data=f"{halves}/halves.py:low", average="pleas")
+    assert shared.scores["merged, pleas"].accuracy < auto.scores["merged, pleas"].accuracy
+
+
+def test_files_of_gram_matrices_give_the_bits_of_the_data(merge, halves, tmp_path) -> None:
+    files = []
+    for name in ("high", "low"):
+        files.append(str(tmp_path / f"{name}.safetensors"))
+        fields = {"network": f"{name}@-1", "root": str(halves), "examples": 400}
+        told = write_gram_file(GramConfig(**fields, out=files[-1]))
+        assert (told["examples"], set(told["layers"])) == (400, {"fc1.weight", "fc2.weight"})
+        assert told["bytes"] < 100_000
+    fields = {"average": "regmean", "input": "2x1x8x8", "model": "mlp", "model_options": {"hidden": 64}}
+    without = merge(grams=tuple(files), **fields)
+    assert without.scores == {}
+    assert same_bits(tensors(without), tensors(merge(average="regmean")))
+
+
+def test_the_number_of_processes_changes_no_bits(merge, auto) -> None:
+    far = merge(executor="graph", workers=2, distil=20, average="pleas")
+    near = merge(distil=20, average="pleas", blocks=1)
+    assert same_bits(tensors(far), tensors(near))
+    assert far.scores["merged, pleas"] == auto.scores["merged, pleas"]
+
+
+def test_distilling_begins_with_what_was_chosen(merge, auto) -> None:
+    found = merge(distil=100)
+    assert found.chosen == list(found.scores)[-1] == f"{auto.chosen}, distilled"
+    assert found.scores[found.chosen].loss < auto.scores[auto.chosen].loss
+    assert {name: found.scores[name] for name in auto.scores} == auto.scores
+    assert score(loaded(tensors(found)))[1] > 0.8
+
+
+def test_a_distillation_that_does_harm_is_not_taken_by_auto(merge, auto) -> None:
+    fields = {"distil": 20, "distil_lr": 1.0}
+    found, asked = merge(**fields), merge(**fields, average=auto.chosen.removeprefix("merged, "))
+    worse = f"{auto.chosen}, distilled"
+    assert found.scores[worse].loss > auto.scores[auto.chosen].loss
+    assert (found.chosen, asked.chosen) == (auto.chosen, worse)
+    assert same_bits(tensors(found), tensors(auto))
+
+
+def test_a_network_without_layers_is_averaged(root, own) -> None:
+    mine = own(SCALE)
+    fields = {"data": f"{mine}:data", "model": f"{mine}:Scale", "partitions": 1, "rounds": 1}
+    for seed in (0, 1):
+        training.trained(root, **fields, seed=seed, name=f"scale{seed}")
+    config = {"networks": ("scale0@-1", "scale1@-1"), "root": root, "executor": "inline"}
+    assert merge_flow.fn(rw.MergeConfig(**config)).chosen == "merged"
+    with pytest.raises(UsageError, match="no linear or convolutional layer"):
+        merge_flow.fn(rw.MergeConfig(**config, average="pleas"))
+
+
+def test_distilling_without_data_feeds_noise(merge, halves, tmp_path) -> None:
+    fields = {"input": "2x1x8x8", "average": "mean", "distil": 50, "distil_lr": 0.01}
+    found, again = (merge(**fields, out=str(tmp_path / f"{i}.safetensors")) for i in range(2))
+    assert found.scores == {}
+    assert same_bits(read_checkpoint(found.out), read_checkpoint(again.out))
+    plain = merge(input="2x1x8x8", average="mean", out=str(tmp_path / "plain.safetensors"))
+    assert not same_bits(read_checkpoint(found.out), read_checkpoint(plain.out))
+
+
+def test_nothing_is_left_in_the_root(merge, halves, auto) -> None:
+    assert not list(halves.glob(".merge-*"))
+
+
+def test_networks_of_one_start_are_solved_without_a_match(merge, halves) -> None:
+    found = merge("low@-1", "low@-1", "high@-1", match="none", average="regmean", coefficients=(1, 1, 2))
+    assert found.coefficients == (0.25, 0.25, 0.5)
+    twice = merge("low@-1", "high@-1", match="none", average="regmean")
+    for name, tensor in tensors(found).items():
+        torch.testing.assert_close(tensor, tensors(twice)[name], rtol=1e-4, atol=1e-6)
+
+
+def test_statistics_of_solved_networks_are_recomputed(root) -> None:
+    fields = {"networks": ("cnn0@-1", "cnn1@-1"), "root": root, "examples": 5000, "points": 2}
+    found = merge_flow.fn(rw.MergeConfig(**fields, executor="inline", average="regmean"))
+    before, after = (found.scores[name].loss for name in ("merged", "merged, regmean"))
+    assert after < before
+    state, images = tensors(found), Partitions(Digits(), Split(1)).load(0, 0).train.inputs
+    hidden = functional.conv2d(images, state["conv1.weight"], state["conv1.bias"], padding=1)
+    torch.testing.assert_close(state["norm1.running_mean"], hidden.mean((0, 2, 3)), rtol=0.01, atol=0.01)
+
+
+REFUSED = {
+    "pleas without data": (
+        {"average": "pleas", "input": "2x1x8x8"},
+        "average = pleas needs examples; give --data",
+    ),
+    "regmean without data": ({"average": "regmean", "input": "2x1x8x8"}, "average = regmean needs examples"),
+    "grams of one": ({"average": "regmean", "grams": ("a.safetensors",)}, "2 networks need as many files of Gram"),
+    "grams for a mean": ({"average": "mean", "grams": ("a", "b")}, "Gram matrices are for average = regmean"),
+    "soft": ({"average": "pleas", "soft": 2, "match": "mixed"}, "a solve needs units one to one"),
+    "within by weights": ({"within": True, "average": "mean"}, "within pairs units by their activations"),
+    "within and a solve": ({"within": True, "match": None, "average": "pleas"}, "leave within out"),
+    "within without data": (
+        {"within": True, "match": None, "average": "mean", "input": "2x1x8x8"},
+        "within needs examples; give --data",
+    ),
+    "rate alone": ({"distil_lr": 0.1}, "distil_lr is that of a distillation"),
+    "no such file": ({"average": "regmean", "grams": ("a.safetensors", "b.safetensors")}, "a.safetensors"),
+}
+
+
+@pytest.mark.parametrize(("fields", "line"), REFUSED.values(), ids=REFUSED)
+def test_refusals(merge, fields, line) -> None:
+    with pytest.raises((UsageError, rw.RoundweaveError), match=line):
+        merge(**fields)
+
+
+def test_gram_matrices_need_data(halves, tmp_path) -> None:
+    rw.open_run("low", halves).round(-1).save(tmp_path / "low.safetensors")
+    fields = {"network": str(tmp_path / "low.safetensors"), "root": str(halves), "model": "mlp"}
+    with pytest.raises(UsageError, match="give --data"):
+        write_gram_file(GramConfig(**fields, out=str(tmp_path / "g.safetensors")))
+    with pytest.raises(UsageError, match=r"must end in \.safetensors"):
+        GramConfig(**fields, out=str(tmp_path / "g.pt"))
+
+
+def test_units_within_a_network_are_paired_too(merge, auto) -> None:
+    found = merge(within=True, match="activations", average="mean")
+    matrices = [found.run.round(1).match(number).permutation["fc1"] for number in range(2)]
+    assert torch.equal(torch.cat(matrices, 1).sum(1), torch.full((64,), 2.0))
+    assert max(matrix.sum(1).max().item() for matrix in matrices) == 2.0
+    assert found.scores["merged"].accuracy > found.scores["plain mean"].accuracy
+    assert list(found.paths) == ["plain mean"]
+    again = merge(within=True, match=None, average=None, executor="graph")
+    assert same_bits(tensors(again), tensors(found))

@@ -1,0 +1,69 @@
+"""Gram matrices of layers' inputs, and what a permutation of units makes of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.matching.solving.grams import gram_matrices, layers_of, permuted_grams
+from roundweave.tasks.matching.units import find_units
+from tests.tasks.matching.analysed import NAMES, analysed, scrambled
+
+
+def test_a_gram_matrix_is_the_mean_product_of_inputs_and_a_one() -> None:
+    network = nn.Linear(2, 3)
+    inputs = torch.tensor([[1.0, 2.0], [3.0, 0.0], [0.0, -1.0]])
+    (gram,) = gram_matrices(network, network.state_dict(), (inputs,)).values()
+    wanted = torch.tensor([[10.0, 2.0, 4.0], [2.0, 5.0, 1.0], [4.0, 1.0, 3.0]]) / 3
+    torch.testing.assert_close(gram, wanted[None])
+
+
+def test_inputs_of_later_layers_are_those_that_the_state_gives_there() -> None:
+    network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    state = {"0.weight": torch.tensor([[1.0, 0.0], [0.0, -1.0]]), "2.weight": torch.zeros(1, 2)}
+    grams = gram_matrices(network, state, (torch.tensor([[2.0, 1.0], [-3.0, -4.0]]),))
+    # The hidden units are (2, 0) and (0, 4).
+    assert grams["2.weight"].tolist() == [[[2.0, 0.0], [0.0, 8.0]]]
+
+
+def test_each_group_of_a_convolution_has_a_matrix_of_its_own() -> None:
+    convolution, inputs = nn.Conv2d(4, 6, 3, groups=2), torch.randn(5, 4, 6, 6)
+    (gram,) = gram_matrices(convolution, convolution.state_dict(), (inputs,)).values()
+    assert gram.shape == (2, 19, 19)
+    (second,) = gram_matrices(nn.Conv2d(2, 3, 3), nn.Conv2d(2, 3, 3).state_dict(), (inputs[:, 2:],)).values()
+    torch.testing.assert_close(gram[1:], second)
+
+
+def test_batches_do_not_change_a_matrix() -> None:
+    network, inputs = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.randn(300, 4)
+    whole = gram_matrices(network, network.state_dict(), (inputs,))
+    parts = [gram_matrices(network, network.state_dict(), (part,)) for part in inputs.split(100)]
+    for name, gram in whole.items():
+        torch.testing.assert_close(gram, torch.stack([part[name] for part in parts]).mean(0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_permuted_network_has_the_permuted_matrices(name) -> None:
+    network, inputs, units = analysed(name)
+    _, state, permuted, order = scrambled(name)
+    grams, wanted = (gram_matrices(network, each, inputs) for each in (state, permuted))
+    found = permuted_grams(grams, layers_of(network, inputs), units, order)
+    assert found.keys() == wanted.keys()
+    for weight, gram in found.items():
+        size = wanted[weight].abs().max().item()
+        torch.testing.assert_close(gram, wanted[weight], rtol=1e-3, atol=1e-4 * max(size, 1e-6), msg=weight)
+
+
+def test_inputs_that_are_not_finite_are_refused_by_the_layers_name() -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    with pytest.raises(UsageError, match=r"the inputs of 0\.weight are not finite"):
+        gram_matrices(network, network.state_dict(), (torch.full((4, 2), torch.inf),))
+
+
+def test_a_mixture_of_units_has_no_matrices() -> None:
+    network, inputs = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), (torch.randn(9, 2),)
+    units, grams = find_units(network, inputs), gram_matrices(network, network.state_dict(), inputs)
+    with pytest.raises(UsageError, match="one to one"):
+        permuted_grams(grams, layers_of(network, inputs), units, {"0": torch.full((3, 3), 1 / 3)})

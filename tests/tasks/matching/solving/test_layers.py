@@ -1,0 +1,106 @@
+"""Layers as products of matrices: what they multiply, and which of a network's are found."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from roundweave.tasks.matching.solving.grams import layers_of
+from roundweave.tasks.matching.tapping import Taps
+from roundweave.tasks.matching.tracing.trace import exported
+from tests.tasks.matching.zoo import TRANSFORMERS, ZOO
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[nn.Module, torch.Tensor]:
+    """A convolution of any kind, and inputs (examples, in, *space)."""
+    space, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4]))
+    padding = draw(st.sampled_from(["same", "valid", 0, 1, 2]))
+    convolution = CONVOLUTIONS[space - 1](
+        4,
+        8,
+        tuple(draw(st.integers(1, 3)) for _ in range(space)),
+        stride=1 if padding == "same" else draw(st.integers(1, 2)),
+        padding=padding,
+        dilation=draw(st.integers(1, 2)),
+        groups=groups,
+        bias=draw(st.booleans()),
+    )
+    return convolution.double(), torch.randn(3, 4, *[7] * space, dtype=torch.float64)
+
+
+@settings(deadline=None, max_examples=40)
+@given(convolutions())
+def test_a_convolution_is_the_product_of_its_matrix_and_its_rows(drawn) -> None:
+    convolution, inputs = drawn
+    (layer,) = layers_of(convolution, (inputs,)).values()
+    matrix = layer.matrix(convolution.state_dict())
+    (rows,) = layer.rows(inputs)
+    found = (rows @ matrix.mT).movedim(0, 1)  # (example and place, group, out)
+    with torch.no_grad():
+        wanted = convolution(inputs).movedim(1, -1)
+    torch.testing.assert_close(found.reshape(wanted.shape), wanted)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_layer_is_the_product_of_its_matrix_and_its_rows(bias) -> None:
+    linear, inputs = nn.Linear(3, 5, bias), torch.randn(2, 4, 3)
+    (layer,) = layers_of(linear, (inputs,)).values()
+    (rows,) = layer.rows(inputs)
+    found = (rows @ layer.matrix(linear.state_dict()).mT).reshape(2, 4, 5)
+    torch.testing.assert_close(found.float(), linear(inputs))
+
+
+def test_many_rows_come_in_parts(monkeypatch) -> None:
+    convolution, inputs = nn.Conv2d(2, 3, 3), torch.randn(5, 2, 6, 6)
+    (layer,) = layers_of(convolution, (inputs,)).values()
+    (whole,) = layer.rows(inputs)
+    monkeypatch.setattr("roundweave.tasks.matching.solving.layers.LARGEST", 2 * 36 * 9 * 2)
+    parts = list(layer.rows(inputs))
+    assert len(parts) == 3
+    assert torch.equal(torch.cat(parts, 1), whole)
+
+
+@pytest.mark.parametrize("name", [*ZOO, *TRANSFORMERS])
+def test_tensors_and_matrices_of_any_network_are_one_another(name) -> None:
+    network, inputs = {**ZOO, **TRANSFORMERS}[name]()
+    state = network.state_dict()
+    program = exported(network, inputs)
+    for weight, layer in layers_of(network, inputs).items():
+        back = layer.tensors(layer.matrix(state), state)
+        assert set(back) == {weight, layer.bias} - {None}
+        assert all(torch.equal(tensor, state[each]) for each, tensor in back.items())
+        (values,) = Taps.at(program, [layer.inputs]).values(state, inputs).values()
+        assert {rows.shape[2] for rows in layer.rows(values)} == {layer.matrix(state).shape[2]}
+
+
+def test_the_projections_of_attention_are_layers_and_a_tied_head_is_none() -> None:
+    network = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    found = layers_of(network, (torch.randn(3, 5, 8),))
+    assert list(found) == [
+        "self_attn.in_proj_weight",
+        "self_attn.out_proj.weight",
+        "linear1.weight",
+        "linear2.weight",
+    ]
+    network, inputs = TRANSFORMERS["gpt2_sdpa"]()
+    names = list(layers_of(network, inputs))
+    assert names[:2] == [f"model.transformer.h.0.attn.{each}.weight" for each in ("c_attn", "c_proj")]
+    assert not any("wte" in name or "lm_head" in name for name in names)
+
+
+def test_a_weight_that_is_used_twice_is_of_no_layer() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.again, self.once = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.once(self.again(self.again(inputs).relu()))
+
+    assert list(layers_of(Twice(), (torch.randn(2, 4),))) == ["once.weight"]
