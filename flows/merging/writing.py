@@ -26,6 +26,7 @@ from roundweave.storage.errors import CheckpointError, failing_as, reason
 from roundweave.storage.values.tensors import LazyTensors
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.adapters import adapter_config
+from roundweave.tasks.numerics.pinning import limited
 
 if TYPE_CHECKING:
     from roundweave.flows.merging.preparing import MergePlan
@@ -36,7 +37,13 @@ DTYPE = ("dtype", "torch_dtype")
 
 def write_out(plan: MergePlan, merged: Tensors) -> None:
     """Write the merged tensors where the configuration says; raises `CheckpointError` if one is not finite."""
-    out, tensors = plan.config.out or "", _checked(plan, merged)
+    # Threads of torch would wait for one another at each of many small blocks, which takes longer than one alone.
+    with limited(threads=1):
+        _write(plan, plan.config.out or "", _checked(plan, merged))
+
+
+def _write(plan: MergePlan, out: str, tensors: LazyTensors) -> None:
+    """Write tensors, each of which is computed when it is written."""
     if is_folder(out):
         with failing_as(lambda error: CheckpointError(f"{out} cannot be written: {reason(error)}")):
             (_write_adapter if plan.config.adapters else _write_folder)(plan, tensors)
