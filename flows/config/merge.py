@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from roundweave.flows.config.base import Config, NamedOrOwn, Numbers
 from roundweave.flows.config.experiment import DataConfig
 from roundweave.flows.config.train import Placement
-from roundweave.storage.checkpoints.folders import CONFIG
+from roundweave.storage.checkpoints.folders import ADAPTER_CONFIG, CONFIG
 from roundweave.storage.checkpoints.opening import is_folder_of_tensors
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.runs.names import default_root
@@ -180,6 +180,11 @@ class MergeConfig(Architecture, Merging, Placement):
         """Whether tensors are averaged by their names alone, one after the other, and nothing else is computed."""
         more = self.persisted or self.data is not None or self.distil is not None or self.average == "regmean"
         return self.match == "none" and not more
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The networks that are folders of adapters, as peft writes them."""
+        return tuple(place for place in self.networks if (Path(place) / ADAPTER_CONFIG).exists())
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from roundweave.flows.config.merge import GramConfig
-from roundweave.flows.merging.preparing import kept_code, own_samples, subject
 from roundweave.flows.merging.recorded import own_data, recorded_in, with_recorded
+from roundweave.flows.merging.subjects import kept_code, own_samples, subject
 from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError

@@ -1,32 +1,20 @@
-"""The network that `roundweave units` analyses, and what a merge of several needs, read and checked before."""
+"""What a merge needs of several networks, read and checked before."""
 
 from __future__ import annotations
 
-import json
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.exports import check_folder, is_folder
-from roundweave.flows.config.merge import Architecture, MergeConfig
-from roundweave.flows.config.resolving import (
-    Resolved,
-    found_model,
-    may_own_loss,
-    named_or_own,
-    objective_for,
-    resolve_work,
-)
-from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.config.merge import MergeConfig
 from roundweave.flows.merging.recorded import own_data, recorded_in, with_recorded
+from roundweave.flows.merging.subjects import analysed, example_inputs, kept_code, own_samples, spec_of, subject
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.checkpoints.opening import (
     check_checkpoint,
@@ -38,213 +26,38 @@ from roundweave.storage.checkpoints.opening import (
     types_of,
 )
 from roundweave.storage.checkpoints.writing import check_place
-from roundweave.storage.errors import CodeError, ModelError, UsageError, failing_as, one_line
+from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.figures import check_plot
 from roundweave.storage.runs.names import is_run, run_address
 from roundweave.storage.values.tensors import LazyTensors, dtype_name, let_go
-from roundweave.tasks.data.partitions import Partitions, forget_examples
-from roundweave.tasks.data.sources.table import keep_source
 from roundweave.tasks.matching.check import check_function
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH
-from roundweave.tasks.matching.tracing.trace import Inputs, as_call, first_names
-from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.matching.tracing.trace import Inputs, first_names
+from roundweave.tasks.merging.adapters import adapter_config, side_by_side
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.merging.vocabulary import Vocabulary, find_vocabulary
-from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
 from roundweave.tasks.networks.pretrained import (
     check_same_function,
     checked_config,
-    inputs_by_kind,
     names_in_network,
     renamed,
 )
-from roundweave.tasks.networks.reference import MODELS
-from roundweave.tasks.networks.scores import LOSS_NAMES
-from roundweave.tasks.networks.trying.fit import check_fit
-from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.unofficial import spectral_norms
-from roundweave.tasks.own_code.code import Code, find_code, is_reference, short_name
-
-AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
-
+from roundweave.tasks.own_code.code import short_name
 
 SPECTRAL = re.compile(r"(^|\.)parametrizations\..*\._u$|_orig$")
 """Matches names of the tensors that torch's spectral norms have."""
 
 
-OUTPUTS = 10
-"""The number of outputs of a built-in model if there are no data."""
-
-
 QUICK = 1e11
 """The most products of parameters, layers and examples for which layers are solved though nobody asks for it."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A network to analyse: how it is built, example inputs, and partitions of examples if there are data."""
-
-    objective: Objective
-    inputs: Inputs
-    partitions: Partitions | None
-
-    @property
-    def few(self) -> Inputs:
-        """The first two example inputs if there are data: outputs, such as logits of each token, may be large."""
-        return self.inputs if self.partitions is None else moved(self.inputs, lambda tensor: tensor[:2])
-
-
-def kept_code(config: AnyArchitecture) -> AnyArchitecture:
-    """The configuration with references to the user's functions replaced by their source."""
-    sources = {
-        **(found_model(config.model, config.model_options) if config.model else {}),
-        "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
-        "data": config.data and keep_source(config.data),
-        **{name: (given := getattr(config, name)) and find_code(given) for name in PREPARED},
-    }
-    return config.model_copy(update=sources)
-
-
-def subject(config: Architecture, blocks: int = 1) -> Subject:
-    """The network of a configuration that went through `kept_code`, tried once on example inputs.
-
-    The examples are split into `blocks`. Raises `UsageError` if neither data nor the inputs' shape are given.
-    """
-    if config.model is None:
-        raise UsageError("no model is named; give --model FILE.py:function, or one of " + ", ".join(MODELS))
-    if config.data is None:
-        return _without_data(config, config.model)
-    each = config.data if isinstance(config.data, tuple) else ()
-    forget_examples()  # of an earlier run or merge; their files may have changed
-    resolved = _resolved(config, len(each) or blocks)
-    partitions, objective = resolved.partitions, resolved.objective
-    if objective is None:  # each partition is loaded on its own, so the network is tried on the first one
-        description = partitions.describe(0)
-        objective = objective_for(resolved.config, description)
-        objective = check_fit(objective, partitions, description, 0, may_own_loss(resolved.config))
-    return Subject(objective, partitions.load(0, 0).train.first(BATCH).inputs, partitions)
-
-
-def _resolved(config: Architecture, partitions: int) -> Resolved:
-    """What is known of a network and its examples in so many partitions, as a run with them would know it."""
-    fields = ("held_out", "dtype", "seed", "data", "target", "loss", "model", *PREPARED)
-    same: dict[str, Any] = {field: getattr(config, field) for field in fields}
-    return resolve_work(TrainConfig(**same, model_options=config.model_options or {}, partitions=partitions))
-
-
-def _without_data(config: Architecture, model: str | Code) -> Subject:
-    inputs = example_inputs(config.input, config.dtype) if config.input else _inputs_by_kind(config, model)
-    return Subject(Objective(spec_of(config, model, inputs), config.loss or "cross_entropy"), inputs, None)
-
-
-def spec_of(config: Architecture, model: str | Code, inputs: Inputs = ()) -> ModelSpec:
-    """How a configuration's network is built for example inputs (examples, …); users' functions need none."""
-    options = json.dumps(config.model_options or {}, sort_keys=True)
-    shape = next((tuple(tensor.shape[1:]) for tensor in _tensors(inputs)), ())
-    return ModelSpec(model, shape, OUTPUTS, config.dtype, config.seed, options)
-
-
-def _inputs_by_kind(config: Architecture, model: str | Code) -> Inputs:
-    """Example inputs for a network of the transformers package; raises `UsageError` for any other."""
-    found = inputs_by_kind(spec_of(config, model).outlined()) if isinstance(model, Code) else None
-    if found is None:
-        raise UsageError("give --data, or --input with the shape of example inputs, such as 2x3x32x32")
-    dtype = getattr(torch, config.dtype)
-    return moved(found, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
-
-
-def _tensors(inputs: Inputs) -> list[torch.Tensor]:
-    given, named = as_call(inputs)
-    return [*given, *named.values()]
-
-
-def analysed(found: Subject) -> tuple[nn.Module, UnitGroups]:
-    """The network without its parameters' values, and its units; raises `ModelError`."""
-    network = found.objective.model.outlined()
-    try:
-        return network, find_units(network, found.inputs)
-    except ModelError:
-        if found.partitions is None:
-            _try(found)  # what it says of inputs that do not fit is clearer
-        raise
-
-
-def _try(found: Subject) -> None:
-    """Raise `ModelError` if the network fails on its example inputs."""
-    given, named = as_call(found.inputs)
-    shapes = ", ".join(f"{tuple(each.shape)} {dtype_name(each.dtype)}" for each in _tensors(found.inputs))
-    what = f"the model fails on inputs of shape {shapes}"
-    network = found.objective.model.build().eval()
-    with failing_as(lambda error: ModelError(f"{what} with {one_line(error)}")), torch.no_grad():
-        network(*given, **named)
-
-
-def example_inputs(given: str, dtype: str) -> Inputs:
-    """Random inputs of a shape such as ``2x3x32x32``, integers 0 and 1 for ``int64:2x16``, or a function's value.
-
-    Raises `UsageError` for another text.
-    """
-    if is_reference(given):
-        return _own_inputs(find_code(given))
-    kind, _, dimensions = given.rpartition(":")
-    try:
-        shape = [int(size) for size in dimensions.split("x")]
-        if kind not in ("", "int64") or min(shape) < 1:
-            raise ValueError
-    except ValueError as error:
-        raise UsageError(
-            f"--input {given!r} is no shape such as 2x3x32x32 or int64:2x16, and no FILE.py:function"
-        ) from error
-    generator = torch.Generator().manual_seed(0)
-    if kind:
-        return (torch.randint(0, 2, shape, generator=generator),)
-    return (torch.randn(shape, generator=generator, dtype=getattr(torch, dtype)),)
-
-
-def _own_inputs(code: Code) -> Inputs:
-    with failing_as(lambda error: CodeError(f"{code.reference} failed with {one_line(error)}")):
-        value = code.load()()
-    known = isinstance(value, torch.Tensor | tuple | list | Mapping)
-    given, named = as_call(value) if known else ((), {})
-    tensors = _tensors(value) if known else []
-    if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
-        kind = type(value).__name__
-        raise UsageError(f"{code.reference} must return a tuple of tensors or a dict of them, not {kind}")
-    return named or given
-
-
-def unit_report(config: Architecture) -> dict[str, Any]:
-    """The report of `roundweave units` on a network: its unit groups, and which units are free or pinned and why.
-
-    Raises `ModelError` if permuting the units changes the function.
-    """
-    found = subject(kept_code(config))
-    began = time.perf_counter()
-    network, units = analysed(found)
-    seconds = time.perf_counter() - began
-    return {
-        "groups": {
-            name: {
-                "units": group.size,
-                "depends_on": list(group.parents),
-                "members": [{"tensor": t, "axis": axis, "offset": at} for t, axis, at in units.members(name)],
-            }
-            for name, group in units.groups.items()
-        },
-        "coverage": units.coverage,
-        "free_units": units.free_units,
-        "pinned_units": units.pinned_units,
-        "pinned": dict(units.pinned),
-        "unknown": dict(units.unknown),
-        "function_error": check_function(network, found.few, units),
-        "seconds": seconds,
-    }
 
 
 @dataclass(frozen=True)
@@ -303,6 +116,10 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if config.plot:
         check_plot(config.plot)
     opened = [open_checkpoint(place, root) for place in config.networks]
+    if config.adapters:
+        _check_adapters(config)
+        alone = config.model_copy(update={"match": "none"})
+        return _plan_by_name(alone, side_by_side(opened), {}, root, None)
     check_same_function([*map(Path, config.folders)])
     vocabulary = _vocabulary(config)
     runs = recorded_in(config.networks, root)
@@ -335,11 +152,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     places = tuple(lasting(place, root) for place in config.networks)
     objective, partitions = found.objective, found.partitions
     gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root)
-    own = (
-        tuple(own_samples(known, *each, known.examples) for each in own_data(config, known, runs))
-        if gallery
-        else ()
-    )
+    each = own_data(config, known, runs) if gallery else ()
+    own = tuple(own_samples(known, *own, known.examples) for own in each)
     grams = tuple(read_grams(known.grams, [network_digest(state) for state in states])) if known.grams else ()
     return MergePlan(
         known,
@@ -364,10 +178,22 @@ def _check_out(config: MergeConfig, out: str) -> None:
     """Raise `UsageError` if the merged network cannot be written there."""
     if not is_folder(out):
         check_place(out, config.force)
-    elif not config.folders:
+    elif not config.folders and not config.adapters:
         raise UsageError(f"{out} is to be a folder, whose {CONFIG} none of the networks has; give --out FILE")
     else:
         check_folder(out, config.force)
+
+
+def _check_adapters(config: MergeConfig) -> None:
+    """Raise `UsageError` or `CheckpointError` if adapters cannot be merged as asked."""
+    full = [place for place in config.networks if place not in config.adapters]
+    if full:
+        raise UsageError(f"{full[0]} is no adapter, and {config.adapters[0]} is one; merge adapters with adapters")
+    given = (config.model, config.data, config.name, config.vocabulary, config.distil)
+    plain = (config.average or "mean", config.match or "none") == ("mean", "none") and not any(given)
+    if not plain or not (config.out and is_folder(config.out)):
+        raise UsageError("adapters have a mean, and nothing else: give --out FOLDER and coefficients alone")
+    adapter_config([*map(Path, config.adapters)])
 
 
 def _plan_by_name(
@@ -428,12 +254,6 @@ def _vocabulary(config: MergeConfig) -> Vocabulary | None:
     if found and found.tokenizer and not (config.out and is_folder(config.out)):
         raise UsageError("a vocabulary of all tokens needs a tokenizer that has them; give --out FOLDER")
     return found
-
-
-def own_samples(config: Architecture, data: Any, seed: int, examples: int) -> Samples:
-    """The training examples of one network's own, of which the seed decides which are held out."""
-    each = len(data) if isinstance(data, tuple | list) else 1
-    return Samples(_resolved(config.model_copy(update={"data": data, "seed": seed}), each).partitions, examples)
 
 
 def _is_quick(config: MergeConfig, network: nn.Module) -> bool:

@@ -11,6 +11,8 @@ import torch
 from roundweave.flows.config.exports import CARD, MARK, check_folder, is_folder
 from roundweave.storage.checkpoints.files import SAFETENSORS, known_specs
 from roundweave.storage.checkpoints.folders import (
+    ADAPTER,
+    ADAPTER_CONFIG,
     CONFIG,
     copy_beside,
     folder_config,
@@ -23,6 +25,8 @@ from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import CheckpointError, failing_as, reason
 from roundweave.storage.values.tensors import LazyTensors
 from roundweave.tasks.matching.groups import Tensors
+from roundweave.tasks.merging.adapters import adapter_config
+from roundweave.tasks.numerics.pinning import limited
 
 if TYPE_CHECKING:
     from roundweave.flows.merging.preparing import MergePlan
@@ -33,10 +37,16 @@ DTYPE = ("dtype", "torch_dtype")
 
 def write_out(plan: MergePlan, merged: Tensors) -> None:
     """Write the merged tensors where the configuration says; raises `CheckpointError` if one is not finite."""
-    out, tensors = plan.config.out or "", _checked(plan, merged)
+    # Threads of torch would wait for one another at each of many small blocks, which takes longer than one alone.
+    with limited(threads=1):
+        _write(plan, plan.config.out or "", _checked(plan, merged))
+
+
+def _write(plan: MergePlan, out: str, tensors: LazyTensors) -> None:
+    """Write tensors, each of which is computed when it is written."""
     if is_folder(out):
         with failing_as(lambda error: CheckpointError(f"{out} cannot be written: {reason(error)}")):
-            _write_folder(plan, tensors)
+            (_write_adapter if plan.config.adapters else _write_folder)(plan, tensors)
     elif Path(out).suffix.lower() == SAFETENSORS:
         write_checkpoint(out, tensors)
     else:  # a torch file, which is whole in memory before, has tied tensors as one
@@ -83,6 +93,16 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
         (new / CARD).write_text(_card(plan), encoding="utf-8")
 
 
+def _write_adapter(plan: MergePlan, tensors: LazyTensors) -> None:
+    """Write a folder of the adapters side by side, with what lies beside the first."""
+    folders = [*map(Path, plan.config.adapters)]
+    with new_folder(check_folder(plan.config.out or "")) as new:
+        copy_beside(folders[0], new, without=[ADAPTER_CONFIG])
+        write_json(new / ADAPTER_CONFIG, adapter_config(folders))
+        write_checkpoint(new / ADAPTER[0], tensors)
+        (new / CARD).write_text(_card(plan), encoding="utf-8")
+
+
 def _of_dtype(config: dict[str, Any], dtype: str) -> dict[str, Any]:
     """A configuration, and those within it, with another type of tensors where one is named."""
     return {
@@ -95,5 +115,7 @@ def _card(plan: MergePlan) -> str:
     """What the folder is, in Markdown."""
     config = plan.config
     lines = [f"- {place}" for place in config.networks]
-    how = f"match {config.match}, average {config.average}, coefficients {config.coefficients or 'equal'}"
+    how = (
+        f"match {config.match}, average {config.average or 'mean'}, coefficients {config.coefficients or 'equal'}"
+    )
     return "\n".join([MARK, "# A merged network", "", *lines, "", f"Merged by roundweave: {how}.", ""])

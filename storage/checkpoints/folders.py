@@ -57,11 +57,6 @@ def within(folder: Path, name: str) -> Path:
     return path
 
 
-def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter of a network, as peft writes it."""
-    return (folder / ADAPTER_CONFIG).exists()
-
-
 def folder_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     """The JSON object in a folder's configuration; raises `CheckpointError` where there is none."""
     path = within(folder, name)

@@ -12,8 +12,8 @@ from roundweave.flows.command.common import Json, TextTable, console, output, sa
 from roundweave.flows.command.options import with_options
 from roundweave.flows.config.merge import Architecture, GramConfig, MergeConfig, Merging
 from roundweave.flows.config.train import Placement
-from roundweave.flows.merging.preparing import unit_report
 from roundweave.flows.merging.result import MergeResult
+from roundweave.flows.merging.subjects import unit_report
 from roundweave.storage.errors import cut
 
 M_MMAP_THRESHOLD = -3
