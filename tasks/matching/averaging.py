@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -13,6 +13,9 @@ from roundweave.tasks.matching.groups import Tensors
 BLOCK = 1 << 16
 """The number of elements that are averaged at once, so that they stay in a processor's cache."""
 
+NOTHING = 1e-9
+"""The part of coefficients' sizes below which their sum is what rounding left of zero."""
+
 Layers = Mapping[str, Sequence[float]]
 """Coefficients by the name of a layer."""
 
@@ -20,10 +23,10 @@ Layers = Mapping[str, Sequence[float]]
 def average(
     states: Sequence[Tensors], coefficients: Sequence[float], layers: Layers | None = None
 ) -> dict[str, torch.Tensor]:
-    """The mean of networks' named tensors, of the same shapes, weighted by coefficients with a positive sum.
+    """The mean of networks' named tensors, of the same shapes, weighted by coefficients whose sum is not zero.
 
     `layers` has separate coefficients for some layers, by the beginning of their tensors' names. Integer and bool
-    tensors take the maximum. Raises `UsageError` for wrong numbers of coefficients, or negative ones.
+    tensors take the maximum. Raises `UsageError` for wrong numbers of coefficients, or a sum of zero.
     """
     averaged = averaging(states, coefficients, layers)
     return {name: averaged(name) for name in states[0]}
@@ -35,31 +38,50 @@ def averaging(
     """A function that computes one tensor of `average`, (*shape), by its name; raises `UsageError` as it does."""
     layers = layers or {}
     for given in (coefficients, *layers.values()):
-        if len(given) != len(states) or not 0 < sum(given) < math.inf or min(given) < 0:
-            raise UsageError(f"{len(states)} networks need as many coefficients, not negative, not {list(given)}")
+        check_coefficients(given, len(states))
     for layer in layers:
-        if not any(_belongs(name, layer) for name in states[0]):
-            raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(states[0])}")
+        check_layer(layer, states[0])
 
     def averaged(name: str) -> torch.Tensor:
-        chosen = next((layers[layer] for layer in layers if _belongs(name, layer)), coefficients)
+        chosen = next((layers[layer] for layer in layers if is_of_layer(name, layer)), coefficients)
         values = [state[name] for state in states]
-        return _mean(values, chosen) if values[0].is_floating_point() else torch.stack(values).amax(0)
+        return weighted_mean(values, chosen) if values[0].is_floating_point() else torch.stack(values).amax(0)
 
     return averaged
 
 
-def _belongs(name: str, layer: str) -> bool:
+def check_coefficients(coefficients: Sequence[float], count: int) -> None:
+    """Raise `UsageError` unless there is one for each of `count` networks, and their sum is finite, not 0."""
+    total, size = sum(coefficients), sum(map(abs, coefficients))
+    if len(coefficients) != count or not math.isfinite(size) or abs(total) <= NOTHING * size:
+        raise UsageError(
+            f"{count} networks need as many coefficients with a sum that is not 0, not {list(coefficients)}"
+        )
+
+
+def check_layer(layer: str, names: Iterable[str]) -> None:
+    """Raise `UsageError` unless one of the names is of a tensor of the layer."""
+    if not any(is_of_layer(name, layer) for name in names):
+        raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(names)}")
+
+
+def is_of_layer(name: str, layer: str) -> bool:
+    """Whether the tensor of this name is the layer's, or is itself what is called a layer."""
     return name == layer or name.startswith(f"{layer}.")
 
 
-def _mean(values: Sequence[torch.Tensor], coefficients: Sequence[float]) -> torch.Tensor:
+def weighted_mean(
+    values: Sequence[torch.Tensor], coefficients: Sequence[float], normalize: bool = True
+) -> torch.Tensor:
+    """The mean of tensors (*shape), weighted by coefficients, or their weighted sum without `normalize`."""
     mean = torch.empty(values[0].shape, dtype=values[0].dtype)
     exact = torch.float64 if mean.dtype == torch.float64 else torch.float32
-    # A power of 2 changes no bits. The sum is then above 1/2 and at most 1, so that nothing leaves its range, and
-    # the whole weight of 1 on a network keeps even the smallest numbers.
-    fraction, power = math.frexp(sum(coefficients))
-    coefficients = [math.ldexp(c, (fraction == 0.5) - power) for c in coefficients]
+    if normalize:
+        # A power of 2 changes no bits. The sum is then above 1/2 and at most 1, so that nothing leaves its range,
+        # and the whole weight of 1 on a network keeps even the smallest numbers.
+        fraction, power = math.frexp(sum(coefficients))
+        coefficients = [math.ldexp(c, (abs(fraction) == 0.5) - power) for c in coefficients]
+    divisor = sum(coefficients) if normalize else 1
     size = min(BLOCK, mean.numel())
     weighted, total = torch.empty(len(values), size, dtype=exact), torch.empty(size, dtype=exact)
     blocks = [tensor.reshape(-1).split(BLOCK) for tensor in (mean, *values)]
@@ -67,5 +89,5 @@ def _mean(values: Sequence[torch.Tensor], coefficients: Sequence[float]) -> torc
         rows, summed = weighted[:, : len(block)], total[: len(block)]
         for row, c, part in zip(rows, coefficients, parts, strict=True):
             torch.mul(part.to(exact), c, out=row)
-        block.copy_(torch.sum(rows, 0, out=summed).div_(sum(coefficients)))
+        block.copy_(torch.sum(rows, 0, out=summed).div_(divisor))
     return mean
