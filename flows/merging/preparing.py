@@ -51,6 +51,7 @@ from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, as_call, first_names
 from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.merging.averages.recipe import Recipe
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
@@ -258,7 +259,8 @@ class MergePlan:
     norms and BatchNorm.
     `expected` outlines their tensors, and `names` has the names that tensors of the first folder have in the
     network, where they are others; `vocabulary` is there if tokenizers differ. `model` is None where tensors are
-    merged by their names alone.
+    merged by their names alone. `recipe` says how each tensor is averaged, if it is not the plain mean, and `base`
+    is the network from which all were trained, if the recipe takes one.
     """
 
     config: MergeConfig
@@ -287,6 +289,19 @@ class MergePlan:
         """How the networks are built, where more is done than averaging tensors by their names."""
         assert self.model is not None
         return self.model
+    base: LazyTensors | None = None
+    base_place: str | None = None
+    recipe: Recipe | None = None
+
+    @property
+    def matched_states(self) -> list[LazyTensors]:
+        """The networks, and after them their base, whose units are in an order of its own, too."""
+        return [*self.states, *([self.base] if self.base is not None else [])]
+
+    @property
+    def matched_places(self) -> tuple[str, ...]:
+        """The files of `matched_states`."""
+        return (*self.places, *([self.base_place] if self.base_place is not None else []))
 
 
 def plan_merge(config: MergeConfig) -> MergePlan:
@@ -302,8 +317,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         _check_out(config, config.out)
     if config.plot:
         check_plot(config.plot)
-    opened = [open_checkpoint(place, root) for place in config.networks]
-    check_same_function([*map(Path, config.folders)])
+    opened = [open_checkpoint(place, root) for place in config.checkpoints]
+    check_same_function([*map(Path, config.every_folder)])
     vocabulary = _vocabulary(config)
     runs = recorded_in(config.networks, root)
     known = with_recorded(config, runs, root, config.trust)
@@ -328,11 +343,14 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         let_go(parameter)
     opened, names = _named_alike(config, network, opened, vocabulary)
     types = types and types_of(opened)
-    for place, state in zip(config.networks, opened, strict=True):
+    for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
-    states = [fitted(state, expected, types) for state in opened]
+    count = len(config.networks)
+    recipe = _recipe(known, network, units)
+    fits = [fitted(state, expected, types) for state in opened]
+    states, base = fits[:count], next(iter(fits[count:]), None)
     error = check_function(network, found.few, units)
-    places = tuple(lasting(place, root) for place in config.networks)
+    places = tuple(lasting(place, root) for place in config.checkpoints)
     objective, partitions = found.objective, found.partitions
     gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root)
     own = (
@@ -349,7 +367,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         states,
         expected,
         names,
-        places,
+        places[:count],
         spectral,
         has_batch_norm(network),
         found.inputs,
@@ -357,6 +375,9 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         own,
         grams,
         vocabulary,
+        base,
+        next(iter(places[count:]), None),
+        recipe,
     )
 
 
@@ -390,13 +411,34 @@ def _plan_by_name(
         raise UsageError(f"{named} may be of a spectral norm, whose vectors have no mean; give --model")
     opened, names = _named_alike(config, network, opened, vocabulary) if network else (opened, {})
     types = types_of(opened) if types and network else types
-    for place, state in zip(config.networks, opened, strict=True):
+    for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected, values=False)
-    states = [fitted(state, expected, types) for state in opened]
+    states, count = [fitted(state, expected, types) for state in opened], len(config.networks)
     aliases = {name: first for name, first in first_names(network).items() if name != first} if network else {}
     units = UnitGroups({}, (), {name: tuple(t.shape) for name, t in expected.items()}, aliases, {}, {})
-    places = tuple(lasting(place, root) for place in config.networks)
-    return MergePlan(config, model, units, 0.0, states, expected, names, places, spectral, vocabulary=vocabulary)
+    places = tuple(lasting(place, root) for place in config.checkpoints)
+    return MergePlan(
+        config,
+        model,
+        units,
+        0.0,
+        states[:count],
+        expected,
+        names,
+        places[:count],
+        spectral,
+        vocabulary=vocabulary,
+        base=next(iter(states[count:]), None),
+        base_place=next(iter(places[count:]), None),
+        recipe=_recipe(config, network, units),
+    )
+
+
+def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -> Recipe | None:
+    """The recipe of all tensors, of which those with an alias are named by the first; raises `UsageError`."""
+    wanted = config.wanted(len(config.networks), config.seed)
+    buffers = {name for name, _ in network.named_buffers()} if network else set()
+    return wanted.recipe([name for name in units.shapes if name not in units.aliases], buffers) if wanted else None
 
 
 def _named_alike(
@@ -410,7 +452,7 @@ def _named_alike(
     base = config.networks.index(config.folders[0]) if config.folders else 0
     alike = [renamed(tensors, names) for tensors, names in zip(opened, each, strict=True)]
     if vocabulary:
-        alike = [*vocabulary.ordered(network, alike, config.coefficients or [1.0] * len(alike))]
+        alike = [*vocabulary.ordered(network, alike, config.shares(len(alike)))]
     return alike, each[base]
 
 
@@ -420,9 +462,11 @@ def _vocabulary(config: MergeConfig) -> Vocabulary | None:
         if config.vocabulary:
             raise UsageError("vocabulary is for folders that have their tokenizers beside them; leave it out")
         return None
-    folders = [*map(Path, config.folders)]
+    folders = [*map(Path, config.every_folder)]
     sizes = [int(checked_config(folder).get("vocab_size") or 0) for folder in folders]
     found = find_vocabulary(folders, sizes, config.vocabulary)
+    if found and (config.base or config.wanted(len(config.networks), config.seed)):
+        raise UsageError("networks that number other tokens are merged by their mean; leave average and base out")
     if found and config.data is not None:
         raise UsageError("networks that number other tokens have no examples in common; leave data out")
     if found and found.tokenizer and not (config.out and is_folder(config.out)):

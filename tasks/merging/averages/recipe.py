@@ -41,7 +41,7 @@ class Wanted:
         for layer in self.layers:
             check_layer(layer, names)
         self._check_numbers()
-        settings = [each for _, each in self._settings()]
+        settings = [each for _, each in self.settings()]
         for part in (part for setting in settings for part in filters(setting)):
             if not any(part in name for name in names):
                 raise UsageError(f"filter {part!r} is in the name of no tensor; there are {', '.join(names)}")
@@ -49,7 +49,8 @@ class Wanted:
         made: dict[Any, tuple[Average, tuple[float, ...]]] = {}
         return {name: self._of(name, depths[name], name in buffers, made) for name in names}
 
-    def _settings(self) -> Iterator[tuple[str, Setting]]:
+    def settings(self) -> Iterator[tuple[str, Setting]]:
+        """All settings, each with the name of its option."""
         yield from (("coefficients", each) for each in self.coefficients)
         for option, given in self.options.items():
             if not isinstance(given, bool | str):
@@ -61,9 +62,9 @@ class Wanted:
             if len(given) != count:
                 raise UsageError(f"layer {layer!r}: {count} networks need {count} coefficients, not {list(given)}")
         for option in EACH:
-            if (given := self.options.get(option)) and len(given) not in (1, count):
+            if (each := self.options.get(option)) and len(each) not in (1, count):
                 raise UsageError(
-                    f"{option} has {len(given)} values for {count} networks; give one, or one a network"
+                    f"{option} has {len(each)} values for {count} networks; give one, or one a network"
                 )
 
     def _of(
