@@ -125,8 +125,8 @@ class RecipeConfig(Config):
             return
         if self.coefficients and self.numbers != self.shares(count):
             raise UsageError(
-                f"coefficients {list(self.coefficients)}: the default takes numbers, none negative and not all zero; "
-                f"for others give average = mean or task_arithmetic"
+                f"coefficients {list(self.coefficients)} must be numbers, none negative and not all zero; "
+                f"average = mean or task_arithmetic takes others"
             )
         for option in (
             *(option for option in given if option != "coefficients"),
@@ -136,7 +136,8 @@ class RecipeConfig(Config):
 
     def _kind(self) -> type[Average] | None:
         """The average of the table, if it is one."""
-        kind: type[Average] | None = AVERAGES[self.average].load() if self.average in AVERAGES else None
+        entry = AVERAGES.get(self.average or "")
+        kind: type[Average] | None = entry.load() if entry else None
         return kind
 
     def _check_numbers(self, count: int) -> None:

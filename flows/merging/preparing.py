@@ -438,7 +438,7 @@ def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -
     """The recipe of all tensors, of which those with an alias are named by the first; raises `UsageError`."""
     wanted = config.wanted(len(config.networks), config.seed)
     buffers = {name for name, _ in network.named_buffers()} if network else set()
-    return wanted.recipe([name for name in units.shapes if name not in units.aliases], buffers) if wanted else None
+    return wanted.recipe([name for name in units.tensors if name not in units.aliases], buffers) if wanted else None
 
 
 def _named_alike(
