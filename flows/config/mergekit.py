@@ -86,7 +86,7 @@ def read_mergekit(path: Path) -> dict[str, Any]:
     file = _known(_File, values)
     if file.merge_method not in METHODS:
         raise UsageError(
-            f"{path}: unknown merge_method {file.merge_method!r}; {nearest(file.merge_method, METHODS, _there(METHODS))}"
+            f"unknown merge_method {file.merge_method!r}; {nearest(file.merge_method, METHODS, _there(METHODS))}"
         )
     if bool(file.models) == bool(file.slices):
         raise UsageError(f"{path}: give either models or slices")
