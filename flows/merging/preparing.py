@@ -289,6 +289,7 @@ class MergePlan:
         """How the networks are built, where more is done than averaging tensors by their names."""
         assert self.model is not None
         return self.model
+
     base: LazyTensors | None = None
     base_place: str | None = None
     recipe: Recipe | None = None
@@ -438,7 +439,9 @@ def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -
     """The recipe of all tensors, of which those with an alias are named by the first; raises `UsageError`."""
     wanted = config.wanted(len(config.networks), config.seed)
     buffers = {name for name, _ in network.named_buffers()} if network else set()
-    return wanted.recipe([name for name in units.tensors if name not in units.aliases], buffers) if wanted else None
+    return (
+        wanted.recipe([name for name in units.tensors if name not in units.aliases], buffers) if wanted else None
+    )
 
 
 def _named_alike(

@@ -60,7 +60,10 @@ def make(folder: Path) -> None:
 
 def recipe(folder: Path, case: dict[str, Any], file: bool) -> dict[str, Any]:
     """The configuration of a case, of folders or of the files in them."""
-    place = lambda name: str(folder / name / "model.safetensors" if file else folder / name)  # noqa: E731
+
+    def place(name: str) -> str:
+        return str(folder / name / "model.safetensors" if file else folder / name)
+
     parts = [{"model": place(name)} for name in case.get("models", PARTS)]
     for i, part in enumerate(parts if "each" in case else []):
         part["parameters"] = {k: v[i] if isinstance(v, list) else v for k, v in case["each"].items()}
@@ -75,11 +78,8 @@ def ours(yml: Path, out: Path) -> None:
     from roundweave.flows.config.merge import MergeConfig
     from roundweave.flows.merging.flow import merge_flow
 
-    model = f"{Path(__file__).with_name('llama.py')}:model"
     place = str(out / "model.safetensors")
-    config = MergeConfig(
-        **read_recipe(str(yml)), model=model, input="int64:1x8", out=place, executor="inline", force=True
-    )
+    config = MergeConfig(**read_recipe(str(yml)), out=place, executor="inline", force=True)
     merge_flow.fn(config)
 
 
@@ -145,7 +145,6 @@ def compared(folder: Path, name: str, case: dict[str, Any]) -> dict[str, Any]:
 
 def main(folder: Path, packages: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), packages])
-    os.environ["LLAMA"] = str(folder / BASE)
     if not (folder / BASE).exists():
         make(folder)
     for name, case in CASES.items():
