@@ -79,6 +79,9 @@ SPECTRAL = re.compile(r"(^|\.)parametrizations\..*\._u$|_orig$")
 """Matches names of the tensors that torch's spectral norms have."""
 
 
+STATISTICS = ("running_mean", "running_var")
+"""The ends of names of BatchNorm's statistics."""
+
 OUTPUTS = 10
 """The number of outputs of a built-in model if there are no data."""
 
@@ -438,10 +441,12 @@ def _plan_by_name(
 def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -> Recipe | None:
     """The recipe of all tensors, of which those with an alias are named by the first; raises `UsageError`."""
     wanted = config.wanted(len(config.networks), config.seed)
-    buffers = {name for name, _ in network.named_buffers()} if network else set()
-    return (
-        wanted.recipe([name for name in units.tensors if name not in units.aliases], buffers) if wanted else None
-    )
+    names = [name for name in units.tensors if name not in units.aliases]
+    if wanted is None:
+        return None
+    if network is None:  # nothing but their names tells which tensors are statistics
+        return wanted.recipe(names, {name for name in names if name.endswith(STATISTICS)})
+    return wanted.recipe(names, {name for name, _ in network.named_buffers()})
 
 
 def _named_alike(
