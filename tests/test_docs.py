@@ -37,9 +37,19 @@ from roundweave.tasks.executors.clusters.connecting import connect
 HERE = Path(__file__).parent.parent
 PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]
 FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"# (\S+\.(?:py|toml))(?:, (in|before) (\w+))?\n")
+FILE = re.compile(r"# (\S+\.(?:py|toml|yml))(?:, (in|before) (\w+))?\n")
 SLOW = (
-    *("clusters", "decentralised", "devices", "exporting", "merging", "planning", "scheduling", "servers"),
+    *(
+        "clusters",
+        "decentralised",
+        "devices",
+        "exporting",
+        "merging",
+        "planning",
+        "recipes",
+        "scheduling",
+        "servers",
+    ),
     "tensor-parallel",
 )
 """Pages of which make test-slow runs the commands: many, or with clusters and servers of their own."""
@@ -122,7 +132,7 @@ def test_what_a_page_shows_runs(page: Path, folder: Path, capfd, monkeypatch) ->
 def run_block(block: Block, folder: Path, script: str) -> None:
     file = FILE.match(block.text)
     match block.language:
-        case "python" | "toml" if file:
+        case "python" | "toml" | "yaml" if file:
             write(block.text, folder, *file.groups(default=""))
         case "python":
             (folder / script).write_text(block.text)

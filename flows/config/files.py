@@ -1,4 +1,4 @@
-"""Configurations in TOML files: fields of `TrainConfig` and options; paths are relative to the file."""
+"""Configurations in TOML files: fields and options of a training or a merge; paths are relative to the file."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from roundweave.tasks.data.sources.table import SOURCES
 PARTS = (*TABLES, "optimizer")
 """Options of an algorithm that may name a function in a file."""
 
+RECIPES = (".toml", ".yml", ".yaml")
+"""The ends of names of files that say how to merge; those of YAML are mergekit's."""
+
 PLACED = ("data", "validation", "model", "loss", "algorithm", *PREPARED, *PARTS)
 """Keys whose texts may name a file."""
 
@@ -31,6 +34,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     ):
         values = from_toml(path.read_text(encoding="utf-8"))
     return {key: _seen(path.parent, key, value) for key, value in values.items()}
+
+
+def read_recipe(path: str) -> dict[str, Any]:
+    """The values of a merge in a TOML file, or in a file of mergekit; raises `UsageError`."""
+    if path.endswith(".toml"):
+        return read_toml(Path(path))
+    from roundweave.flows.config.mergekit import read_mergekit  # a training has no use for it
+
+    return read_mergekit(Path(path))
 
 
 def write_toml(path: Path, config: TrainConfig) -> None:
@@ -51,19 +63,22 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case "algorithm", {"name": name}:
             parts = {option: _seen(folder, option, given) for option, given in value.items() if option in PARTS}
             return value | parts | {"name": _seen(folder, key, name)}
-        case ("scores" | "accept" | "export", str() | list()) | ("data", list()):
-            placed = _exported if key == "export" else _place
+        case ("scores" | "accept" | "export", str() | list()) | ("data" | "networks" | "grams", list()):
+            placed = {"export": _exported, "networks": _checkpoint, "grams": _checkpoint}.get(key, _place)
             return [placed(folder, name.strip()) if isinstance(name, str) else name for name in at_commas(value)]
         case _, str() if key in PLACED:
             return _place(folder, value)
-        case "root" | "certificates" | "log_file" | "start_from", str() if not (
-            key == "start_from" and STORED_ROUND.fullmatch(value)
-        ):
-            return join_address(folder, value)
+        case "root" | "certificates" | "log_file" | "start_from" | "base" | "out" | "plot", str():
+            return _checkpoint(folder, value) if key in ("start_from", "base") else join_address(folder, value)
         case "scheduler" | "topology" | "partition_options", str() if value.endswith((".json", ".toml")):
             kind, _, file = value.rpartition(":")
             return f"{kind}:{folder / file}" if kind else str(folder / file)
     return value
+
+
+def _checkpoint(folder: Path, place: str) -> str:
+    """Join the file of a network to the folder; a stored round is unchanged."""
+    return place if STORED_ROUND.fullmatch(place) else join_address(folder, place)
 
 
 def _exported(folder: Path, to: str) -> str:

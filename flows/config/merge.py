@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from roundweave.flows.config.base import Config, NamedOrOwn, Numbers
+from roundweave.flows.config.base import NamedOrOwn
 from roundweave.flows.config.experiment import DataConfig
+from roundweave.flows.config.recipes import RecipeConfig
 from roundweave.flows.config.train import Placement
 from roundweave.storage.checkpoints.folders import ADAPTER_CONFIG, CONFIG
 from roundweave.storage.checkpoints.opening import is_folder_of_tensors
@@ -42,7 +43,7 @@ class Architecture(DataConfig):
     seed: int = Field(default=0, ge=0, description="decides which examples are held out")
 
 
-class Merging(Config):
+class Merging(RecipeConfig):
     """How networks are matched, averaged and repaired."""
 
     match: Literal["weights", "activations", "mixed", "none"] | None = Field(
@@ -62,12 +63,6 @@ class Merging(Config):
         default=None, ge=0, description="mix the k most similar units, 0 all, instead of a permutation"
     )
     temperature: float = Field(default=0.1, gt=0, description="of the soft mixture")
-    average: Literal["auto", "mean", "best", "regmean", "pleas"] | None = Field(
-        default=None,
-        description="the mean, of two networks the best point of the path between them, the mean with each layer "
-        "solved for what its parents' layers gave, or with data auto, the one of the least held-out loss; "
-        "default: auto with data, else mean",
-    )
     shrinkage: float = Field(
         default=SHRINKAGE, ge=0, le=1, description="of a solve: what is left of products of two different inputs"
     )
@@ -78,9 +73,6 @@ class Merging(Config):
         "on noise if there are none",
     )
     distil_lr: float = Field(default=1e-3, gt=0, description="Adam's learning rate in these steps")
-    coefficients: Numbers | None = Field(
-        default=None, description="a weight a network, such as its number of examples: 1000,3000; default: equal"
-    )
     vocabulary: Literal["union", "first"] | None = Field(
         default=None, description="of folders whose tokenizers differ: all tokens, or those of the first"
     )
@@ -106,7 +98,7 @@ class Merging(Config):
             raise ValueError("temperature is that of a soft mixture: give soft, too, such as soft = 0")
         mixed = "soft" if self.soft is not None else "within" if self.within else ""
         if mixed and self.average not in (None, "mean", "best"):
-            raise ValueError(f"a solve needs units one to one; leave {mixed} out, or give average = mean")
+            raise ValueError(f"average {self.average} needs units one to one; leave {mixed} out, or give mean")
         if self.within and self.average == "best":
             raise ValueError("average best looks for a point between two networks, and within pairs their units")
         if self.within and (self.soft is not None or self.match not in (None, "activations")):
@@ -171,6 +163,11 @@ class MergeConfig(Architecture, Merging, Placement):
     )
 
     @property
+    def checkpoints(self) -> tuple[str, ...]:
+        """The networks, and after them their base if there is one."""
+        return (*self.networks, *([self.base] if self.base else []))
+
+    @property
     def persisted(self) -> bool:
         """Whether the merge is stored as a run, with the networks and their permutations, not only as a file."""
         return self.out is None or self.name is not None
@@ -192,6 +189,11 @@ class MergeConfig(Architecture, Merging, Placement):
         folders = tuple(place for place in self.networks if is_folder_of_tensors(Path(place)))
         return folders if any((Path(place) / CONFIG).exists() for place in folders) else ()
 
+    @property
+    def every_folder(self) -> tuple[str, ...]:
+        """The folders of `folders`, and after them that of the base, if it has a configuration, too."""
+        return (*self.folders, *([self.base] if self.base and (Path(self.base) / CONFIG).exists() else []))
+
     @model_validator(mode="before")
     @classmethod
     def _data_of_each(cls, values: Any) -> Any:
@@ -203,12 +205,9 @@ class MergeConfig(Architecture, Merging, Placement):
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:
         count = len(self.networks)
-        if count < 2:
-            raise ValueError(f"a merge takes two networks or more, not {count}")
-        given = self.coefficients
-        if given is not None and (len(given) != count or min(given) < 0 or sum(given) <= 0):
-            wanted = f"{count} networks need {count} coefficients, none negative and not all zero"
-            raise ValueError(f"{wanted}, not {list(given)}")
+        if count < (1 if self.base else 2):
+            raise ValueError(f"a merge takes two networks or more, not {count}; or one with a base")
+        self.check_recipe(count)
         if self.within and count > 2:
             raise ValueError(f"within pairs the units of two networks, not of {count}")
         if self.grams and len(self.grams) != count:

@@ -16,12 +16,11 @@ from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.values.tensors import LazyTensors, load_named
 from roundweave.tasks.executors.base import Executor
-from roundweave.tasks.matching.averaging import averaging
 from roundweave.tasks.matching.groups import Permutation, Tensors
 from roundweave.tasks.matching.solving.grams import layers_of, permuted_grams
 from roundweave.tasks.matching.solving.layers import Layer
 from roundweave.tasks.merging.distilling import Teaching, write_distilled
-from roundweave.tasks.merging.gallery import Blend, Gallery, blended, score_blend
+from roundweave.tasks.merging.gallery import Blend, Gallery, blended, combined_by, score_blend
 from roundweave.tasks.merging.solving import grams_of, regressed, write_least_squares
 from roundweave.tasks.networks.spectral import converge
 from roundweave.tasks.numerics.pinning import pinned
@@ -34,11 +33,16 @@ SOLVES = ("regmean", "pleas")
 
 @dataclass(frozen=True)
 class Aligned:
-    """Networks with their units in one order: lazily permuted `states`, and the files that workers read."""
+    """Networks with their units in one order: lazily permuted `states`, and the files that workers read.
+
+    `base` has their base network, if there is one, in the same order, and `base_place` its file.
+    """
 
     orders: Sequence[Permutation]
     states: list[LazyTensors]
     places: tuple[str, ...]
+    base: Sequence[LazyTensors] = ()
+    base_place: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,20 +95,24 @@ def choose(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) 
 def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) -> Choice:
     """The average that the configuration asks for, or the best point of the path between two networks."""
     config, count = plan.config, len(networks.states)
-    coefficients = tuple(config.coefficients or [1.0] * count)
+    coefficients = config.shares(count)
     mean = Blend(networks.places, coefficients)
+    by_recipe = replace(mean, recipe=plan.recipe, base=networks.base_place)
     if plan.gallery is None and config.average == "regmean":
         layers = layers_of(plan.architecture.build(), plan.inputs)
         _check_layers(SOLVES, layers)
         grams = _permuted_grams(executor, plan, networks, layers)
         solved = regressed(networks.states, grams, layers, coefficients, config.shrinkage)
-        return Choice("merged, regmean", solved, coefficients)
+        return Choice("merged, regmean", solved, _reported(plan, coefficients))
     if plan.gallery is None:
-        return Choice(MERGED, blend_tensors(plan, networks, mean), coefficients)
+        name = MERGED if plan.recipe is None else f"{MERGED}, {config.average}"
+        return Choice(name, blend_tensors(plan, networks, by_recipe), _reported(plan, coefficients))
     means = {PLAIN: replace(mean, places=plan.places), MERGED: mean}
     if config.repair:
         means[REPAIRED] = replace(mean, repair=True)
     candidates = means | solve_networks(executor, plan, networks, mean, folder)
+    if plan.recipe is not None:
+        candidates[f"{MERGED}, {config.average}"] = replace(by_recipe, repair=bool(config.repair))
     # Networks whose units were paired within them are none by themselves, and there is no path between them.
     between = {PLAIN: means[PLAIN]} if config.within else means
     scores, paths = _compare(executor, plan, candidates, between)
@@ -118,7 +126,14 @@ def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: st
         best = min(range(len(points)), key=lambda i: (-(points[i].accuracy or 0.0), points[i].loss))
         blend = _at(blend, best / (len(points) - 1))
         scores |= {kind: path[best] for kind, path in paths.items()}
-    return Choice(name, blend_tensors(plan, networks, blend), blend.coefficients, scores, paths)
+    return Choice(name, blend_tensors(plan, networks, blend), _reported(plan, blend.coefficients), scores, paths)
+
+
+def _reported(plan: MergePlan, coefficients: Sequence[float]) -> tuple[float, ...]:
+    """The coefficients to report: shares of a mean, those of a recipe as given, or none if tensors have others."""
+    if plan.recipe is None:
+        return tuple(c / sum(coefficients) for c in coefficients)
+    return () if plan.config.layers else plan.config.numbers or ()
 
 
 def _compare(
@@ -202,7 +217,7 @@ def blend_tensors(plan: MergePlan, networks: Aligned, blend: Blend) -> Tensors:
             return _cast(blended(plan.gallery, blend).state_dict(), first)
     if blend.solved is not None:
         return _read(plan, blend.solved)
-    averaged = averaging(networks.states, blend.coefficients)
+    averaged = combined_by(blend, networks.states, *networks.base)
     merged = LazyTensors(first.names, lambda name: averaged(units.aliases.get(name, name)), first.specs)
     if not plan.spectral:
         return merged

@@ -43,8 +43,8 @@ def observe_units(executor: Executor, plan: MergePlan, gallery: Gallery) -> dict
 
     Raises `UsageError` if the blocks hold too few examples.
     """
-    pairs = PAIRS if plan.config.within else list(combinations(range(len(plan.states)), 2))
-    moments = summed(executor.gather(partial(observe, gallery, plan.places, pairs), gallery.blocks))
+    pairs = PAIRS if plan.config.within else list(combinations(range(len(plan.matched_states)), 2))
+    moments = summed(executor.gather(partial(observe, gallery, plan.matched_places, pairs), gallery.blocks))
     if not moments and plan.units.groups:
         raise UsageError(
             f"{gallery.examples} examples in {len(gallery.blocks)} blocks are too few to compare activations in "
@@ -58,9 +58,9 @@ def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutat
     """The permutation, or with `soft` the mixture, of each network's units that makes the networks most alike."""
     config = plan.config
     if config.match == "none" or not plan.units.groups:
-        return [plan.units.identity() for _ in plan.states]
+        return [plan.units.identity() for _ in plan.matched_states]
     with pinned(0, threads=1):
-        evidence = Evidence(plan.states, plan.units, config.match or "weights", config.metric, moments)
+        evidence = Evidence(plan.matched_states, plan.units, config.match or "weights", config.metric, moments)
         if config.within:
             return list(match_within(evidence))
         if config.soft is not None:
@@ -84,14 +84,16 @@ def aligned(plan: MergePlan, orders: Sequence[Permutation], folder: str) -> Alig
     """The networks in these orders. For scoring they are written to files in the folder."""
     states = [
         LazyTensors(state.names, partial(plan.units.permuted, state=state, permutation=order), state.specs)
-        for state, order in zip(plan.states, orders, strict=True)
+        for state, order in zip(plan.matched_states, orders, strict=True)
     ]
+    count = len(plan.states)
     if plan.gallery is None or plan.config.match == "none":
-        return Aligned(orders, states, plan.places)
+        return Aligned(orders[:count], states[:count], plan.places, states[count:], plan.base_place)
     places = tuple(f"{folder}/{i}.pt" for i in range(len(states)))
     for place, state in zip(places, states, strict=True):
         write_checkpoint(place, state)
-    return Aligned(orders, states, places)
+    base_place = places[count] if plan.base is not None else None
+    return Aligned(orders[:count], states[:count], places[:count], states[count:], base_place)
 
 
 @flow(name="roundweave-merge", persist_result=False)

@@ -14,7 +14,15 @@ from torch import nn
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merge import MergeConfig
 from roundweave.flows.merging.recorded import own_data, recorded_in, with_recorded
-from roundweave.flows.merging.subjects import analysed, example_inputs, kept_code, own_samples, spec_of, subject
+from roundweave.flows.merging.subjects import (
+    analysed,
+    checked_error,
+    example_inputs,
+    kept_code,
+    own_samples,
+    spec_of,
+    subject,
+)
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.checkpoints.opening import (
     check_checkpoint,
@@ -31,12 +39,12 @@ from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.figures import check_plot
 from roundweave.storage.runs.names import is_run, run_address
 from roundweave.storage.values.tensors import LazyTensors, dtype_name, let_go
-from roundweave.tasks.matching.check import check_function
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, first_names
 from roundweave.tasks.merging.adapters import adapter_config, side_by_side
+from roundweave.tasks.merging.averages.recipe import Recipe
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
@@ -56,6 +64,9 @@ SPECTRAL = re.compile(r"(^|\.)parametrizations\..*\._u$|_orig$")
 """Matches names of the tensors that torch's spectral norms have."""
 
 
+STATISTICS = ("running_mean", "running_var")
+"""The ends of names of BatchNorm's statistics."""
+
 QUICK = 1e11
 """The most products of parameters, layers and examples for which layers are solved though nobody asks for it."""
 
@@ -71,7 +82,8 @@ class MergePlan:
     norms and BatchNorm.
     `expected` outlines their tensors, and `names` has the names that tensors of the first folder have in the
     network, where they are others; `vocabulary` is there if tokenizers differ. `model` is None where tensors are
-    merged by their names alone.
+    merged by their names alone. `recipe` says how each tensor is averaged, if it is not the plain mean, and `base`
+    is the network from which all were trained, if the recipe takes one.
     """
 
     config: MergeConfig
@@ -101,6 +113,20 @@ class MergePlan:
         assert self.model is not None
         return self.model
 
+    base: LazyTensors | None = None
+    base_place: str | None = None
+    recipe: Recipe | None = None
+
+    @property
+    def matched_states(self) -> list[LazyTensors]:
+        """The networks, and after them their base, whose units are in an order of its own, too."""
+        return [*self.states, *([self.base] if self.base is not None else [])]
+
+    @property
+    def matched_places(self) -> tuple[str, ...]:
+        """The files of `matched_states`."""
+        return (*self.places, *([self.base_place] if self.base_place is not None else []))
+
 
 def plan_merge(config: MergeConfig) -> MergePlan:
     """Read and check the networks, find their units, and check that permuting them is sound.
@@ -115,12 +141,12 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         _check_out(config, config.out)
     if config.plot:
         check_plot(config.plot)
-    opened = [open_checkpoint(place, root) for place in config.networks]
+    opened = [open_checkpoint(place, root) for place in config.checkpoints]
     if config.adapters:
         _check_adapters(config)
         alone = config.model_copy(update={"match": "none"})
         return _plan_by_name(alone, side_by_side(opened), {}, root, None)
-    check_same_function([*map(Path, config.folders)])
+    check_same_function([*map(Path, config.every_folder)])
     vocabulary = _vocabulary(config)
     runs = recorded_in(config.networks, root)
     known = with_recorded(config, runs, root, config.trust)
@@ -145,11 +171,14 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         let_go(parameter)
     opened, names = _named_alike(config, network, opened, vocabulary)
     types = types and types_of(opened)
-    for place, state in zip(config.networks, opened, strict=True):
+    for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
-    states = [fitted(state, expected, types) for state in opened]
-    error = check_function(network, found.few, units)
-    places = tuple(lasting(place, root) for place in config.networks)
+    count = len(config.networks)
+    recipe = _recipe(known, network, units)
+    fits = [fitted(state, expected, types) for state in opened]
+    states, base = fits[:count], next(iter(fits[count:]), None)
+    error = checked_error(found, network, units)
+    places = tuple(lasting(place, root) for place in config.checkpoints)
     objective, partitions = found.objective, found.partitions
     gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root)
     each = own_data(config, known, runs) if gallery else ()
@@ -163,7 +192,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         states,
         expected,
         names,
-        places,
+        places[:count],
         spectral,
         has_batch_norm(network),
         found.inputs,
@@ -171,6 +200,9 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         own,
         grams,
         vocabulary,
+        base,
+        next(iter(places[count:]), None),
+        recipe,
     )
 
 
@@ -216,13 +248,38 @@ def _plan_by_name(
         raise UsageError(f"{named} may be of a spectral norm, whose vectors have no mean; give --model")
     opened, names = _named_alike(config, network, opened, vocabulary) if network else (opened, {})
     types = types_of(opened) if types and network else types
-    for place, state in zip(config.networks, opened, strict=True):
+    for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected, values=False)
-    states = [fitted(state, expected, types) for state in opened]
+    states, count = [fitted(state, expected, types) for state in opened], len(config.networks)
     aliases = {name: first for name, first in first_names(network).items() if name != first} if network else {}
     units = UnitGroups({}, (), {name: tuple(t.shape) for name, t in expected.items()}, aliases, {}, {})
-    places = tuple(lasting(place, root) for place in config.networks)
-    return MergePlan(config, model, units, 0.0, states, expected, names, places, spectral, vocabulary=vocabulary)
+    places = tuple(lasting(place, root) for place in config.checkpoints)
+    return MergePlan(
+        config,
+        model,
+        units,
+        0.0,
+        states[:count],
+        expected,
+        names,
+        places[:count],
+        spectral,
+        vocabulary=vocabulary,
+        base=next(iter(states[count:]), None),
+        base_place=next(iter(places[count:]), None),
+        recipe=_recipe(config, network, units),
+    )
+
+
+def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -> Recipe | None:
+    """The recipe of all tensors, of which those with an alias are named by the first; raises `UsageError`."""
+    wanted = config.wanted(len(config.networks), config.seed)
+    names = [name for name in units.tensors if name not in units.aliases]
+    if wanted is None:
+        return None
+    if network is None:  # nothing but their names tells which tensors are statistics
+        return wanted.recipe(names, {name for name in names if name.endswith(STATISTICS)})
+    return wanted.recipe(names, {name for name, _ in network.named_buffers()})
 
 
 def _named_alike(
@@ -236,7 +293,7 @@ def _named_alike(
     base = config.networks.index(config.folders[0]) if config.folders else 0
     alike = [renamed(tensors, names) for tensors, names in zip(opened, each, strict=True)]
     if vocabulary:
-        alike = [*vocabulary.ordered(network, alike, config.coefficients or [1.0] * len(alike))]
+        alike = [*vocabulary.ordered(network, alike, config.shares(len(alike)))]
     return alike, each[base]
 
 
@@ -246,9 +303,11 @@ def _vocabulary(config: MergeConfig) -> Vocabulary | None:
         if config.vocabulary:
             raise UsageError("vocabulary is for folders that have their tokenizers beside them; leave it out")
         return None
-    folders = [*map(Path, config.folders)]
+    folders = [*map(Path, config.every_folder)]
     sizes = [int(checked_config(folder).get("vocab_size") or 0) for folder in folders]
     found = find_vocabulary(folders, sizes, config.vocabulary)
+    if found and (config.base or config.wanted(len(config.networks), config.seed)):
+        raise UsageError("networks that number other tokens are merged by their mean; leave average and base out")
     if found and config.data is not None:
         raise UsageError("networks that number other tokens have no examples in common; leave data out")
     if found and found.tokenizer and not (config.out and is_folder(config.out)):

@@ -113,7 +113,7 @@ def write_merge(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResu
         run=_persist_run(plan, networks, name, merged, score) if config.persisted else None,
         scores=dict(choice.scores),
         paths={kind: list(scores) for kind, scores in choice.paths.items()},
-        coefficients=tuple(c / sum(choice.coefficients) for c in choice.coefficients),
+        coefficients=choice.coefficients,
         moved=tuple(units.moved(order) for order in networks.orders),
         function_error=plan.function_error,
         coverage=units.coverage,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from roundweave.flows.config.resolving import (
     resolve_work,
 )
 from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import CodeError, ModelError, UsageError, failing_as, one_line
+from roundweave.storage.errors import CodeError, ModelError, UnitsUnsound, UsageError, failing_as, one_line
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.sources.table import keep_source
@@ -130,11 +131,26 @@ def _tensors(inputs: Inputs) -> list[torch.Tensor]:
 def analysed(found: Subject) -> tuple[nn.Module, UnitGroups]:
     """The network without its parameters' values, and its units; raises `ModelError`."""
     network = found.objective.model.outlined()
-    try:
+    with _clearer(found):
         return network, find_units(network, found.inputs)
+
+
+def checked_error(found: Subject, network: nn.Module, units: UnitGroups) -> float:
+    """The function error of the units; raises `UnitsUnsound` if it is too large, and `ModelError`."""
+    with _clearer(found):
+        return check_function(network, found.few, units)
+
+
+@contextmanager
+def _clearer(found: Subject) -> Iterator[None]:
+    """Have an error of the analysis say of inputs that do not fit what the network itself says of them."""
+    try:
+        yield
+    except UnitsUnsound:
+        raise
     except ModelError:
         if found.partitions is None:
-            _try(found)  # what it says of inputs that do not fit is clearer
+            _try(found)
         raise
 
 
@@ -205,7 +221,7 @@ def unit_report(config: Architecture) -> dict[str, Any]:
         "pinned_units": units.pinned_units,
         "pinned": dict(units.pinned),
         "unknown": dict(units.unknown),
-        "function_error": check_function(network, found.few, units),
+        "function_error": checked_error(found, network, units),
         "seconds": seconds,
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,10 +17,11 @@ from roundweave.storage.rounds.commits import Score
 from roundweave.storage.values.tensors import LazyTensors, load_named
 from roundweave.tasks.data.examples import first_tensor
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.matching.averaging import average
+from roundweave.tasks.matching.averaging import averaging
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
 from roundweave.tasks.matching.search.activations import Moments, Pair, activation_moments
 from roundweave.tasks.matching.tracing.trace import Inputs
+from roundweave.tasks.merging.averages.recipe import Recipe, combining
 from roundweave.tasks.merging.repair import concatenated, repair
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.pretrained import names_in_network, renamed
@@ -134,7 +135,8 @@ def observe(
 class Blend:
     """A network to score: the weighted mean or the ensemble of checkpoints, which lie at `places`.
 
-    `solved` is a file of tensors in place of their mean.
+    `solved` is a file of tensors in place of their mean. `recipe` says how each tensor is averaged, if it is not
+    the mean; it may need the network that lies at `base`.
     """
 
     places: tuple[str, ...]
@@ -142,11 +144,13 @@ class Blend:
     how: Literal["mean", "ensemble"] = "mean"
     repair: bool = False
     solved: str | None = None
+    recipe: Recipe | None = None
+    base: str | None = None
 
     @property
     def mixed(self) -> bool:
         """Whether more than one checkpoint is in it."""
-        return self.solved is not None or sum(c > 0 for c in self.coefficients) > 1
+        return self.solved is not None or self.recipe is not None or sum(c > 0 for c in self.coefficients) > 1
 
 
 class Ensemble(nn.Module):
@@ -171,6 +175,15 @@ class Ensemble(nn.Module):
         return with_output(given[0], logarithms.logsumexp(0) - math.log(len(outputs)))
 
 
+def combined_by(
+    blend: Blend, states: Sequence[Tensors], base: Tensors | None = None
+) -> Callable[[str], torch.Tensor]:
+    """A function that computes one tensor (*shape) of a blend of aligned networks by its name."""
+    if blend.recipe is None:
+        return averaging(states, blend.coefficients)
+    return combining(blend.recipe, states, base)
+
+
 def blended(gallery: Gallery, blend: Blend) -> nn.Module:
     """Build the network of a blend, repaired if the blend asks for it."""
     states = [gallery.read(place) for place in blend.places]
@@ -178,8 +191,9 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
         axis = gallery.objective.rule.axis or -1
         return Ensemble([gallery.network(state) for state in states], gallery.is_classifier, axis).eval()
     first = gallery.units.aliases
-    mean = gallery.read(blend.solved) if blend.solved else average(states, blend.coefficients)
-    network = gallery.network({name: mean[first.get(name, name)] for name in mean})
+    base = [gallery.read(blend.base)] if blend.base else []
+    mean = gallery.read(blend.solved).__getitem__ if blend.solved else combined_by(blend, states, *base)
+    network = gallery.network({name: mean(first.get(name, name)) for name in states[0]})
     converge(network)
     if blend.repair and blend.mixed:
         repair(network, map(gallery.network, states), blend.coefficients, gallery.every_input, gallery.units)

@@ -10,6 +10,7 @@ import typer
 
 from roundweave.flows.command.common import Json, TextTable, console, output, say
 from roundweave.flows.command.options import with_options
+from roundweave.flows.config.files import RECIPES, read_recipe
 from roundweave.flows.config.merge import Architecture, GramConfig, MergeConfig, Merging
 from roundweave.flows.config.train import Placement
 from roundweave.flows.merging.result import MergeResult
@@ -22,12 +23,19 @@ M_MMAP_THRESHOLD = -3
 
 @with_options(MergeConfig, Architecture, Merging, Placement, without=("networks",))
 def merge_command(
-    networks: Annotated[list[str], typer.Argument(help="files or folders of tensors, or stored rounds RUN@12")],
+    networks: Annotated[
+        list[str],
+        typer.Argument(
+            help="files or folders of tensors, or stored rounds RUN@12; or a recipe, .toml, or .yml of mergekit"
+        ),
+    ],
     as_json: Json = False,
     **options: Any,
 ) -> None:
     """Merge networks that were trained apart: match their hidden units, then average."""
-    config = MergeConfig(networks=tuple(networks), **options)
+    recipe = read_recipe(networks.pop(0)) if networks[0].endswith(RECIPES) else {}
+    given = {"networks": tuple(networks)} if networks or not recipe else {}
+    config = MergeConfig(**recipe | given | options)
     # glibc would keep the memory of freed tensors of some sizes; make it return it to the system.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)

@@ -28,7 +28,7 @@ RIDGE = 1e-6
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ParentLayer:
     """What one parent wants of a layer: its outputs `matrix` x inputs, for inputs with these mean products.
 
     `gram` has those of the inputs that the merged layer has, and `cross` of the parent's outputs with them:
@@ -39,14 +39,16 @@ class Wanted:
     gram: torch.Tensor
     cross: torch.Tensor
 
-    def shrunk(self, by: float) -> Wanted:
+    def shrunk(self, by: float) -> ParentLayer:
         """Hold each column to the parent's own in part, by leaving out a share of products of unlike inputs."""
         alone = self.gram.diagonal(dim1=1, dim2=2)
         gram = by * self.gram + (1 - by) * alone.diag_embed()
         return replace(self, gram=gram, cross=by * self.cross + (1 - by) * self.matrix * alone[:, None])
 
 
-def solved(wanted: Sequence[Wanted], coefficients: Sequence[float], shrinkage: float = SHRINKAGE) -> torch.Tensor:
+def solved(
+    wanted: Sequence[ParentLayer], coefficients: Sequence[float], shrinkage: float = SHRINKAGE
+) -> torch.Tensor:
     """The matrix (group, out, in) with the least weighted sum of squared differences from what parents want.
 
     Columns whose inputs are 0 for all parents, and directions in which no input lies, keep the parents' mean.
@@ -82,7 +84,7 @@ def regmean(
             )
         matrices = [layer.matrix(state) for state in states]
         products = [each[name].double() for each in grams]
-        wanted = [Wanted(m, gram, m @ gram) for m, gram in zip(matrices, products, strict=True)]
+        wanted = [ParentLayer(m, gram, m @ gram) for m, gram in zip(matrices, products, strict=True)]
         yield from layer.tensors(solved(wanted, coefficients, shrinkage), states[0]).items()
 
 
@@ -113,7 +115,7 @@ def least_squares(
 
 def _wanted(
     taps: Taps, layer: Layer, parts: Iterator[list[torch.Tensor]], parent: Tensors, merged: Tensors
-) -> Wanted:
+) -> ParentLayer:
     """What a parent wants of a layer whose inputs are those that the merged network has there."""
     matrix = layer.matrix(parent)
     gram, cross, samples = torch.zeros(()), torch.zeros(()), 0
@@ -123,4 +125,4 @@ def _wanted(
             gram = gram + rows.mT @ rows
             cross = cross + matrix @ wanted.mT @ rows
             samples += rows.shape[1]
-    return Wanted(matrix, gram / samples, cross / samples)
+    return ParentLayer(matrix, gram / samples, cross / samples)

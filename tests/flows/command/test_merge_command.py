@@ -99,7 +99,7 @@ BAD = {
     "missing round": (["mlp0@-1", "mlp1@99"], 1, "no committed round 99"),
     "run without round": (["mlp0@-1", "mlp1"], 1, "mlp1@-1 is the last round"),
     "missing file": (["mlp0@-1", "{work}/god.pt"], 1, "there is no such file; did you mean good.pt"),
-    "folder": (["mlp0@-1", "{work}/folder.pt"], 1, "is a folder; name a file"),
+    "folder": (["mlp0@-1", "{work}/folder.pt"], 1, "folder.pt is a folder without tensors; name a file, or"),
     "truncated": (["mlp0@-1", "{work}/cut.pt"], 1, "cut.pt is truncated, corrupt or no checkpoint"),
     "empty": (["mlp0@-1", "{work}/empty.pt"], 1, "empty.pt is empty"),
     "no tensors": (["mlp0@-1", "{work}/text.safetensors"], 1, "is truncated, corrupt or no checkpoint"),
@@ -159,7 +159,11 @@ BAD = {
     # Where it goes.
     "out suffix": ([*MLPS, "--out", "{work}/merged.onnx"], 2, "a checkpoint ends in .safetensors, .pt, .pth,"),
     "out folder": ([*MLPS, "--out", "{work}/nowhere/merged.pt"], 2, "make it first"),
-    "out is a folder": ([*MLPS, "--out", "{work}/folder.pt"], 2, "folder.pt is a folder"),
+    "out is a folder": (
+        [*MLPS, "--out", "{work}/folder.pt"],
+        2,
+        "folder.pt is to be a folder, whose config.json none",
+    ),
     "plot suffix": ([*MLPS, "--plot", "{work}/merged.xyz"], 2, "merged.xyz"),
     "plot folder": ([*MLPS, "--plot", "{work}/nowhere/merged.png"], 2, "there is no folder"),
     "name taken": ([*MLPS, "--name", "mlp0"], 2, "mlp0.zarr exists already; give the merge another --name"),

@@ -60,14 +60,14 @@ def test_units_are_the_same_without_weights(folder, kind) -> None:
 def test_what_lies_beside_the_tensors_is_that_of_the_first_folder(folder, tmp_path) -> None:
     first, second = folder("a", "gpt2"), folder("b", "gpt2", seed=1)
     for place, text in ((first, "first"), (second, "second")):
-        for name in ("tokenizer.model", "merges.txt", "preprocessor_config.json", "chat_template.jinja"):
+        for name in ("merges.txt", "preprocessor_config.json", "chat_template.jinja"):
             (Path(place) / name).write_text(text)
         (Path(place) / "own.py").write_text("raise SystemExit")
         (Path(place) / "trainer_state.json").write_text("{}")
         (Path(place) / "optimizer.pt").write_bytes(b"")
     merge(first, second, match="none", out=str(tmp_path / "out"))
     written = {path.name: path for path in (tmp_path / "out").iterdir()}
-    copied = {"tokenizer.model", "merges.txt", "preprocessor_config.json", "chat_template.jinja"}
+    copied = {"merges.txt", "preprocessor_config.json", "chat_template.jinja"}
     ours = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
     assert written.keys() == copied | ours
     assert {written[name].read_text() for name in copied} == {"first"}

@@ -210,7 +210,7 @@ REFUSED = {
     "regmean without data": ({"average": "regmean", "input": "2x1x8x8"}, "average = regmean needs examples"),
     "grams of one": ({"average": "regmean", "grams": ("a.safetensors",)}, "2 networks need as many files of Gram"),
     "grams for a mean": ({"average": "mean", "grams": ("a", "b")}, "Gram matrices are for average = regmean"),
-    "soft": ({"average": "pleas", "soft": 2, "match": "mixed"}, "a solve needs units one to one"),
+    "soft": ({"average": "pleas", "soft": 2, "match": "mixed"}, "average pleas needs units one to one"),
     "within by weights": ({"within": True, "average": "mean"}, "within pairs units by their activations"),
     "within and a solve": ({"within": True, "match": None, "average": "pleas"}, "leave within out"),
     "within without data": (

@@ -9,7 +9,7 @@ from torch import nn
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.solving.grams import gram_matrices, layers_of
-from roundweave.tasks.matching.solving.solve import Wanted, least_squares, regmean, solved
+from roundweave.tasks.matching.solving.solve import ParentLayer, least_squares, regmean, solved
 from tests.tasks.matching.analysed import SAMPLED, analysed, mlp
 
 INPUTS = 12
@@ -30,7 +30,9 @@ def one(values: torch.Tensor) -> torch.Tensor:
 def test_by_hand() -> None:
     # Two parents with one input each: 3 of an input with mean square 1, and 5 of one with mean square 4.
     wanted = [
-        Wanted(*(torch.full((1, 1, 1), value, dtype=torch.float64) for value in (weight, square, weight * square)))
+        ParentLayer(
+            *(torch.full((1, 1, 1), value, dtype=torch.float64) for value in (weight, square, weight * square))
+        )
         for weight, square in ((3.0, 1.0), (5.0, 4.0))
     ]
     found = solved(wanted, [1, 1]).item()

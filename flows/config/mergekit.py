@@ -1,0 +1,195 @@
+"""Configurations of mergekit, which are YAML, as the values of a merge that matches nothing, as mergekit does."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import Field
+
+from roundweave.flows.config.base import Config
+from roundweave.storage.checkpoints.opening import open_checkpoint
+from roundweave.storage.errors import UsageError, failing_as, nearest, reason
+from roundweave.tasks.merging.averages.settings import NUMBERED
+from roundweave.tasks.merging.averages.table import AVERAGES
+
+AnyForm = TypeVar("AnyForm", bound=Config)
+
+METHODS = {"linear": "mean", **{name: name for name in AVERAGES if name != "mean"}}
+"""The averages of mergekit's methods."""
+
+OPTIONS = {"weight": "coefficients", "density": "density", "t": "t", "lambda": "scaling"}
+"""Our names of mergekit's parameters that are settings."""
+
+SWITCHES = ("normalize", "rescale")
+"""Parameters that are one truth value for all tensors."""
+
+OF_A_MODEL = ("weight", "density")
+"""Parameters that each model may have for itself."""
+
+NOT_READ = (
+    "modules",
+    "tokenizer_source",
+    "tokenizer",
+    "chat_template",
+    "out_dtype",
+    "residual_weight",
+    "int8_mask",
+)
+"""Keys of mergekit that ask for what a merge here cannot do."""
+
+WHOLE = 1.0
+"""The density where mergekit's file gives none."""
+
+
+class _Source(Config):
+    model: str
+    layer_range: tuple[int, int] | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Slice(Config):
+    sources: list[dict[str, Any]]
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class _File(Config):
+    merge_method: str
+    models: list[dict[str, Any]] = Field(default_factory=list)
+    slices: list[dict[str, Any]] = Field(default_factory=list)
+    base_model: str | None = None
+    dtype: str | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Reads plain values, and refuses a key that is there twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key) for key, _ in node.value]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise ValueError(f"{twice} is there twice")
+        return dict(super().construct_mapping(node, deep))
+
+
+def read_mergekit(path: Path) -> dict[str, Any]:
+    """The values of `MergeConfig` that a file of mergekit means; its paths go from the current folder.
+
+    Raises `UsageError` for each key that is not read: none is ignored.
+    """
+    with failing_as(lambda error: UsageError(f"cannot read {path} ({reason(error)})")):
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    if not isinstance(values, dict):
+        raise UsageError(f"{path} is no configuration of mergekit: it holds no keys")
+    file = _known(_File, values)
+    if file.merge_method not in METHODS:
+        raise UsageError(
+            f"unknown merge_method {file.merge_method!r}; {nearest(file.merge_method, METHODS, _there(METHODS))}"
+        )
+    if bool(file.models) == bool(file.slices):
+        raise UsageError(f"{path}: give either models or slices")
+    sources, scopes = _sources(file)
+    for parameter in {*file.parameters, *(name for scope in scopes for name in scope)}:
+        _check_parameter(parameter, (*OPTIONS, *SWITCHES))
+    average, given = METHODS[file.merge_method], {"dtype": file.dtype} if file.dtype else {}
+    networks, base = _ordered(file, average, sources)
+    return {"match": "none", "average": average, **given, **base} | _options(average, networks, scopes)
+
+
+def _known(form: type[AnyForm], values: Mapping[str, Any]) -> AnyForm:
+    for key in (key for key in values if key in NOT_READ):
+        raise UsageError(f"mergekit's {key} is not read here; remove it, and do without what it asks for")
+    for key in (key for key in values if key not in form.model_fields):
+        raise UsageError(f"unknown key {key!r}; {nearest(key, form.model_fields, _there(form.model_fields))}")
+    return form(**{str(key): value for key, value in values.items()})
+
+
+def _there(names: Iterable[str]) -> str:
+    return f"there are {', '.join(names)}"
+
+
+def _check_parameter(parameter: str, names: Sequence[str]) -> None:
+    if parameter in NOT_READ:
+        raise UsageError(f"mergekit's {parameter} is not read here; remove it, and do without what it asks for")
+    if parameter not in names:
+        raise UsageError(f"unknown parameter {parameter!r}; {nearest(parameter, names, _there(names))}")
+
+
+def _sources(file: _File) -> tuple[list[_Source], list[Mapping[str, Any]]]:
+    """The models, and the parameters of all, the closest scope first; slices must be of whole models."""
+    if file.models:
+        sources = [_known(_Source, each) for each in file.models]
+        scopes: list[Mapping[str, Any]] = [file.parameters]
+    else:
+        every = [_known(_Slice, each) for each in file.slices]
+        if len(every) > 1:
+            raise UsageError(
+                "slices: layers of networks cannot be put together anew here; give one slice of all layers"
+            )
+        sources = [_known(_Source, each) for each in every[0].sources]
+        scopes = [every[0].parameters, file.parameters]
+    for source in sources:
+        for parameter in source.parameters:
+            _check_parameter(parameter, OF_A_MODEL)
+        if source.layer_range and source.layer_range != (0, count := _layers(source.model)):
+            raise UsageError(
+                f"layer_range {[*source.layer_range]}: {source.model} has {count} layers, only all are merged here"
+            )
+    return sources, scopes
+
+
+def _layers(place: str) -> int:
+    return 1 + max((int(found[1]) for found in map(NUMBERED.search, open_checkpoint(place)) if found), default=-1)
+
+
+def _ordered(file: _File, average: str, sources: list[_Source]) -> tuple[list[_Source], dict[str, Any]]:
+    """The networks, without the base of task vectors and with the base of others first, and the base's value."""
+    base = file.base_model
+    others = [source for source in sources if source.model != base]
+    if AVERAGES[average].load().needs_base:
+        return others, {"base": base} if base else {}
+    if base is None or len(others) < len(sources):
+        return [*(source for source in sources if source.model == base), *others], {}
+    if average != "slerp":
+        raise UsageError(f"base_model {base} is none of the models, and {file.merge_method} takes no other")
+    return [_Source(model=base), *others], {}
+
+
+def _options(average: str, networks: list[_Source], scopes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {"networks": tuple(source.model for source in networks)}
+    for parameter, option in OPTIONS.items():
+        if parameter not in OF_A_MODEL and (setting := _setting(parameter, scopes)) is not None:
+            values[option] = setting
+    for parameter in OF_A_MODEL:
+        each = [_setting(parameter, [source.parameters, *scopes]) for source in networks]
+        given = any(setting is not None for setting in each)
+        if parameter == "density" and (given or average in ("ties", "dare_linear", "dare_ties")):
+            values["density"] = tuple(WHOLE if setting is None else setting for setting in each)
+        if parameter == "weight" and (given or average != "slerp"):
+            if lacking := next(
+                (n.model for n, setting in zip(networks, each, strict=True) if setting is None), None
+            ):
+                raise UsageError(f"{lacking} has no weight; {average} needs one for each model")
+            values["coefficients"] = tuple(each)
+    for parameter in SWITCHES:
+        for given in (scope[parameter] for scope in reversed(scopes) if parameter in scope):
+            values[parameter] = given
+    return values
+
+
+def _setting(parameter: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
+    """The setting of a parameter: rules of closer scopes before those of wider ones; None if no scope has any."""
+    rules: list[dict[str, Any]] = []
+    for given in (scope[parameter] for scope in scopes if parameter in scope):
+        listed = [given] if isinstance(given, dict) else given
+        if not (isinstance(listed, list) and any(isinstance(each, dict) for each in listed)):
+            rules.append({"value": given})
+            break
+        rules += listed
+    if parameter == "density" and rules:
+        rules.append({"value": WHOLE})
+    if not rules:
+        return None
+    return rules[0]["value"] if rules[0].get("filter") in (None, "*") and "value" in rules[0] else tuple(rules)

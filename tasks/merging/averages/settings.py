@@ -1,0 +1,108 @@
+"""Settings: an option's value for all tensors, by filters of their names, or interpolated over numbered layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from roundweave.storage.errors import UsageError
+from roundweave.storage.parsing import at_commas, from_json
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Gradient = tuple[Number, ...]
+
+
+class Rule(BaseModel):
+    """A value, or a gradient, for the tensors whose names have the text `filter` in them; for all without one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: Number | Gradient
+    filter: str | None = None
+
+    @property
+    def part(self) -> str:
+        """The text that names must have in them; empty for all."""
+        return "" if self.filter in (None, "*") else str(self.filter)
+
+
+Setting = Number | Gradient | tuple[Rule, ...]
+"""A number; numbers that are interpolated from the first layer to the last; or rules, of which the first fits."""
+
+
+def read_setting(given: object) -> object:
+    """The setting that a text means: a number, numbers at commas, or JSON."""
+    if not isinstance(given, str):
+        return given
+    if given.lstrip().startswith("["):
+        return from_json(given)
+    numbers = at_commas(given)
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def read_each(given: object) -> object:
+    """The settings of each network that a text means: one, one each at commas, or a list in JSON."""
+    read = read_setting(given)
+    return read if isinstance(read, list | tuple) else (read,)
+
+
+OneSetting = Annotated[Setting, BeforeValidator(read_setting)]
+EachSetting = Annotated[tuple[Setting, ...], BeforeValidator(read_each)]
+
+NUMBERED = re.compile(r"(?:^|\.)(\d+)\.")
+"""Matches the number of a layer in the name of a tensor, such as that in model.layers.3.mlp.weight."""
+
+
+def positions(names: Iterable[str]) -> dict[str, float]:
+    """How deep each tensor lies by its name: 0 for the first numbered layer, 1 for the last, 0 outside of them.
+
+    Raises `UsageError` if no layer is numbered.
+    """
+    found = {name: NUMBERED.search(name) for name in names}
+    numbers: dict[str, set[int]] = {}
+    for match in filter(None, found.values()):
+        numbers.setdefault(match.string[: match.start(1)], set()).add(int(match[1]))
+    if not numbers:
+        raise UsageError("no tensor is of a numbered layer, so no setting can go from the first to the last")
+    orders = {stem: sorted(each) for stem, each in numbers.items()}
+
+    def position(match: re.Match[str]) -> float:
+        order = orders[match.string[: match.start(1)]]
+        return order.index(int(match[1])) / (len(order) - 1) if len(order) > 1 else 1.0
+
+    return {name: position(match) if match else 0.0 for name, match in found.items()}
+
+
+def varies(setting: Setting) -> bool:
+    """Whether a setting has a gradient, for which layers must be numbered."""
+    return isinstance(setting, tuple) and any(not isinstance(each, Rule) or varies(each.value) for each in setting)
+
+
+def filters(setting: Setting) -> Iterator[str]:
+    """The texts by which a setting's rules filter names."""
+    rules = setting if isinstance(setting, tuple) else ()
+    yield from (rule.part for rule in rules if isinstance(rule, Rule))
+
+
+def setting_at(option: str, setting: Setting, name: str, position: float) -> float:
+    """The value of a setting for one tensor; raises `UsageError` if no rule is for it."""
+    if not isinstance(setting, tuple):
+        return float(setting)
+    rules = [rule for rule in setting if isinstance(rule, Rule)]
+    if not rules:
+        return interpolated([float(number) for number in setting if not isinstance(number, Rule)], position)
+    chosen = next((rule.value for rule in rules if rule.part in name), None)
+    if chosen is None:
+        raise UsageError(f"{option} has no value for {name}; end it with one that has no filter")
+    return setting_at(option, chosen, name, position)
+
+
+def interpolated(gradient: Sequence[float], position: float) -> float:
+    """The value at a position from 0 to 1 of the line through evenly spaced values."""
+    scaled = position * (len(gradient) - 1)
+    low = min(int(scaled), len(gradient) - 1)
+    high = min(low + 1, len(gradient) - 1)
+    return (1 - (scaled - low)) * gradient[low] + (scaled - low) * gradient[high]
