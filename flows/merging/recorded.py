@@ -56,9 +56,15 @@ def with_recorded(
     if "data" in taken and len(known) == len(runs) and all(isinstance(data, str | dict) for data in each):
         taken["data"] = each[0] if all(data == each[0] for data in each) else each
     filled = type(config)(**config.model_dump(exclude_unset=True) | taken)
-    for run in known:
-        check_trust(run.run, root, trust, filled, taken)
+    for run in known:  # of the others only the data are used, each network's own
+        of_run = filled.model_copy(update={"data": _data_of(run)})
+        check_trust(run.run, root, trust, of_run, taken if run is known[0] else taken.keys() & {"data"})
     return filled
+
+
+def _data_of(run: Origin) -> Any:
+    """The data of a run, a name or the user's function; those of several partitions as a tuple."""
+    return Architecture(data=run.fields.get("data")).data
 
 
 def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | None]) -> list[tuple[Any, int]]:
