@@ -94,19 +94,11 @@ def choose(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) 
 
 def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) -> Choice:
     """The average that the configuration asks for, or the best point of the path between two networks."""
-    config, count = plan.config, len(networks.states)
-    coefficients = config.shares(count)
-    mean = Blend(networks.places, coefficients)
+    config = plan.config
+    mean = Blend(networks.places, config.shares(len(networks.states)))
     by_recipe = replace(mean, recipe=plan.recipe, base=networks.base_place)
-    if plan.gallery is None and config.average == "regmean":
-        layers = layers_of(plan.architecture.build(), plan.inputs)
-        _check_layers(SOLVES, layers)
-        grams = _permuted_grams(executor, plan, networks, layers)
-        solved = regressed(networks.states, grams, layers, coefficients, config.shrinkage)
-        return Choice("merged, regmean", solved, _reported(plan, coefficients))
     if plan.gallery is None:
-        name = MERGED if plan.recipe is None else f"{MERGED}, {config.average}"
-        return Choice(name, blend_tensors(plan, networks, by_recipe), _reported(plan, coefficients))
+        return _unscored(executor, plan, networks, by_recipe)
     means = {PLAIN: replace(mean, places=plan.places), MERGED: mean}
     if config.repair:
         means[REPAIRED] = replace(mean, repair=True)
@@ -116,17 +108,28 @@ def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: st
     # Networks whose units were paired within them are none by themselves, and there is no path between them.
     between = {PLAIN: means[PLAIN]} if config.within else means
     scores, paths = _compare(executor, plan, candidates, between)
-    *_, name = candidates
-    blend, *_, of_mean = candidates[name], *means
+    (*_, of_mean), (*_, name) = means, candidates
     if config.average == "auto":
         name = min((n for n in candidates if n == of_mean or n not in means), key=lambda n: scores[n].loss)
-        blend = candidates[name]
+    blend = candidates[name]
     if config.average == "best":
         points = paths[of_mean]
         best = min(range(len(points)), key=lambda i: (-(points[i].accuracy or 0.0), points[i].loss))
         blend = _at(blend, best / (len(points) - 1))
         scores |= {kind: path[best] for kind, path in paths.items()}
     return Choice(name, blend_tensors(plan, networks, blend), _reported(plan, blend.coefficients), scores, paths)
+
+
+def _unscored(executor: Executor, plan: MergePlan, networks: Aligned, blend: Blend) -> Choice:
+    """The average that the configuration asks for, without data; of Gram matrices in files it is solved."""
+    config, reported = plan.config, _reported(plan, blend.coefficients)
+    name = f"{MERGED}, {config.average}"
+    if config.average != "regmean":
+        return Choice(name if plan.recipe else MERGED, blend_tensors(plan, networks, blend), reported)
+    layers = layers_of(plan.architecture.build(), plan.inputs)
+    _check_layers(SOLVES, layers)
+    grams = _permuted_grams(executor, plan, networks, layers)
+    return Choice(name, regressed(networks.states, grams, layers, blend.coefficients, config.shrinkage), reported)
 
 
 def _reported(plan: MergePlan, coefficients: Sequence[float]) -> tuple[float, ...]:

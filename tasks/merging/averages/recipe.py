@@ -104,6 +104,8 @@ def combining(
         values = [state[name] for state in states]
         if kind_of(values[0].dtype) == "integer":
             return largest(values)
+        if values[0].is_complex() and not isinstance(average, LinearMean):
+            raise UsageError(f"tensor {name} has complex numbers, which have a mean alone; give average = mean")
         return average(name, values, coefficients, None if base is None else base[name])
 
     return combined

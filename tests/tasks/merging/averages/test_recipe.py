@@ -66,6 +66,14 @@ def test_integers_and_bools_take_the_maximum_of_the_networks() -> None:
     assert found("mask").tolist() == [True]
 
 
+def test_complex_numbers_have_a_mean_and_no_other_average() -> None:
+    states = [{"w": torch.tensor([value, 2.0 - value])} for value in (1.0 + 2.0j, 3.0j)]
+    found = combining(Wanted(LinearMean, (1.0, 3.0)).recipe(("w",)), states)("w")
+    assert found.tolist() == [0.25 + 2.75j, 1.75 - 2.75j]
+    with pytest.raises(UsageError, match="tensor w has complex numbers, which have a mean alone"):
+        combining(Wanted(Ties, (1.0, 1.0)).recipe(("w",)), states, states[0])("w")
+
+
 def test_the_seed_is_the_draws() -> None:
     (average, _), *_ = Wanted(DareLinear, (1.0,), seed=7).recipe(("w",)).values()
     assert average == DareLinear(seed=7)
