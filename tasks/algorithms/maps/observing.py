@@ -54,8 +54,8 @@ class WithGrams(Map):
     Of these it takes at most so many `examples`, drawn by the map's seed. It must be `bound` to a run's network.
 
     >>> from roundweave import LocalSteps
-    >>> WithGrams(LocalSteps(local_steps=5))
-    WithGrams(map=LocalSteps(local_steps=5), examples=1000)
+    >>> WithGrams(LocalSteps(local_steps=5)).pseudo_gradient
+    True
     """
 
     map: Map
