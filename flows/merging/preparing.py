@@ -101,6 +101,9 @@ class MergePlan:
     own: tuple[Samples, ...] = ()
     grams: tuple[Grams, ...] = ()
     vocabulary: Vocabulary | None = None
+    base: LazyTensors | None = None
+    base_place: str | None = None
+    recipe: Recipe | None = None
 
     @property
     def title(self) -> str:
@@ -112,10 +115,6 @@ class MergePlan:
         """How the networks are built, where more is done than averaging tensors by their names."""
         assert self.model is not None
         return self.model
-
-    base: LazyTensors | None = None
-    base_place: str | None = None
-    recipe: Recipe | None = None
 
     @property
     def matched_states(self) -> list[LazyTensors]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import ModelError, failing_as, one_line
-from roundweave.storage.values.state import Layout, State, layout_of
+from roundweave.storage.values.state import Layout, State, Update, layout_of
 from roundweave.storage.values.tensors import (
     UNSUMMED,
     Specs,
@@ -339,6 +339,12 @@ def network_tensors(network: nn.Module) -> dict[str, torch.Tensor]:
 def named_tensors(layout: Layout, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
     """Every tensor of a network by name, as views of the vectors."""
     return views(layout.params, params) | views(layout.buffers, buffers) | views(layout.frozen, frozen)
+
+
+def arrived_tensors(layout: Layout, state: State, update: Update) -> dict[str, torch.Tensor]:
+    """Every tensor by name of the network at which an update arrived: the state minus its direction."""
+    params = {dtype: start - update.direction[dtype] for dtype, start in state.params.items()}
+    return named_tensors(layout, params, update.buffers, state.frozen)
 
 
 @functools.lru_cache(maxsize=4)

@@ -14,7 +14,7 @@ from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Slots, Specs, TensorSpec, pack
 from roundweave.tasks.algorithms.algebra import Map, as_given
 from roundweave.tasks.data.examples import Tensors
-from roundweave.tasks.networks.objective import named_tensors
+from roundweave.tasks.networks.objective import arrived_tensors
 
 if TYPE_CHECKING:  # only a run that solves imports the matching
     from roundweave.tasks.matching.solving.grams import Observer
@@ -111,8 +111,7 @@ class WithGrams(Map):
     def __call__(self, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
         """The map's update, and beside it what was observed."""
         update = self.map(objective, state, examples, carry, seed)
-        params = {dtype: start - update.direction[dtype] for dtype, start in state.params.items()}
-        arrived = named_tensors(objective.layout, params, update.buffers, state.frozen)
+        arrived = arrived_tensors(objective.layout, state, update)
         (drawn,) = examples.batches(min(self.examples, len(examples)), 1, seed)
         grams = _observer(objective, _forms(drawn.inputs)).grams(arrived, drawn.inputs)
         return replace(update, observed=pack(self.observes, grams))

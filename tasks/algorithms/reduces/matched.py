@@ -19,7 +19,7 @@ from roundweave.tasks.algorithms.algebra import Reduce
 from roundweave.tasks.algorithms.reduces.table import find_reduce
 from roundweave.tasks.algorithms.reduces.tree import Gather, reduce_all
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.networks.objective import Objective, named_tensors
+from roundweave.tasks.networks.objective import Objective, arrived_tensors, named_tensors
 
 if TYPE_CHECKING:  # only a run that matches imports the matching
     from roundweave.tasks.matching.groups import Tensors, UnitGroups
@@ -141,7 +141,8 @@ class Matched(Gather):
         if self.networks is None:
             raise UsageError("Matched must be bound to the run's networks before its first round")
         start = self.networks.tensors(state.params, state.buffers, state.frozen)
-        arrived = [_arrived(self.networks, state, update) for update in updates]
+        layout = self.networks.objective.layout
+        arrived = [arrived_tensors(layout, state, update) for update in updates]
         permutations = self._permutations(self.networks, state, start, arrived)
         units = self.networks.units
         moved = [units.permute(tensors, order) for tensors, order in zip(arrived, permutations, strict=True)]
@@ -186,11 +187,6 @@ def _inputs(partitions: Partitions, count: int) -> Inputs:
     examples = partitions.sample(0) if count == 2 else partitions.load(0, 0).train.first(count)
     inputs: Inputs = examples.inputs
     return inputs
-
-
-def _arrived(networks: Networks, state: State, update: Update) -> dict[str, torch.Tensor]:
-    params = {dtype: start - update.direction[dtype] for dtype, start in state.params.items()}
-    return networks.tensors(params, update.buffers, state.frozen)
 
 
 def _aligned(

@@ -15,7 +15,7 @@ from roundweave.storage.values.tensors import views
 from roundweave.tasks.algorithms.maps.observing import Observation, observation_of
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import Gather, reduce_all
-from roundweave.tasks.networks.objective import named_tensors
+from roundweave.tasks.networks.objective import arrived_tensors
 
 Shrinkage = Annotated[
     float, Field(ge=0, le=1, description="what is left of the products of two different inputs of a layer")
@@ -59,7 +59,7 @@ class RegMean(Gather):
         mean = reduce_all(Mean(), state, updates)
         if len(updates) == 1:
             return mean
-        arrived = [self._arrived(state, update) for update in updates]
+        arrived = [arrived_tensors(self.layout, state, update) for update in updates]
         grams = [views(self.observation.specs, update.observed) for update in updates]
         weights = [update.weight for update in updates]
         direction = {dtype: vector.clone() for dtype, vector in mean.direction.items()}
@@ -67,8 +67,3 @@ class RegMean(Gather):
         for name, solved in regmean(arrived, grams, self.observation.layers, weights, self.shrinkage):
             torch.sub(start[name], solved, out=end[name])
         return replace(mean, direction=direction, observed={})
-
-    def _arrived(self, state: State, update: Update) -> dict[str, torch.Tensor]:
-        assert self.layout is not None
-        params = {dtype: start - update.direction[dtype] for dtype, start in state.params.items()}
-        return named_tensors(self.layout, params, update.buffers, state.frozen)

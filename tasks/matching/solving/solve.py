@@ -54,11 +54,10 @@ def solved(
     Columns whose inputs are 0 for all parents, and directions in which no input lies, keep the parents' mean.
     """
     shares = [c / sum(coefficients) for c in coefficients]
+    held = [each.shrunk(shrinkage) for each in wanted]
     mean, gram, cross = (
-        torch.stack([share * each for share, each in zip(shares, every, strict=True)]).sum(0)
-        for every in zip(
-            *((w.matrix, w.gram, w.cross) for w in (w.shrunk(shrinkage) for w in wanted)), strict=True
-        )
+        torch.stack([share * getattr(each, name) for share, each in zip(shares, held, strict=True)]).sum(0)
+        for name in ("matrix", "gram", "cross")
     )
     size = gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(torch.finfo(torch.float64).tiny)
     ridge = RIDGE * size[:, None, None] * torch.eye(gram.shape[1], dtype=gram.dtype)
