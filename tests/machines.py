@@ -67,7 +67,7 @@ APART = ["--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--moun
 @cache
 def _why_no_machines() -> str:
     """What is missing for machines here; empty if nothing is."""
-    tools = [tool for tool in ("env", "ip", "nsenter", "setsid", "tc", "unshare") if not shutil.which(tool)]
+    tools = [tool for tool in ("env", "ip", "nsenter", "setsid", "ss", "tc", "unshare") if not shutil.which(tool)]
     if tools or os.geteuid():
         return f"needs {', '.join(tools)}" if tools else "needs root"
     tried = subprocess.run(["unshare", *APART, "sh", "-ec", TRIAL], check=False, capture_output=True, text=True)

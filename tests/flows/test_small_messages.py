@@ -14,7 +14,7 @@ from tests.sites import SCHEDULER, images_at_sites, start_scheduler, start_worke
 ROUNDS = 3
 
 COMMAND = """
-import json, sys
+import json, re, subprocess, sys
 from pathlib import Path
 
 from roundweave.tasks.executors.base import Setting
@@ -25,8 +25,9 @@ root, scheduler, runs = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 
 
 def received(commit):
-    [line] = [line for line in Path("/proc/net/dev").read_text().splitlines() if "eth0:" in line]
-    print("received", line.split()[1])
+    listed = subprocess.run(["ss", "-tinOH"], check=True, capture_output=True, text=True).stdout
+    apart = r"^\\S+ +\\d+ +\\d+ +(\\S+):\\d+ +(?!\\1:).* bytes_received:(\\d+)"
+    print("received", sum(int(count) for _, count in re.findall(apart, listed, re.MULTILINE)))
 
 
 with GraphExecutor.opened(Setting(scheduler, store=str(root), sites=("berlin", "paris"))) as executor:
@@ -34,7 +35,11 @@ with GraphExecutor.opened(Setting(scheduler, store=str(root), sites=("berlin", "
         run = trained(root, executor, 1, received, **fields)
 print("identical", run.replay("all", executor="graph", scheduler=scheduler).identical)
 """
-"""Trains runs, and tells after each round what this machine's interface has received; replays the last one."""
+"""Trains runs, and tells after each round what other machines sent to this one; replays the last one.
+
+The system counts each connection's bytes once. An interface counts them as often as they come: some are sent again
+where an answer was slow.
+"""
 
 
 def test_int8_is_a_quarter_of_the_bytes_where_no_worker_reaches_the_store(
@@ -68,5 +73,5 @@ def test_int8_is_a_quarter_of_the_bytes_where_no_worker_reaches_the_store(
     assert f" {parameters + 8:,} " in run(capsys, "show", "packed")[1]
     assert done.stdout.endswith("identical True\n"), done.stdout + done.stderr
     updates = (ROUNDS - 1) * 2 * 4 * parameters
-    assert 0.99 * updates < plain < 1.1 * updates
-    assert packed < 0.3 * plain
+    assert 0.99 * updates < plain < 1.02 * updates
+    assert packed < 0.26 * plain

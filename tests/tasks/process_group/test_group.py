@@ -82,10 +82,10 @@ def one_dies_to_its_part(group: Group) -> str | None:
 
 
 def one_dies(group: Group, part: Group | None = None) -> str | None:
-    group.all_gather(group.rank)
-    if group.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
     try:
+        group.all_gather(group.rank)  # which the rank that dies may have done before the others
+        if group.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         (part or group).all_gather(np.zeros(1000))
     except Broken:
         return "broken"
@@ -119,10 +119,10 @@ def link_is_cut(group: Group) -> str:
     """Of the machine to itself. A heartbeat is of seconds here, not of a minute."""
     HEARTBEAT.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_USER_TIMEOUT=3000)
     group.connections.watch()
-    group.all_gather(group.rank)
-    if group.rank == 0:
-        subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
     try:
+        group.all_gather(group.rank)  # which rank 0 may have done before the others
+        if group.rank == 0:
+            subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
         group.all_gather(group.rank)
         group.all_gather(group.rank)
     except Broken:
