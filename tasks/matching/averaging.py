@@ -101,11 +101,15 @@ def weighted_mean(
         coefficients = [math.ldexp(c, (abs(fraction) == 0.5) - power) for c in coefficients]
     divisor = sum(coefficients) if normalize else 1
     size = min(BLOCK, mean.numel())
-    weighted, total = torch.empty(len(values), size, dtype=exact), torch.empty(size, dtype=exact)
+    weighted, spare = torch.empty(len(values), size, dtype=exact), torch.empty(size, dtype=exact)
     blocks = [tensor.reshape(-1).split(BLOCK) for tensor in (mean, *values)]
     for block, *parts in zip(*blocks, strict=True):
-        rows, summed = weighted[:, : len(block)], total[: len(block)]
+        rows, total = weighted[:, : len(block)], block if mean.dtype == exact else spare[: len(block)]
         for row, c, part in zip(rows, coefficients, parts, strict=True):
             torch.mul(part.to(exact), c, out=row)
-        block.copy_(torch.sum(rows, 0, out=summed).div_(divisor))
+        torch.sum(rows, 0, out=total)
+        if divisor != 1:
+            total.div_(divisor)
+        if total is not block:
+            block.copy_(total)
     return mean
