@@ -122,7 +122,7 @@ class GramConfig(Architecture):
     """
 
     network: str = Field(
-        description="a torch or safetensors file, or a stored round as RUN@12; RUN@-1 is the last"
+        description="a torch or safetensors file, a folder of transformers, or a stored round; RUN@-1 is the last"
     )
     out: str = Field(description="the file to write: .safetensors")
     examples: int = Field(default=EXAMPLES, ge=1, description="training examples, drawn by the seed")

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from roundweave.flows.config.merge import GramConfig
-from roundweave.flows.merging.recorded import own_data, recorded_in, with_recorded
+from roundweave.flows.merging.recorded import of_folder, of_type, own_data, recorded_in, with_recorded
 from roundweave.flows.merging.subjects import kept_code, own_samples, subject
-from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
+from roundweave.storage.checkpoints.folders import CONFIG
+from roundweave.storage.checkpoints.opening import check_checkpoint, lasting, open_checkpoint, outline
 from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.tasks.data.examples import first_tensor
 from roundweave.tasks.merging.gram_files import network_digest, write_grams
 from roundweave.tasks.merging.solving import grams_of
+from roundweave.tasks.networks.pretrained import names_in_network, renamed
 
 
 def write_gram_file(config: GramConfig) -> dict[str, Any]:
@@ -26,16 +28,18 @@ def write_gram_file(config: GramConfig) -> dict[str, Any]:
     root = full_address(config.root)
     opened = open_checkpoint(config.network, root)
     runs = recorded_in((config.network,), root)
-    known = kept_code(with_recorded(config, runs, root, config.trust))
+    known = with_recorded(config, runs, root, config.trust)
     if known.data is None:
         raise UsageError("Gram matrices are of the inputs of examples; give --data")
+    known = of_folder(known, config.network) if (Path(config.network) / CONFIG).exists() else known
+    known, _ = of_type(kept_code(known), [opened])
     model = subject(known).objective.model
-    expected = outline(model.build())
-    check_checkpoint(config.network, opened, expected)
+    network = model.outlined()
+    check_checkpoint(config.network, renamed(opened, names_in_network(network, opened)), outline(network))
     ((data, seed),) = own_data(config, known, runs)
     own = own_samples(known, data, seed, config.examples)
     grams = grams_of(model, (own,), (lasting(config.network, root),), 0)
-    write_grams(config.out, grams, network_digest(fitted(opened, expected)))
+    write_grams(config.out, grams, network_digest(opened))
     return {
         "out": config.out,
         "bytes": Path(config.out).stat().st_size,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merge import MergeConfig
-from roundweave.flows.merging.recorded import own_data, recorded_in, with_recorded
+from roundweave.flows.merging.recorded import of_folder, of_type, own_data, recorded_in, with_recorded
 from roundweave.flows.merging.subjects import (
     analysed,
     checked_error,
@@ -38,7 +37,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.figures import check_plot
 from roundweave.storage.runs.names import is_run, run_address
-from roundweave.storage.values.tensors import LazyTensors, dtype_name, let_go
+from roundweave.storage.values.tensors import LazyTensors, let_go
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH
@@ -50,7 +49,6 @@ from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.merging.vocabulary import Vocabulary, find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec
-from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
 from roundweave.tasks.networks.pretrained import (
     check_same_function,
     checked_config,
@@ -149,10 +147,9 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     vocabulary = _vocabulary(config)
     runs = recorded_in(config.networks, root)
     known = with_recorded(config, runs, root, config.trust)
-    known = kept_code(known if any(runs) else _with_folder(known, vocabulary))
-    types = {} if "dtype" in known.model_fields_set else types_of(opened)
-    if types:
-        known = known.model_copy(update={"dtype": dtype_name(reduce(torch.promote_types, types.values()))})
+    if not any(runs) and config.folders and not (config.by_name and vocabulary is None):
+        known = of_folder(known, config.folders[0], {"vocab_size": vocabulary.size} if vocabulary else {})
+    known, types = of_type(kept_code(known), opened)
     wishes = {f"average = {known.average}": known.average in ("auto", "best", "pleas")}
     wishes |= {"average = regmean": known.average == "regmean" and not known.grams}
     wishes |= {"within": known.within, "repair": bool(known.repair), "plot": bool(known.plot)}
@@ -168,6 +165,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     spectral = any(True for _ in spectral_norms(network))
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
+    as_saved = opened[: len(config.networks)]
     opened, names = _named_alike(config, network, opened, vocabulary)
     types = types and types_of(opened)
     for place, state in zip(config.checkpoints, opened, strict=True):
@@ -182,7 +180,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root)
     each = own_data(config, known, runs) if gallery else ()
     own = tuple(own_samples(known, *own, known.examples) for own in each)
-    grams = tuple(read_grams(known.grams, [network_digest(state) for state in states])) if known.grams else ()
+    grams = tuple(read_grams(known.grams, [network_digest(state) for state in as_saved])) if known.grams else ()
     return MergePlan(
         known,
         objective.model,
@@ -329,11 +327,3 @@ def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
     match = config.match or (by if data and config.metric != "l2" else "weights")
     repair = data and has_batch_norm(network) if config.repair is None else config.repair
     return config.model_copy(update={"match": match, "average": average, "repair": repair})
-
-
-def _with_folder(config: MergeConfig, vocabulary: Vocabulary | None) -> MergeConfig:
-    """The configuration with the network of the first folder, where none is given."""
-    options = dict(config.model_options or {}) | ({"vocab_size": vocabulary.size} if vocabulary else {})
-    if config.model is None and config.folders and not (config.by_name and vocabulary is None):
-        config = config.model_copy(update={"model": f"{PRETRAINED}{config.folders[0]}"})
-    return config.model_copy(update={"model_options": options}) if options else config

@@ -1,16 +1,23 @@
-"""What a merge takes from the runs of its networks: the architecture, and the examples of each network's own."""
+"""What a merge takes from its networks' runs and files: the architecture, and examples of each network's own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from types import MappingProxyType
 from typing import Any, TypeVar
+
+import torch
 
 from roundweave.flows.config.merge import Architecture
 from roundweave.flows.config.recorded import check_trust
+from roundweave.storage.checkpoints.opening import types_of
 from roundweave.storage.places.base import Where
 from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.values.tensors import dtype_name
+from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 
@@ -60,6 +67,24 @@ def with_recorded(
         of_run = filled.model_copy(update={"data": _data_of(run)})
         check_trust(run.run, root, trust, of_run, taken if run is known[0] else taken.keys() & {"data"})
     return filled
+
+
+def of_folder(
+    config: AnyArchitecture, folder: str, options: Mapping[str, Any] = MappingProxyType({})
+) -> AnyArchitecture:
+    """The configuration with the network of a folder of transformers, if it has none, and more options of it."""
+    model, given = config.model or f"{PRETRAINED}{folder}", config.model_options or {}
+    return config.model_copy(update={"model": model, "model_options": {**given, **options}})
+
+
+def of_type(
+    config: AnyArchitecture, opened: Sequence[Mapping[str, torch.Tensor]]
+) -> tuple[AnyArchitecture, dict[str, torch.dtype]]:
+    """A type that holds all networks' floats in the configuration, and each tensor's by name, if none is given."""
+    types = {} if "dtype" in config.model_fields_set else types_of(opened)
+    if types:
+        config = config.model_copy(update={"dtype": dtype_name(reduce(torch.promote_types, types.values()))})
+    return config, types
 
 
 def _data_of(run: Origin) -> Any:

@@ -80,7 +80,9 @@ def _print_merge(result: MergeResult) -> None:
 
 @with_options(GramConfig, without=("network",))
 def gram_command(
-    network: Annotated[str, typer.Argument(help="a torch or safetensors file, or a stored round RUN@12")],
+    network: Annotated[
+        str, typer.Argument(help="a torch or safetensors file, a folder of transformers, or a stored round RUN@12")
+    ],
     as_json: Json = False,
     **options: Any,
 ) -> None:

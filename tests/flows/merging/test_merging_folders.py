@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import roundweave as rw
+from roundweave.flows.config.merge import GramConfig
+from roundweave.flows.merging.grams import write_gram_file
 from roundweave.flows.merging.result import MergeResult
 from roundweave.storage.checkpoints import folders
 from roundweave.storage.errors import CheckpointError, ModelError, UsageError
@@ -154,6 +156,22 @@ def test_a_merge_scores_folders_on_data(own, folder, tmp_path) -> None:
     pair = folder("a"), folder("b", seed=1)
     result = merge(*pair, data=data, out=str(tmp_path / "out"), points=3, root=str(tmp_path / "runs"))
     assert {"plain mean", "merged"} < result.scores.keys()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_files_of_gram_matrices_are_of_folders_as_they_are_saved(own, folder, tmp_path, dtype) -> None:
+    data = f"{own(TEXTS)}:data"
+    pair = [folder(name, made("bert", seed).to(dtype)) for seed, name in enumerate("ab")]
+    files = tuple(f"{place}.safetensors" for place in pair)
+    for place, file in zip(pair, files, strict=True):
+        write_gram_file(GramConfig(network=place, data=data, out=file))
+    more = {"match": "weights", "average": "regmean", "root": str(tmp_path / "runs")}
+    of_data, of_files = str(tmp_path / "of_data"), str(tmp_path / "of_files")
+    merge(*pair, data=data, out=of_data, repair=False, points=2, **more)
+    merge(*pair, grams=files[::-1], out=of_files, **more)
+    one, other = (load_file(f"{place}/model.safetensors") for place in (of_data, of_files))
+    assert {tensor.dtype for tensor in other.values()} == {dtype}
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def changed(place: str, **values: object) -> str:
