@@ -73,8 +73,12 @@ class Merging(RecipeConfig):
         "on noise if there are none",
     )
     distil_lr: float = Field(default=1e-3, gt=0, description="Adam's learning rate in these steps")
-    vocabulary: Literal["union", "first"] | None = Field(
-        default=None, description="of folders whose tokenizers differ: all tokens, or those of the first"
+    vocabulary: Literal["union", "first", "base"] | None = Field(
+        default=None,
+        description="of folders whose tokenizers differ: all tokens, or those of the first or the base",
+    )
+    labels: Literal["union", "first"] | None = Field(
+        default=None, description="of folders with other labels: all, or those of the first"
     )
     repair: bool | None = Field(
         default=None,

@@ -46,8 +46,10 @@ from roundweave.tasks.merging.adapters import adapter_config, side_by_side
 from roundweave.tasks.merging.averages.recipe import Recipe
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
+from roundweave.tasks.merging.labels import find_labels
 from roundweave.tasks.merging.repair import has_batch_norm
-from roundweave.tasks.merging.vocabulary import Vocabulary, find_vocabulary
+from roundweave.tasks.merging.rows import RowOrder
+from roundweave.tasks.merging.vocabulary import find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import (
     check_same_function,
@@ -79,9 +81,9 @@ class MergePlan:
     are given, and `inputs` are example inputs. `spectral` and `normed` say whether the networks have spectral
     norms and BatchNorm.
     `expected` outlines their tensors, and `names` has the names that tensors of the first folder have in the
-    network, where they are others; `vocabulary` is there if tokenizers differ. `model` is None where tensors are
-    merged by their names alone. `recipe` says how each tensor is averaged, if it is not the plain mean, and `base`
-    is the network from which all were trained, if the recipe takes one.
+    network, where they are others; `orders` has those of rows, if tokenizers or labels differ. `model` is None
+    where tensors are merged by their names alone. `recipe` says how each tensor is averaged, if it is not the
+    plain mean, and `base` is the network from which all were trained, if the recipe takes one.
     """
 
     config: MergeConfig
@@ -98,7 +100,7 @@ class MergePlan:
     gallery: Gallery | None = None
     own: tuple[Samples, ...] = ()
     grams: tuple[Grams, ...] = ()
-    vocabulary: Vocabulary | None = None
+    orders: tuple[RowOrder, ...] = ()
     base: LazyTensors | None = None
     base_place: str | None = None
     recipe: Recipe | None = None
@@ -107,6 +109,11 @@ class MergePlan:
     def title(self) -> str:
         """A short name for people of what is merged."""
         return short_name(self.model.model) if self.model else "tensors"
+
+    @property
+    def tokens(self) -> RowOrder | None:
+        """The order of the rows of tokens, if tokenizers differ."""
+        return next((order for order in self.orders if "vocab_size" in order.options), None)
 
     @property
     def architecture(self) -> ModelSpec:
@@ -142,13 +149,14 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if config.adapters:
         _check_adapters(config)
         alone = config.model_copy(update={"match": "none"})
-        return _plan_by_name(alone, side_by_side(opened), {}, root, None)
+        return _plan_by_name(alone, side_by_side(opened), {}, root, ())
     check_same_function([*map(Path, config.every_folder)])
-    vocabulary = _vocabulary(config)
+    orders = _orders(config)
     runs = recorded_in(config.networks, root)
     known = with_recorded(config, runs, root, config.trust)
-    if not any(runs) and config.folders and not (config.by_name and vocabulary is None):
-        known = of_folder(known, config.folders[0], {"vocab_size": vocabulary.size} if vocabulary else {})
+    if not any(runs) and config.folders and (orders or not config.by_name):
+        options = {name: value for order in orders for name, value in order.options.items()}
+        known = of_folder(known, config.folders[0], options)
     known, types = of_type(kept_code(known), opened)
     wishes = {f"average = {known.average}": known.average in ("auto", "best", "pleas")}
     wishes |= {"average = regmean": known.average == "regmean" and not known.grams}
@@ -157,7 +165,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     for wish in (wish for wish, wanted in wishes.items() if wanted and known.data is None):
         raise UsageError(f"{wish} needs examples; give --data")
     if known.by_name:
-        return _plan_by_name(known, opened, types, root, vocabulary)
+        return _plan_by_name(known, opened, types, root, orders)
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     network, units = analysed(found)
     expected = outline(network)
@@ -166,7 +174,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
     as_saved = opened[: len(config.networks)]
-    opened, names = _named_alike(config, network, opened, vocabulary)
+    opened, names = _named_alike(config, network, opened, orders)
     types = types and types_of(opened)
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
@@ -196,7 +204,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         gallery,
         own,
         grams,
-        vocabulary,
+        orders,
         base,
         next(iter(places[count:]), None),
         recipe,
@@ -218,7 +226,7 @@ def _check_adapters(config: MergeConfig) -> None:
     full = [place for place in config.networks if place not in config.adapters]
     if full:
         raise UsageError(f"{full[0]} is no adapter, and {config.adapters[0]} is one; merge adapters with adapters")
-    given = (config.model, config.data, config.name, config.vocabulary, config.distil)
+    given = (config.model, config.data, config.name, config.vocabulary, config.labels, config.distil)
     plain = (config.average or "mean", config.match or "none") == ("mean", "none") and not any(given)
     if not plain or not (config.out and is_folder(config.out)):
         raise UsageError("adapters have a mean, and nothing else: give --out FOLDER and coefficients alone")
@@ -230,7 +238,7 @@ def _plan_by_name(
     opened: Sequence[Mapping[str, torch.Tensor]],
     types: Mapping[str, torch.dtype],
     root: str,
-    vocabulary: Vocabulary | None,
+    orders: tuple[RowOrder, ...],
 ) -> MergePlan:
     """The plan of a merge that matches nothing and keeps only a file: tensors are read when they are averaged."""
     model, network, expected = None, None, outline_of(opened[0])
@@ -243,7 +251,7 @@ def _plan_by_name(
     spectral = network is not None and any(True for _ in spectral_norms(network))
     if network is None and (named := next((name for name in expected if SPECTRAL.search(name)), None)):
         raise UsageError(f"{named} may be of a spectral norm, whose vectors have no mean; give --model")
-    opened, names = _named_alike(config, network, opened, vocabulary) if network else (opened, {})
+    opened, names = _named_alike(config, network, opened, orders) if network else (opened, {})
     types = types_of(opened) if types and network else types
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected, values=False)
@@ -261,7 +269,7 @@ def _plan_by_name(
         names,
         places[:count],
         spectral,
-        vocabulary=vocabulary,
+        orders=orders,
         base=next(iter(states[count:]), None),
         base_place=next(iter(places[count:]), None),
         recipe=_recipe(config, network, units),
@@ -283,33 +291,41 @@ def _named_alike(
     config: MergeConfig,
     network: nn.Module,
     opened: Sequence[Mapping[str, torch.Tensor]],
-    vocabulary: Vocabulary | None,
+    orders: Sequence[RowOrder],
 ) -> tuple[list[Mapping[str, torch.Tensor]], dict[str, str]]:
-    """The tensors under the network's names and with rows of the same tokens; the names by those in the folder."""
+    """The tensors under the network's names and with rows in one order; the names by those in the folder."""
     each = [names_in_network(network, tensors) for tensors in opened]
     base = config.networks.index(config.folders[0]) if config.folders else 0
     alike = [renamed(tensors, names) for tensors, names in zip(opened, each, strict=True)]
-    if vocabulary:
-        alike = [*vocabulary.ordered(network, alike, config.shares(len(alike)))]
+    count = len(config.networks)
+    # What a network lacks of its base's rows is the base's, which so has not changed.
+    weights = (*[0.0] * count, 1.0) if config.base else config.shares(count)
+    for order in orders:
+        alike = [*order.ordered(network, alike, weights)]
     return alike, each[base]
 
 
-def _vocabulary(config: MergeConfig) -> Vocabulary | None:
-    """How rows of tokens are put in one order; None if all networks have the same, or files do not say which."""
+def _orders(config: MergeConfig) -> tuple[RowOrder, ...]:
+    """How rows of tokens and labels are put in order; empty if all have the same, or files do not say which."""
     if config.folders != config.networks:
-        if config.vocabulary:
-            raise UsageError("vocabulary is for folders that have their tokenizers beside them; leave it out")
-        return None
+        if given := next((name for name in ("vocabulary", "labels") if getattr(config, name)), None):
+            raise UsageError(f"{given} is for folders, which say what their tokens and labels are; leave it out")
+        return ()
+    if config.vocabulary == "base" and len(config.every_folder) == len(config.folders):
+        raise UsageError("vocabulary = base is that of a base network in a folder; give --base FOLDER")
     folders = [*map(Path, config.every_folder)]
-    sizes = [int(checked_config(folder).get("vocab_size") or 0) for folder in folders]
-    found = find_vocabulary(folders, sizes, config.vocabulary)
-    if found and (config.base or config.wanted(len(config.networks), config.seed)):
-        raise UsageError("networks that number other tokens are merged by their mean; leave average and base out")
-    if found and config.data is not None:
-        raise UsageError("networks that number other tokens have no examples in common; leave data out")
-    if found and found.tokenizer and not (config.out and is_folder(config.out)):
+    configs = [checked_config(folder) for folder in folders]
+    sizes = [int(each.get("vocab_size") or 0) for each in configs]
+    tokens = find_vocabulary(folders, sizes, config.vocabulary)
+    labels = find_labels(folders, configs, config.labels)
+    changed = [order for order in (tokens if config.vocabulary != "base" else None, labels) if order]
+    if changed and (config.base or config.wanted(len(config.networks), config.seed)):
+        raise UsageError("networks of other tokens or labels are merged by their mean; leave average and base out")
+    if (tokens or labels) and config.data is not None:
+        raise UsageError("networks of other tokens or labels have no examples in common; leave data out")
+    if tokens and tokens.tokenizer and not (config.out and is_folder(config.out)):
         raise UsageError("a vocabulary of all tokens needs a tokenizer that has them; give --out FOLDER")
-    return found
+    return tuple(order for order in (tokens, labels) if order)
 
 
 def _is_quick(config: MergeConfig, network: nn.Module) -> bool:

@@ -73,21 +73,21 @@ def _checked(plan: MergePlan, merged: Tensors) -> LazyTensors:
 
 def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     """Write a folder with what lies beside the tensors of the first network that is one, under its names."""
-    base = Path(plan.config.folders[0])
+    first = Path(plan.config.folders[0])
     # Tied tensors have one name there, as transformers writes them.
     merged = {spec.name: spec for spec in tensors.specs}
-    own = {name: plan.names.get(name, name) for name in open_checkpoint(base)}
+    own = {name: plan.names.get(name, name) for name in open_checkpoint(first)}
     specs = tuple(replace(merged[mine], name=name) for name, mine in own.items())
-    config = folder_config(base)
+    config = folder_config(first)
     kinds = {spec.dtype for spec in specs if getattr(torch, spec.dtype).is_floating_point}
     if len(kinds) == 1:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
     with new_folder(check_folder(plan.config.out or "")) as new:
-        copy_beside(base, new, without=[CONFIG])
-        if plan.vocabulary:
-            config |= {"vocab_size": plan.vocabulary.size}
-        if plan.vocabulary and plan.vocabulary.tokenizer:
-            plan.vocabulary.tokenizer.save_pretrained(new)
+        copy_beside(plan.tokens.beside if plan.tokens else first, new, without=[CONFIG])
+        if plan.tokens and plan.tokens.tokenizer:
+            plan.tokens.tokenizer.save_pretrained(new)
+        for order in plan.orders:
+            config |= order.options
         write_json(new / CONFIG, config)
         write_shards(new, LazyTensors(tuple(own), lambda name: tensors[own[name]], specs))
         (new / CARD).write_text(_card(plan), encoding="utf-8")

@@ -34,8 +34,9 @@ CODE = {
 NO_MATTER = (
     *("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache"),
     *("finetuning_task", "problem_type", "task_specific_params", "gradient_checkpointing", "vocab_size"),
+    *("id2label", "label2id"),
 )
-"""Members in which configurations of networks to merge may differ; the size of a vocabulary shows in shapes."""
+"""Members in which configurations of networks to merge may differ; tokens and labels are compared as such."""
 
 TEXT, SOUND = 7, 3200
 """The tokens, and the samples of sound, of an example input."""

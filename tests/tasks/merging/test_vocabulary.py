@@ -84,3 +84,26 @@ def test_rows_without_a_token_stay_those_of_the_first(tmp_path) -> None:
     found = find_vocabulary(places, [6, 5], "first")
     assert found is not None
     assert [rows.tolist() for rows in found.rows] == [[0, 1, 2, 3, 4, 5], [0, 2, -1, 1, -1, -1]]
+
+
+def test_tokens_of_the_base_are_merged_as_task_vectors(folder, tmp_path) -> None:
+    """The base has one token that only the first network knows, and one network has tokens of its own."""
+    few = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    named = {"base": ["[UNK]", "dog", "cat"], "one": ["[UNK]", "cat", "dog", "owl"], "other": ["[UNK]", "cat"]}
+    places = {
+        name: tokenized(folder(name, "llama", seed=seed, vocab_size=len(words), **few), words)
+        for seed, (name, words) in enumerate(named.items())
+    }
+    out = str(tmp_path / "out")
+    given = {"base": places["base"], "executor": "inline", "match": "none", "out": out}
+    pair = places["one"], places["other"]
+    rw.merge(rw.MergeConfig(networks=pair, average="task_arithmetic", vocabulary="base", **given))
+    assert transformers.AutoTokenizer.from_pretrained(out).get_vocab() == {"[UNK]": 0, "dog": 1, "cat": 2}
+    one, other, base, merged = (
+        transformers.LlamaForCausalLM.from_pretrained(place).model.embed_tokens.weight
+        for place in (*pair, places["base"], out)
+    )
+    torch.testing.assert_close(merged[2], base[2] + (one[1] - base[2]) + (other[1] - base[2]))
+    torch.testing.assert_close(merged[1], one[2])  # the other has no such token, and so no change of it
+    with pytest.raises(UsageError, match="give --base FOLDER"):
+        rw.merge(rw.MergeConfig(networks=pair, vocabulary="base", executor="inline", match="none", out=f"{out}2"))

@@ -1,0 +1,63 @@
+"""Networks that tell other labels apart: the rows of their heads are put in one order of labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.merging.rows import Numbers, RowOrder, rows_of
+
+NAMES = "id2label"
+"""The member of a configuration that has the names of labels by their numbers."""
+
+UNNAMED = re.compile(r"LABEL_\d+")
+"""Matches what transformers calls a label that nobody named."""
+
+
+def find_labels(
+    folders: Sequence[Path], configs: Sequence[Mapping[str, Any]], choice: Literal["union", "first"] | None
+) -> RowOrder | None:
+    """How the rows of the heads of the folders' networks are put in order; None where they have the same labels.
+
+    Raises `UsageError` for other labels without a choice, or without names by which they are the same or not.
+    """
+    every = [_labels(config) for config in configs]
+    other = next((number for number, labels in enumerate(every) if labels != every[0]), None)
+    if other is None:
+        return None
+    pair = f"{folders[0]} and {folders[other]}"
+    if choice is None:
+        raise UsageError(f"{pair} have other labels; give --labels union, or first for those of the first")
+    unnamed = next((name for labels in every for name in labels if UNNAMED.fullmatch(name)), None)
+    if unnamed:
+        raise UsageError(
+            f"{pair} have other labels, and nobody named {unnamed}; name all in {NAMES} of config.json"
+        )
+    merged = dict(every[0])
+    for name in (name for labels in every if choice == "union" for name in labels):
+        merged.setdefault(name, len(merged))
+    rows = tuple(rows_of(labels, merged, len(merged)) for labels in every)
+    options = {NAMES: {str(number): name for name, number in merged.items()}, "label2id": merged}
+    return RowOrder(rows, _of_labels, options, folders[0])
+
+
+def _labels(config: Mapping[str, Any]) -> Numbers:
+    """The number of each label by its name; without names there are two, as transformers has it."""
+    return {str(name): int(number) for number, name in (config.get(NAMES) or {0: "LABEL_0", 1: "LABEL_1"}).items()}
+
+
+def _of_labels(network: Any) -> set[str]:
+    """The names of tensors with a row for each label: those that would have one more with one label more."""
+    config = deepcopy(network.config)
+    config.num_labels += 1
+    with torch.device("meta"):
+        larger: nn.Module = type(network)(config)
+    shapes = {name: tensor.shape for name, tensor in larger.state_dict().items()}
+    return {name for name, tensor in network.state_dict().items() if tensor.shape != shapes[name]}

@@ -1,0 +1,93 @@
+"""Rows that networks have in other orders, one for each token or label, are put in that of the merged network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from roundweave.storage.checkpoints.files import known_specs
+from roundweave.storage.errors import ModelError
+from roundweave.storage.values.tensors import LazyTensors
+from roundweave.tasks.matching.groups import Tensors
+
+Numbers = Mapping[str, int]
+"""The number of each token or label, by its name."""
+
+ABSENT = -1
+"""Stands for a row that a network does not have."""
+
+LEAST = 1e-20
+"""The weight of a network whose coefficient is 0, for rows that no other network has."""
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """The rows that networks have for those of the merged one.
+
+    `rows` has int64 (rows,) for each network, of which those that it lacks are `ABSENT`. `tensors` gives the names
+    of a network's tensors that have these rows, and `options` is what the merged one's configuration says of them.
+    `tokenizer` is that of the merged network, where no folder has it, and else `beside` is a folder that has it.
+    """
+
+    rows: tuple[torch.Tensor, ...]
+    tensors: Callable[[nn.Module], set[str]]
+    options: Mapping[str, Any]
+    beside: Path
+    tokenizer: Any = None
+
+    def ordered(
+        self, network: nn.Module, states: Sequence[Tensors], coefficients: Sequence[float]
+    ) -> list[LazyTensors]:
+        """The networks' tensors with rows in one order; those that a network lacks are the others' weighted mean.
+
+        So a row of the mean of all networks is the mean of those that have it. Raises `ModelError` for a tensor
+        that has another number of rows in the merged network.
+        """
+        names, size = self.tensors(network), len(self.rows[0])
+        for name, tensor in network.state_dict().items():
+            if name in names and len(tensor) != size:
+                raise ModelError(
+                    f"{name} has {len(tensor)} rows for {size} tokens or labels, so they have no order"
+                )
+        read = partial(self._row_by_row, states, [c or LEAST for c in coefficients])
+        return [_replaced(state, names & set(state), size, partial(read, i)) for i, state in enumerate(states)]
+
+    def _row_by_row(
+        self, states: Sequence[Tensors], coefficients: Sequence[float], number: int, name: str
+    ) -> torch.Tensor:
+        """One tensor (rows, *) of a network."""
+        own, rows = states[number][name], self.rows[number]
+        lacking = (rows == ABSENT).nonzero().flatten()
+        ordered = own[rows.clamp(min=0)]
+        if len(lacking):
+            exact = torch.promote_types(own.dtype, torch.float32)
+            total = torch.zeros(len(lacking), *own.shape[1:], dtype=exact)
+            weight = torch.zeros(len(lacking), dtype=exact)
+            for state, every, coefficient in zip(states, self.rows, coefficients, strict=True):
+                there = every[lacking] != ABSENT
+                total[there] += coefficient * state[name][every[lacking][there]].to(exact)
+                weight[there] += coefficient
+            ordered[lacking] = (total / weight.reshape(-1, *[1] * (own.ndim - 1))).to(own.dtype)
+        return ordered
+
+
+def rows_of(own: Numbers, merged: Numbers, size: int) -> torch.Tensor:
+    """The rows int64 (size,) that a network has for those of the merged one."""
+    rows = torch.full((size,), ABSENT)
+    shared = [(number, own[name]) for name, number in merged.items() if name in own]
+    there = torch.tensor(shared, dtype=torch.int64).reshape(-1, 2)
+    rows[there[:, 0]] = there[:, 1]
+    return rows
+
+
+def _replaced(state: Tensors, names: set[str], size: int, read: Any) -> LazyTensors:
+    specs = tuple(
+        replace(spec, shape=(size, *spec.shape[1:])) if spec.name in names else spec for spec in known_specs(state)
+    )
+    return LazyTensors(tuple(state), lambda name: read(name) if name in names else state[name], specs)

@@ -1,0 +1,76 @@
+"""Rows of heads are put in one order of labels, and a row of the mean is that of who has the label."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import roundweave as rw
+from roundweave.storage.errors import UsageError
+from tests.flows.merging.tiny_folders import Folder, folder, quiet, transformers
+
+__all__ = ["folder", "quiet"]
+ONE, OTHER = ["cat", "dog", "owl"], ["owl", "emu", "cat", "elk"]
+
+
+def named(labels: list[str]) -> dict[str, Any]:
+    return {"id2label": dict(enumerate(labels)), "label2id": {name: number for number, name in enumerate(labels)}}
+
+
+def merge(*networks: str, **fields: object) -> None:
+    rw.merge(rw.MergeConfig(networks=networks, executor="inline", match="none", **fields))
+
+
+@pytest.mark.parametrize("kind", ["bert", "vit"])
+@pytest.mark.parametrize("choice", ["union", "first"])
+def test_a_row_of_a_label_is_the_mean_of_those_who_have_it(folder: Folder, tmp_path, kind, choice) -> None:
+    pair = folder("one", kind, **named(ONE)), folder("other", kind, seed=1, **named(OTHER))
+    merge(*pair, labels=choice, coefficients=(1, 3), out=str(tmp_path / "out"))
+    one, other, merged = (
+        getattr(
+            transformers, json.loads((Path(place) / "config.json").read_text())["architectures"][0]
+        ).from_pretrained(place)
+        for place in (*pair, tmp_path / "out")
+    )
+    every = [*ONE, "emu", "elk"] if choice == "union" else ONE
+    assert merged.config.id2label == dict(enumerate(every))
+    assert merged.config.label2id == {name: number for number, name in enumerate(every)}
+    for kind_of_tensor in ("weight", "bias"):
+        a, b, rows = (getattr(network.classifier, kind_of_tensor) for network in (one, other, merged))
+        mean = {"cat": (a[0] + 3 * b[2]) / 4, "dog": a[1], "owl": (a[2] + 3 * b[0]) / 4, "emu": b[1], "elk": b[3]}
+        torch.testing.assert_close(rows, torch.stack([mean[name] for name in every]))
+    a, b, rest = ({n: t for n, t in m.state_dict().items() if "classifier" not in n} for m in (one, other, merged))
+    torch.testing.assert_close(rest, {name: (tensor + 3 * b[name]) / 4 for name, tensor in a.items()})
+
+
+def test_units_are_matched_though_labels_differ(folder: Folder, tmp_path) -> None:
+    """The merge of a network with itself under other labels is itself, with the rows of both."""
+    pair = [folder(name, "bert", **named(labels)) for name, labels in (("one", ONE[:2]), ("other", ONE[1:]))]
+    out = str(tmp_path / "out")
+    rw.merge(rw.MergeConfig(networks=tuple(pair), executor="inline", match="weights", labels="union", out=out))
+    one, merged = (transformers.BertForSequenceClassification.from_pretrained(place) for place in (pair[0], out))
+    tokens = torch.tensor([[3, 4, 5], [6, 7, 8]])
+    with torch.no_grad():
+        assert merged(tokens).logits.shape == (2, 3)
+        torch.testing.assert_close(merged(tokens).logits[:, 0], one(tokens).logits[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_other_labels_are_refused_without_a_choice_or_names(folder: Folder, tmp_path) -> None:
+    out = str(tmp_path / "out")
+    one, other = folder("one", **named(ONE)), folder("other", **named(OTHER))
+    turned, unnamed = folder("turned", **named(ONE[::-1])), folder("unnamed", num_labels=4)
+    for second in (other, turned, unnamed):
+        with pytest.raises(UsageError, match="have other labels; give --labels union, or first"):
+            merge(one, second, out=out)
+    with pytest.raises(UsageError, match="nobody named LABEL_0"):
+        merge(one, unnamed, out=out, labels="union")
+    with pytest.raises(UsageError, match="labels is for folders"):
+        merge(f"{one}/model.safetensors", other, out=out, labels="first")
+    with pytest.raises(UsageError, match="leave average and base out"):
+        merge(one, other, out=out, labels="union", average="slerp")
+    with pytest.raises(UsageError, match="no examples in common"):
+        merge(one, other, out=out, labels="union", data="digits")
