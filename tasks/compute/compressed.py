@@ -28,7 +28,8 @@ from roundweave.storage.values.tensors import (
     vector_sizes,
     views,
 )
-from roundweave.tasks.algorithms.algebra import Map, says
+from roundweave.tasks.algorithms.algebra import says
+from roundweave.tasks.algorithms.maps.wrapping import Wrapping
 from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.numerics.pieces import accumulator
 
@@ -229,7 +230,7 @@ def packed(compressor: Compressor, specs: Specs, vectors: Vectors, seed: int) ->
 
 
 @dataclass(frozen=True)
-class Compressed(Map):
+class Compressed(Wrapping):
     """A map whose direction is sent packed.
 
     With error feedback (Seide 2014; Karimireddy 2019, Algorithm 2) a partition carries what it has not sent yet
@@ -242,7 +243,6 @@ class Compressed(Map):
     (('compression_error',), ())
     """
 
-    map: Map
     compressor: Compressor
 
     def __post_init__(self) -> None:
@@ -266,14 +266,6 @@ class Compressed(Map):
     @property
     def _errors(self) -> tuple[str, ...]:
         return (SLOT,) if self.compressor.error_feedback else ()
-
-    @property
-    def extras(self) -> tuple[str, ...]:
-        return self.map.extras
-
-    @property
-    def observes(self) -> Specs:
-        return self.map.observes
 
     @property
     def reads_extras_alone(self) -> bool:

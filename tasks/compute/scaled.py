@@ -11,10 +11,11 @@ from torch import nn
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import Slots, Specs
-from roundweave.tasks.algorithms.algebra import Map, says
+from roundweave.storage.values.tensors import Slots
+from roundweave.tasks.algorithms.algebra import says
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
+from roundweave.tasks.algorithms.maps.wrapping import Wrapping
 from roundweave.tasks.networks.objective import Objective
 
 SLOT = "loss_scale"
@@ -74,17 +75,15 @@ class ScaledObjective(Objective):
 
 
 @dataclass(frozen=True)
-class Scaled(Map):
+class Scaled(Wrapping):
     """Local steps, bound to a run, whose losses are scaled. A partition carries the scale and the good steps.
 
     Other maps are refused: a single gradient cannot be skipped without losing its partition's part of the round,
-    and control variates and pushed sums count all steps.
+    and control variates and pushed sums count all steps. The scaler's two numbers have no order of units.
 
     >>> Scaled(LocalSteps(local_steps=5)).carry
     ('loss_scale',)
     """
-
-    map: Map
 
     def __post_init__(self) -> None:
         if not isinstance(self.map, LocalSteps):
@@ -99,25 +98,8 @@ class Scaled(Map):
         return (*self.map.carry, SLOT)
 
     @property
-    def extras(self) -> tuple[str, ...]:
-        return self.map.extras
-
-    @property
-    def observes(self) -> Specs:
-        return self.map.observes
-
-    @property
     def reads_extras_alone(self) -> bool:
         return says(self.map, "reads_extras_alone")
-
-    @property
-    def unit_slots(self) -> tuple[str, ...]:
-        """The map's slots in the order of units. The scaler's two numbers have no such order."""
-        return self.map.unit_slots
-
-    @property
-    def fetch_ends_carry(self) -> bool:
-        return self.map.fetch_ends_carry
 
     def __call__(self, objective: Objective, state: State, examples: Any, carry: Slots, seed: int) -> Update:
         """The map's update. Its metrics also tell the scale after the round and how many steps were skipped."""

@@ -12,7 +12,8 @@ import torch
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Slots, Specs, TensorSpec, pack
-from roundweave.tasks.algorithms.algebra import Map, as_given
+from roundweave.tasks.algorithms.algebra import as_given
+from roundweave.tasks.algorithms.maps.wrapping import Wrapping
 from roundweave.tasks.data.examples import Tensors
 from roundweave.tasks.networks.objective import arrived_tensors
 
@@ -48,7 +49,7 @@ def observation_of(objective: Any, partitions: Any) -> Observation:
 
 
 @dataclass(frozen=True)
-class WithGrams(Map):
+class WithGrams(Wrapping):
     """A map whose updates bring the Gram matrices of the arrived network's layers on the partition's examples.
 
     Of these it takes at most so many `examples`, drawn by the map's seed. It must be `bound` to a run's network.
@@ -58,10 +59,8 @@ class WithGrams(Map):
     True
     """
 
-    map: Map
     examples: int = 1000
     observation: Observation | None = field(default=None, repr=False, compare=False)
-    pseudo_gradient = True
 
     def __post_init__(self) -> None:
         if not self.map.pseudo_gradient:
@@ -70,43 +69,13 @@ class WithGrams(Map):
             )
 
     @property
-    def carry(self) -> tuple[str, ...]:
-        return self.map.carry
-
-    @property
-    def extras(self) -> tuple[str, ...]:
-        return self.map.extras
-
-    @property
-    def extras_of_all(self) -> bool:  # type: ignore[override]
-        return self.map.extras_of_all
-
-    @property
     def observes(self) -> Specs:
         """A float32 matrix (group, in, in) for each layer, by the name of its weight."""
         return () if self.observation is None else self.observation.specs
 
-    @property
-    def unit_slots(self) -> tuple[str, ...]:
-        return self.map.unit_slots
-
-    @property
-    def begins_apart(self) -> bool:
-        return self.map.begins_apart
-
-    @property
-    def needs_rounds(self) -> str:
-        return self.map.needs_rounds
-
-    @property
-    def fetch_ends_carry(self) -> bool:
-        return self.map.fetch_ends_carry
-
     def bound(self, objective: Any, partitions: Any) -> WithGrams:
         """The map, bound to the layers of a run's network."""
-        return replace(
-            self, map=self.map.bound(objective, partitions), observation=observation_of(objective, partitions)
-        )
+        return replace(super().bound(objective, partitions), observation=observation_of(objective, partitions))
 
     def __call__(self, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
         """The map's update, and beside it what was observed."""
