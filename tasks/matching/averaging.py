@@ -100,14 +100,13 @@ def weighted_mean(
         fraction, power = math.frexp(sum(coefficients))
         coefficients = [math.ldexp(c, (abs(fraction) == 0.5) - power) for c in coefficients]
     divisor = sum(coefficients) if normalize else 1
-    size = min(BLOCK, mean.numel())
-    weighted, spare = torch.empty(len(values), size, dtype=exact), torch.empty(size, dtype=exact)
-    blocks = [tensor.reshape(-1).split(BLOCK) for tensor in (mean, *values)]
-    for block, *parts in zip(*blocks, strict=True):
-        rows, total = weighted[:, : len(block)], block if mean.dtype == exact else spare[: len(block)]
-        for row, c, part in zip(rows, coefficients, parts, strict=True):
-            torch.mul(part.to(exact), c, out=row)
-        torch.sum(rows, 0, out=total)
+    scratch = torch.empty(2, min(BLOCK, mean.numel()), dtype=exact)
+    for block, *parts in zip(*[tensor.reshape(-1).split(BLOCK) for tensor in (mean, *values)], strict=True):
+        weighted, spare = scratch[:, : len(block)]
+        total = (block if mean.dtype == exact else spare).zero_()
+        # One after the other: the order of torch.sum depends on the size, so that bits would, too.
+        for c, part in zip(coefficients, parts, strict=True):
+            total.add_(torch.mul(part.to(exact), c, out=weighted))
         if divisor != 1:
             total.div_(divisor)
         if total is not block:

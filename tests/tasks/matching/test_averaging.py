@@ -155,3 +155,16 @@ def test_coefficients_that_do_not_fit_are_refused(coefficients) -> None:
 def test_a_layer_without_tensors_is_refused(layer) -> None:
     with pytest.raises(UsageError, match=f"no tensor is of layer {layer!r}; there are fc1.weight, fc10.weight"):
         average(networks(1.0, 3.0), (1, 1), {layer: (1, 0)})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [2, 5, 19])
+def test_the_mean_of_an_element_is_that_of_the_element_alone(count: int, dtype: torch.dtype) -> None:
+    """To the bit, whatever the size of the tensor is and wherever it is in it."""
+    torch.manual_seed(0)
+    states = [{"weight": torch.randn(70_000).to(dtype)} for _ in range(count)]
+    weights = [n + 1.0 for n in range(count)]
+    whole = average(states, weights)["weight"]
+    for start, stop in ((0, 1), (65_530, 65_542), (69_000, 70_000)):
+        parts = [{"weight": state["weight"][start:stop]} for state in states]
+        assert torch.equal(average(parts, weights)["weight"], whole[start:stop])
