@@ -323,8 +323,9 @@ def _orders(config: MergeConfig) -> tuple[RowOrder, ...]:
         raise UsageError("networks of other tokens or labels are merged by their mean; leave average and base out")
     if (tokens or labels) and config.data is not None:
         raise UsageError("networks of other tokens or labels have no examples in common; leave data out")
-    if tokens and tokens.tokenizer and not (config.out and is_folder(config.out)):
-        raise UsageError("a vocabulary of all tokens needs a tokenizer that has them; give --out FOLDER")
+    more = "union" in (tokens and config.vocabulary, labels and config.labels)
+    if more and not (config.out and is_folder(config.out)):
+        raise UsageError("a union needs files that name all tokens and labels; give --out FOLDER")
     return tuple(order for order in (tokens, labels) if order)
 
 

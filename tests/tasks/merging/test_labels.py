@@ -72,5 +72,7 @@ def test_other_labels_are_refused_without_a_choice_or_names(folder: Folder, tmp_
         merge(f"{one}/model.safetensors", other, out=out, labels="first")
     with pytest.raises(UsageError, match="leave average and base out"):
         merge(one, other, out=out, labels="union", average="slerp")
+    with pytest.raises(UsageError, match="files that name all tokens and labels; give --out FOLDER"):
+        merge(one, other, out=f"{out}.safetensors", labels="union")
     with pytest.raises(UsageError, match="no examples in common"):
         merge(one, other, out=out, labels="union", data="digits")

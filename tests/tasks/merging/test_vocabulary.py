@@ -71,7 +71,7 @@ def test_other_tokens_are_refused_without_a_choice(pair, folder, tmp_path) -> No
     for other in (pair[1], same_size):
         with pytest.raises(UsageError, match="number other tokens; give --vocabulary union, or first"):
             rw.merge(rw.MergeConfig(networks=(pair[0], other), **given))
-    with pytest.raises(UsageError, match="needs a tokenizer that has them; give --out FOLDER"):
+    with pytest.raises(UsageError, match="files that name all tokens and labels; give --out FOLDER"):
         rw.merge(
             rw.MergeConfig(networks=pair, vocabulary="union", **given | {"out": str(tmp_path / "a.safetensors")})
         )
