@@ -126,7 +126,7 @@ def _unscored(executor: Executor, plan: MergePlan, networks: Aligned, blend: Ble
     name = f"{MERGED}, {config.average}"
     if config.average != "regmean":
         return Choice(name if plan.recipe else MERGED, blend_tensors(plan, networks, blend), reported)
-    layers = layers_of(plan.architecture.build(), plan.inputs)
+    layers = layers_of(plan.architecture.outlined(), plan.inputs)
     _check_layers(SOLVES, layers)
     grams = _permuted_grams(executor, plan, networks, layers)
     return Choice(name, regressed(networks.states, grams, layers, blend.coefficients, config.shrinkage), reported)
@@ -169,7 +169,7 @@ def solve_networks(
     """The candidates with solved layers that the configuration asks for, by name, in files in the folder."""
     config, solved = plan.config, {}
     asked = [average for average in SOLVES if config.average in ("auto", average)]
-    layers = layers_of(plan.architecture.build(), plan.inputs) if asked else {}
+    layers = layers_of(plan.architecture.outlined(), plan.inputs) if asked else {}
     if config.average != "auto":
         _check_layers(asked, layers)
     for average in asked if layers else ():
