@@ -21,6 +21,7 @@ SEARCHED = {
     "best": "the best point of the path between two networks",
     "regmean": "the mean, each layer solved by Gram matrices of its inputs",
     "pleas": "the mean, each layer solved for what its parents' layers gave",
+    "fisher": "the mean, each element weighted by what each network's own examples tell of it",
 }
 """What `average` may be besides the averages of the table, which are functions of tensors alone."""
 

@@ -45,6 +45,7 @@ from roundweave.tasks.matching.tapping import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, first_names
 from roundweave.tasks.merging.adapters import adapter_config, side_by_side
 from roundweave.tasks.merging.averages.recipe import Recipe
+from roundweave.tasks.merging.fisher import check_likelihood
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
@@ -153,7 +154,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     types = {} if "dtype" in known.model_fields_set else types_of(opened)
     if types:
         known = known.model_copy(update={"dtype": dtype_name(reduce(torch.promote_types, types.values()))})
-    wishes = {f"average = {known.average}": known.average in ("auto", "best", "pleas")}
+    wishes = {f"average = {known.average}": known.average in ("auto", "best", "pleas", "fisher")}
     wishes |= {"average = regmean": known.average == "regmean" and not known.grams}
     wishes |= {"within": known.within, "repair": bool(known.repair), "plot": bool(known.plot)}
     wishes |= {f"match {known.match}": known.match in ("activations", "mixed")}
@@ -180,6 +181,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     places = tuple(lasting(place, root) for place in config.checkpoints)
     objective, partitions = found.objective, found.partitions
     gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root)
+    if gallery and known.average == "fisher":
+        check_likelihood(gallery)
     each = own_data(config, known, runs) if gallery else ()
     own = tuple(own_samples(known, *own, known.examples) for own in each)
     grams = tuple(read_grams(known.grams, [network_digest(state) for state in states])) if known.grams else ()
