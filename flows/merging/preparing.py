@@ -49,6 +49,7 @@ from roundweave.tasks.merging.fisher import check_likelihood
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
+from roundweave.tasks.merging.slices import COUNTS, stacked
 from roundweave.tasks.merging.vocabulary import Vocabulary, find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
@@ -146,6 +147,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         _check_adapters(config)
         alone = config.model_copy(update={"match": "none"})
         return _plan_by_name(alone, side_by_side(opened), {}, root, None)
+    if config.slices:
+        return _plan_slices(config, dict(zip(config.networks, opened, strict=True)), root)
     check_same_function([*map(Path, config.every_folder)])
     vocabulary = _vocabulary(config)
     runs = recorded_in(config.networks, root)
@@ -228,6 +231,14 @@ def _check_adapters(config: MergeConfig) -> None:
     if not plain or not (config.out and is_folder(config.out)):
         raise UsageError("adapters have a mean, and nothing else: give --out FOLDER and coefficients alone")
     adapter_config([*map(Path, config.adapters)])
+
+
+def _plan_slices(config: MergeConfig, opened: Mapping[str, Mapping[str, torch.Tensor]], root: str) -> MergePlan:
+    """The plan of a network whose layers are those of slices of others, in the first one's place."""
+    check_same_function([*map(Path, config.every_folder)], but=COUNTS)
+    alone = config.model_copy(update={"match": "none", "networks": (config.slices[0].network,)})
+    stack = stacked(config.slices, opened)
+    return _plan_by_name(alone, [stack], types_of([stack]), root, None)
 
 
 def _plan_by_name(
