@@ -66,6 +66,10 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case ("scores" | "accept" | "export", str() | list()) | ("data" | "networks" | "grams", list()):
             placed = {"export": _exported, "networks": _checkpoint, "grams": _checkpoint}.get(key, _place)
             return [placed(folder, name.strip()) if isinstance(name, str) else name for name in at_commas(value)]
+        case "slices", list():
+            value = [_seen(folder, "slice", part) for part in value]
+        case "slice", {"network": str() as network}:
+            value = value | {"network": _checkpoint(folder, network)}
         case _, str() if key in PLACED:
             return _place(folder, value)
         case "root" | "certificates" | "log_file" | "start_from" | "base" | "out" | "plot", str():

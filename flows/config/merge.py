@@ -16,6 +16,7 @@ from roundweave.storage.checkpoints.opening import is_folder_of_tensors
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.runs.names import default_root
 from roundweave.tasks.matching.solving.solve import SHRINKAGE
+from roundweave.tasks.merging.slices import Slice, read_slices
 from roundweave.tasks.networks.scores import LOSS_NAMES
 
 EXAMPLES = 2000
@@ -154,6 +155,11 @@ class MergeConfig(Architecture, Merging, Placement):
     networks: tuple[str, ...] = Field(
         description="two or more torch or safetensors files, folders of transformers, or stored rounds as RUN@12"
     )
+    slices: Annotated[tuple[Slice, ...], BeforeValidator(read_slices)] = Field(
+        default=(),
+        description="layers of networks that are put together anew, as JSON: "
+        '[{"network": "a", "layers": [0, 8]}, …], from 0 to before 8; `scale` multiplies them',
+    )
     grams: Annotated[tuple[str, ...], BeforeValidator(at_commas)] = Field(
         default=(), description="files of `roundweave gram` at commas, one for each network, in place of data"
     )
@@ -198,6 +204,18 @@ class MergeConfig(Architecture, Merging, Placement):
         """The folders of `folders`, and after them that of the base, if it has a configuration, too."""
         return (*self.folders, *([self.base] if self.base and (Path(self.base) / CONFIG).exists() else []))
 
+    def _check_slices(self) -> None:
+        """Raise `ValueError` where slices are of other networks, or something else is asked for, too."""
+        if {*self.networks} != {part.network for part in self.slices}:
+            raise ValueError("networks are those of the slices; leave them out")
+        plain = {"networks", "slices", "match", "out", "force", "dtype", "trust", "root", *Placement.model_fields}
+        more = sorted(name for name in self.model_fields_set - plain if getattr(self, name))
+        more += ["match"] if self.match not in (None, "none") else []
+        if more or self.persisted:
+            raise ValueError(
+                f"slices take {'nothing else; leave out ' + more[0] if more else '--out and no name'}"
+            )
+
     @model_validator(mode="before")
     @classmethod
     def _data_of_each(cls, values: Any) -> Any:
@@ -206,10 +224,19 @@ class MergeConfig(Architecture, Merging, Placement):
         each = at_commas(data) if isinstance(data, str) else ()
         return {**values, "data": each} if len(each) == len(values.get("networks", ())) else values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_slices(cls, values: Any) -> Any:
+        """The networks of slices, where no others are named."""
+        slices = read_slices(values.get("slices")) if isinstance(values, dict) else ()
+        return {"networks": tuple(dict.fromkeys(part.network for part in slices)), **values} if slices else values
+
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:
         count = len(self.networks)
-        if count < (1 if self.base else 2):
+        if self.slices:
+            self._check_slices()
+        elif count < (1 if self.base else 2):
             raise ValueError(f"a merge takes two networks or more, not {count}; or one with a base")
         self.check_recipe(count)
         if self.within and count > 2:

@@ -17,8 +17,10 @@ from roundweave.tasks.merging.averages.table import AVERAGES
 
 AnyForm = TypeVar("AnyForm", bound=Config)
 
-METHODS = {"linear": "mean", **{name: name for name in AVERAGES if name != "mean"}}
-"""The averages of mergekit's methods."""
+PASSTHROUGH = "passthrough"
+
+METHODS = {"linear": "mean", **{name: name for name in AVERAGES if name != "mean"}, PASSTHROUGH: "slices"}
+"""The averages of mergekit's methods, and what puts layers together anew."""
 
 OPTIONS = {"weight": "coefficients", "density": "density", "t": "t", "lambda": "scaling"}
 """Our names of mergekit's parameters that are settings."""
@@ -41,7 +43,7 @@ NOT_READ = (
 """Keys of mergekit that ask for what a merge here cannot do."""
 
 WHOLE = 1.0
-"""The density where mergekit's file gives none."""
+"""The density, and the scale, where mergekit's file gives none."""
 
 
 class _Source(Config):
@@ -90,12 +92,35 @@ def read_mergekit(path: Path) -> dict[str, Any]:
         )
     if bool(file.models) == bool(file.slices):
         raise UsageError(f"{path}: give either models or slices")
+    if file.merge_method == PASSTHROUGH:
+        return {"match": "none", "slices": _slices(file), **({"dtype": file.dtype} if file.dtype else {})}
     sources, scopes = _sources(file)
     for parameter in {*file.parameters, *(name for scope in scopes for name in scope)}:
         _check_parameter(parameter, (*OPTIONS, *SWITCHES))
     average, given = METHODS[file.merge_method], {"dtype": file.dtype} if file.dtype else {}
     networks, base = _ordered(file, average, sources)
     return {"match": "none", "average": average, **given, **base} | _options(average, networks, scopes)
+
+
+def _slices(file: _File) -> list[dict[str, Any]]:
+    """The slices of a passthrough, each of one model."""
+    found = []
+    for each in (_known(_Slice, given) for given in file.slices):
+        sources = [_known(_Source, given) for given in each.sources]
+        if len(sources) != 1 or not sources[0].layer_range:
+            raise UsageError("passthrough takes slices of one source each, with its layer_range")
+        (source,) = sources
+        scopes = [source.parameters, each.parameters, file.parameters]
+        for parameter in (parameter for scope in scopes for parameter in scope):
+            _check_parameter(parameter, ("scale",))
+        scale = _setting("scale", scopes)
+        given = {} if scale is None else {"scale": scale}
+        found.append({"network": source.model, "layers": source.layer_range, **given})
+    if not found or file.base_model not in (None, found[0]["network"]):
+        raise UsageError(
+            "passthrough takes slices, and configuration and tokenizer from the first one; no base_model"
+        )
+    return found
 
 
 def _known(form: type[AnyForm], values: Mapping[str, Any]) -> AnyForm:
@@ -126,7 +151,7 @@ def _sources(file: _File) -> tuple[list[_Source], list[Mapping[str, Any]]]:
         every = [_known(_Slice, each) for each in file.slices]
         if len(every) > 1:
             raise UsageError(
-                "slices: layers of networks cannot be put together anew here; give one slice of all layers"
+                "slices: layers are put together anew by passthrough alone; give one slice of all layers"
             )
         sources = [_known(_Source, each) for each in every[0].sources]
         scopes = [every[0].parameters, file.parameters]
@@ -188,7 +213,7 @@ def _setting(parameter: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
             rules.append({"value": given})
             break
         rules += listed
-    if parameter == "density" and rules:
+    if parameter in ("density", "scale") and rules:
         rules.append({"value": WHOLE})
     if not rules:
         return None

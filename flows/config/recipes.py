@@ -21,8 +21,25 @@ SEARCHED = {
     "best": "the best point of the path between two networks",
     "regmean": "the mean, each layer solved by Gram matrices of its inputs",
     "pleas": "the mean, each layer solved for what its parents' layers gave",
+    "fisher": "the mean, each element weighted by what each network's own examples tell of it",
 }
 """What `average` may be besides the averages of the table, which are functions of tensors alone."""
+
+
+def options_with_defaults(average: str) -> str:
+    """What an average takes, as a line."""
+    if average in SEARCHED:
+        solved = ["shrinkage"] if average in ("auto", "regmean", "pleas") else []
+        return ", ".join([*([] if average == "best" else ["coefficients"]), *solved])
+    kind = AVERAGES[average].load()
+    own = {
+        n: default[0] if isinstance(default, tuple) else default for n, (_, default) in options_of(kind).items()
+    }
+    named = [
+        *(["base"] if kind.needs_base else []),
+        *(["coefficients", "layers"] if kind.takes_coefficients else []),
+    ]
+    return ", ".join([*named, *(f"{name}={default}" for name, default in own.items())])
 
 
 def _known(name: str) -> str:

@@ -20,6 +20,7 @@ from roundweave.tasks.matching.groups import Permutation, Tensors
 from roundweave.tasks.matching.solving.grams import layers_of, permuted_grams
 from roundweave.tasks.matching.solving.layers import Layer
 from roundweave.tasks.merging.distilling import Teaching, write_distilled
+from roundweave.tasks.merging.fisher import fisher_mean, fisher_of
 from roundweave.tasks.merging.gallery import Blend, Gallery, blended, combined_by, score_blend
 from roundweave.tasks.merging.solving import grams_of, regressed, write_least_squares
 from roundweave.tasks.networks.spectral import converge
@@ -103,6 +104,8 @@ def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: st
     if config.repair:
         means[REPAIRED] = replace(mean, repair=True)
     candidates = means | solve_networks(executor, plan, networks, mean, folder)
+    if config.average == "fisher":
+        candidates[f"{MERGED}, fisher"] = weigh_networks(executor, plan, networks, mean, f"{folder}/fisher.pt")
     if plan.recipe is not None:
         candidates[f"{MERGED}, {config.average}"] = replace(by_recipe, repair=bool(config.repair))
     # Networks whose units were paired within them are none by themselves, and there is no path between them.
@@ -199,6 +202,19 @@ def _permuted_grams(
     )
     pairs = zip(given, networks.orders, strict=True)
     return [permuted_grams(grams, layers, plan.units, order) for grams, order in pairs]
+
+
+@reported_step("weigh")
+def weigh_networks(executor: Executor, plan: MergePlan, networks: Aligned, mean: Blend, out: str) -> Blend:
+    """The mean weighted by each network's Fisher information, in the file `out`."""
+    assert plan.gallery is not None  # a plan without examples was refused
+    given = executor.gather(partial(fisher_of, plan.gallery, plan.own, plan.places), range(len(plan.places)))
+    fishers = [
+        LazyTensors(tuple(fisher), partial(plan.units.permuted, state=fisher, permutation=order))
+        for fisher, order in zip(given, networks.orders, strict=True)
+    ]
+    write_checkpoint(out, fisher_mean(networks.states, fishers, mean.coefficients, plan.units.aliases))
+    return replace(mean, solved=out, repair=bool(plan.config.repair) and plan.normed)
 
 
 @reported_step("distil")

@@ -44,11 +44,13 @@ from roundweave.tasks.matching.tapping import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, first_names
 from roundweave.tasks.merging.adapters import adapter_config, side_by_side
 from roundweave.tasks.merging.averages.recipe import Recipe
+from roundweave.tasks.merging.fisher import check_likelihood
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.labels import find_labels
 from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.merging.rows import RowOrder
+from roundweave.tasks.merging.slices import COUNTS, stacked
 from roundweave.tasks.merging.vocabulary import find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import (
@@ -150,6 +152,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         _check_adapters(config)
         alone = config.model_copy(update={"match": "none"})
         return _plan_by_name(alone, side_by_side(opened), {}, root, ())
+    if config.slices:
+        return _plan_slices(config, dict(zip(config.networks, opened, strict=True)), root)
     check_same_function([*map(Path, config.every_folder)])
     orders = _orders(config)
     runs = recorded_in(config.networks, root)
@@ -158,7 +162,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         options = {name: value for order in orders for name, value in order.options.items()}
         known = of_folder(known, config.folders[0], options)
     known, types = of_type(kept_code(known), opened)
-    wishes = {f"average = {known.average}": known.average in ("auto", "best", "pleas")}
+    wishes = {f"average = {known.average}": known.average in ("auto", "best", "pleas", "fisher")}
     wishes |= {"average = regmean": known.average == "regmean" and not known.grams}
     wishes |= {"within": known.within, "repair": bool(known.repair), "plot": bool(known.plot)}
     wishes |= {f"match {known.match}": known.match in ("activations", "mixed")}
@@ -186,6 +190,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     places = tuple(lasting(place, root) for place in config.checkpoints)
     objective, partitions = found.objective, found.partitions
     gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root)
+    if gallery and known.average == "fisher":
+        check_likelihood(gallery)
     each = own_data(config, known, runs) if gallery else ()
     own = tuple(own_samples(known, *own, known.examples) for own in each)
     grams = tuple(read_grams(known.grams, [network_digest(state) for state in as_saved])) if known.grams else ()
@@ -231,6 +237,15 @@ def _check_adapters(config: MergeConfig) -> None:
     if not plain or not (config.out and is_folder(config.out)):
         raise UsageError("adapters have a mean, and nothing else: give --out FOLDER and coefficients alone")
     adapter_config([*map(Path, config.adapters)])
+
+
+def _plan_slices(config: MergeConfig, opened: Mapping[str, Mapping[str, torch.Tensor]], root: str) -> MergePlan:
+    """The plan of a network whose layers are those of slices of others, in the first one's place."""
+    check_same_function([*map(Path, config.every_folder)], but=COUNTS)
+    _orders(config)  # refuses other tokens and labels
+    alone = config.model_copy(update={"match": "none", "networks": (config.slices[0].network,)})
+    stack = stacked(config.slices, opened)
+    return _plan_by_name(alone, [stack], types_of([stack]), root, ())
 
 
 def _plan_by_name(

@@ -26,6 +26,7 @@ from roundweave.storage.errors import CheckpointError, failing_as, reason
 from roundweave.storage.values.tensors import LazyTensors
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.adapters import adapter_config
+from roundweave.tasks.merging.slices import sliced_config
 from roundweave.tasks.numerics.pinning import limited
 
 if TYPE_CHECKING:
@@ -76,9 +77,12 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     first = Path(plan.config.folders[0])
     # Tied tensors have one name there, as transformers writes them.
     merged = {spec.name: spec for spec in tensors.specs}
-    own = {name: plan.names.get(name, name) for name in open_checkpoint(first)}
+    slices = plan.config.slices
+    own = {name: plan.names.get(name, name) for name in (tensors if slices else open_checkpoint(first))}
     specs = tuple(replace(merged[mine], name=name) for name, mine in own.items())
     config = folder_config(first)
+    if slices:
+        config = sliced_config(slices, {part.network: folder_config(Path(part.network)) for part in slices})
     kinds = {spec.dtype for spec in specs if getattr(torch, spec.dtype).is_floating_point}
     if len(kinds) == 1:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
@@ -114,7 +118,7 @@ def _of_dtype(config: dict[str, Any], dtype: str) -> dict[str, Any]:
 def _card(plan: MergePlan) -> str:
     """What the folder is, in Markdown."""
     config = plan.config
-    lines = [f"- {place}" for place in config.networks]
+    lines = [f"- {place}" for place in config.slices or config.networks]
     how = (
         f"match {config.match}, average {config.average or 'mean'}, coefficients {config.coefficients or 'equal'}"
     )

@@ -15,7 +15,7 @@ from roundweave.storage.checkpoints.opening import fitted, open_checkpoint, outl
 from roundweave.storage.errors import ModelError, failing_as, located
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.values.tensors import LazyTensors, load_named
-from roundweave.tasks.data.examples import first_tensor
+from roundweave.tasks.data.examples import Examples, first_tensor
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.matching.averaging import averaging
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
@@ -44,15 +44,19 @@ class Samples:
         """The numbers of the blocks into which the examples are split."""
         return range(self.partitions.split.partitions)
 
-    def inputs(self, block: int) -> Inputs:
-        """The inputs (examples, …) of a block, which is an equal part of the `examples`.
+    def drawn(self, block: int) -> Examples:
+        """The examples of a block, which is an equal part of the `examples`.
 
         They are drawn by the seed: the first ones of a partition may be all of one class.
         """
         train = self.partitions.load(0, block).train
         count = min(len(train), max(1, self.examples // len(self.blocks)))
         (drawn,) = train.batches(count, 1, self.partitions.split.seed)
-        inputs: Inputs = drawn.inputs
+        return drawn
+
+    def inputs(self, block: int) -> Inputs:
+        """The inputs (examples, …) of a block."""
+        inputs: Inputs = self.drawn(block).inputs
         return inputs
 
     @property

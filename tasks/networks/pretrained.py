@@ -68,12 +68,15 @@ def _refused(config: Mapping[str, Any]) -> str:
     return f"names code of others, {foreign[0]}; leave that out" if foreign else ""
 
 
-def check_same_function(folders: Sequence[Path]) -> None:
-    """Raise `CheckpointError` if configurations differ in what a network computes, as in the number of heads."""
+def check_same_function(folders: Sequence[Path], but: Sequence[str] = ()) -> None:
+    """Raise `CheckpointError` if configurations differ in what a network computes, as in the number of heads.
+
+    Members `but` may differ.
+    """
     configs = [(folder, checked_config(folder)) for folder in folders]
     for folder, config in configs[1:]:
         for name, value in configs[0][1].items():
-            same = name not in config or config[name] == value or name in NO_MATTER
+            same = name not in config or config[name] == value or name in (*NO_MATTER, *but)
             if not (same or name.endswith("_token_id") or "drop" in name):
                 wanted = f"{value} in {folders[0] / CONFIG}"
                 raise CheckpointError(

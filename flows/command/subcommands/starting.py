@@ -16,6 +16,7 @@ from roundweave.flows.command.common import Json, TextTable, console, output, sa
 from roundweave.flows.command.options import with_options
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.experiment import Dealing, Experiment
+from roundweave.flows.config.recipes import SEARCHED, options_with_defaults
 from roundweave.flows.config.train import Execution
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.applies.schedules import SCHEDULES
@@ -25,6 +26,7 @@ from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.compute.compute import COMPRESSORS
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
+from roundweave.tasks.merging.averages.table import AVERAGES
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSSES, SCORES
 from roundweave.tasks.own_code.tables import spelled, unknown
@@ -83,7 +85,7 @@ def list_command(
     table: Annotated[str | None, typer.Argument(help="one of the tables; default: all")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what there is by name: algorithms with their options, data, models and the rest."""
+    """List what there is by name: algorithms and averages with their options, data, models and the rest."""
     every = _tables()
     if table is not None and table not in every:
         raise unknown("table", table, every)
@@ -92,7 +94,7 @@ def list_command(
 
 
 def _tables() -> dict[str, list[dict[str, str]]]:
-    """All tables by title; each has a row for each name with its description, algorithms also with options."""
+    """All tables by title; each has a row for each name: what it is; with options of algorithms and averages."""
     entries = {
         "data": SOURCES,
         "splits": SPLITS,
@@ -111,9 +113,13 @@ def _tables() -> dict[str, list[dict[str, str]]]:
     for title, named in functions.items():
         first_lines = {name: (inspect.getdoc(value) or "").partition("\n")[0] for name, value in named.items()}
         about[title] = {name: line.rstrip(".") for name, line in first_lines.items()}
+    averages = SEARCHED | {name: entry.about for name, entry in AVERAGES.items()}
     return {
         "algorithms": [{"name": n, "what it is": what, "options": _options(n)} for n, what in ABOUT.items()],
         **{t: [{"name": n, "what it is": what} for n, what in rows.items()] for t, rows in about.items()},
+        "averages": [
+            {"name": n, "what it is": what, "options": options_with_defaults(n)} for n, what in averages.items()
+        ],
     }
 
 

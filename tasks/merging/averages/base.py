@@ -13,6 +13,16 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.averaging import BLOCK
 
 
+@dataclass(frozen=True)
+class Versions:
+    """A tensor's values (*shape), floats of one type, in networks with coefficients, and in their base."""
+
+    name: str
+    values: Sequence[torch.Tensor]
+    coefficients: Sequence[float]
+    base: torch.Tensor | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Average(ABC):
     """A function of one tensor's values in all networks; its annotated fields are its options.
@@ -30,14 +40,8 @@ class Average(ABC):
     seed: int = 0
 
     @abstractmethod
-    def __call__(
-        self,
-        name: str,
-        values: Sequence[torch.Tensor],
-        coefficients: Sequence[float],
-        base: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """The average (*shape) of a tensor's values (*shape), floats of one type, in the networks."""
+    def __call__(self, tensor: Versions) -> torch.Tensor:
+        """The average (*shape) of what a tensor is in the networks."""
 
     def check(self, coefficients: Sequence[float]) -> None:
         """Raise `UsageError` if it cannot be computed with these coefficients, one for each network."""

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from roundweave.tasks.matching.averaging import BLOCK, check_coefficients, weighted_mean
-from roundweave.tasks.merging.averages.base import Average, by_block
+from roundweave.tasks.merging.averages.base import Average, Versions, by_block
 from roundweave.tasks.numerics.pinning import limited
 
 Normalize = Annotated[
@@ -34,14 +34,8 @@ class LinearMean(Average):
 
     normalize: Normalize = True
 
-    def __call__(
-        self,
-        name: str,
-        values: Sequence[torch.Tensor],
-        coefficients: Sequence[float],
-        base: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        return weighted_mean(values, coefficients, self.normalize)
+    def __call__(self, tensor: Versions) -> torch.Tensor:
+        return weighted_mean(tensor.values, tensor.coefficients, self.normalize)
 
     def check(self, coefficients: Sequence[float]) -> None:
         super().check(coefficients)
@@ -62,14 +56,8 @@ class Slerp(Average):
 
     t: Step = 0.5
 
-    def __call__(
-        self,
-        name: str,
-        values: Sequence[torch.Tensor],
-        coefficients: Sequence[float],
-        base: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        first, second = values
+    def __call__(self, tensor: Versions) -> torch.Tensor:
+        first, second = tensor.values
         if self.t in (0, 1):  # the ends to the bit, also their negative zeros
             return (second if self.t else first).clone()
         one, other = _on_arc(_cosine(first, second), self.t)

@@ -12,7 +12,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.options import check_options, options_of
 from roundweave.tasks.matching.averaging import check_layer, is_of_layer, kind_of, largest
 from roundweave.tasks.matching.groups import Tensors
-from roundweave.tasks.merging.averages.base import Average
+from roundweave.tasks.merging.averages.base import Average, Versions
 from roundweave.tasks.merging.averages.interpolations import LinearMean
 from roundweave.tasks.merging.averages.settings import Setting, filters, positions, setting_at, varies
 
@@ -106,7 +106,7 @@ def combining(
             return largest(values)
         if values[0].is_complex() and not isinstance(average, LinearMean):
             raise UsageError(f"tensor {name} has complex numbers, which have a mean alone; give average = mean")
-        return average(name, values, coefficients, None if base is None else base[name])
+        return average(Versions(name, values, coefficients, None if base is None else base[name]))
 
     return combined
 

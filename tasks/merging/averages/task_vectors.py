@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.averaging import check_coefficients
-from roundweave.tasks.merging.averages.base import Average, by_block, exact_type
+from roundweave.tasks.merging.averages.base import Average, Versions, by_block, exact_type
 from roundweave.tasks.merging.averages.interpolations import Normalize
 from roundweave.tasks.numerics.pinning import derive_seed
 
@@ -41,16 +41,12 @@ class TaskArithmetic(Average):
     scaling: Scaling = 1.0
     normalize: Normalize = False
 
-    def __call__(
-        self,
-        name: str,
-        values: Sequence[torch.Tensor],
-        coefficients: Sequence[float],
-        base: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        assert base is not None
-        exact = exact_type(base)
-        changes = [self.sparse(name, i, value.to(exact) - base.to(exact)) for i, value in enumerate(values)]
+    def __call__(self, tensor: Versions) -> torch.Tensor:
+        assert tensor.base is not None
+        base, coefficients, exact = tensor.base, tensor.coefficients, exact_type(tensor.base)
+        changes = [
+            self.sparse(tensor.name, i, value.to(exact) - base.to(exact)) for i, value in enumerate(tensor.values)
+        ]
 
         def merged(start: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
             weighted = torch.stack([c * part for c, part in zip(coefficients, parts, strict=True)])

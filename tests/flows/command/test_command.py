@@ -218,11 +218,14 @@ def test_every_table_is_listed(capsys) -> None:
     assert code == 0
     assert set(tables) == {
         *("algorithms", "data", "splits", "models", "losses", "scores"),
-        *("maps", "reduces", "applies", "schedules", "topologies", "compressors"),
+        *("maps", "reduces", "applies", "schedules", "topologies", "compressors", "averages"),
     }
     named = {row["name"]: row for row in tables["algorithms"]}
     assert "mu=0.1" in named["fed_prox"]["options"]
     assert "Li et al. 2020" in named["fed_prox"]["what it is"]
+    averages = {row["name"]: row["options"] for row in tables["averages"]}
+    assert averages["ties"] == "base, coefficients, layers, scaling=1.0, normalize=True, elect=sum, density=0.2"
+    assert (averages["slerp"], averages["fisher"], averages["best"]) == ("t=0.5", "coefficients", "")
     assert all(row["what it is"] for rows in tables.values() for row in rows)
     code, out, _ = run(capsys, "list", "splits")
     assert "dirichlet:ALPHA" in out

@@ -14,6 +14,7 @@ from roundweave.flows.config.files import read_recipe
 from roundweave.flows.merging.result import MergeResult
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching import find_units
+from roundweave.tasks.merging.averages.base import Versions
 from roundweave.tasks.merging.averages.task_vectors import TaskArithmetic, Ties
 
 MODEL = """
@@ -116,7 +117,7 @@ def test_yaml_toml_and_options_give_the_same_bits(folder, monkeypatch) -> None:
     found = merged(folder, "options", **options)
     first, second, start = states(folder)
     average = Ties(density=(0.5, 0.25), scaling=0.9)
-    assert same(found, {n: average(n, [first[n], second[n]], (0.6, 0.4), start[n]) for n in NAMES})
+    assert same(found, {n: average(Versions(n, [first[n], second[n]], (0.6, 0.4), start[n])) for n in NAMES})
     for file in ("ties.yml", "ties.toml"):
         assert same(merged(folder, file, **read_recipe(file)), found), file
     monkeypatch.chdir(folder.parent)
@@ -168,7 +169,7 @@ def test_a_recipe_is_scored_beside_the_means(folder, scored) -> None:
     assert {"plain mean", "merged", "merged, task_arithmetic"} <= scored.scores.keys()
     assert scored.coefficients == (1, -1)
     first, second, start = states(folder)
-    wanted = {n: TaskArithmetic()(n, [first[n], second[n]], (1, -1), start[n]) for n in NAMES}
+    wanted = {n: TaskArithmetic()(Versions(n, [first[n], second[n]], (1, -1), start[n])) for n in NAMES}
     stored = scored.run.round(1)
     assert all(torch.equal(torch.as_tensor(stored.tensors[name]), wanted[name]) for name in NAMES)
     assert stored.score == scored.scores[scored.chosen]

@@ -3,20 +3,23 @@
 ``pip install --target PACKAGES --no-deps -r requirements.txt peft accelerate immutables``, and then
 ``python -m tests.benchmarks.peers.mergekit.merging FOLDER PACKAGES``. Each program merges in a process of its own,
 a case after the other; seconds are the median of three after a first merge, memory is the peak of the process.
+mergekit's TIES is measured once more with a stable sort: of equal changes that do not all stay, it then keeps the
+first, as Roundweave does, and not any.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file
@@ -36,7 +39,15 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "task_arithmetic": {"merge_method": "task_arithmetic", "base_model": BASE, "each": {"weight": [0.6, -0.3]}},
     "ties": {"merge_method": "ties", "base_model": BASE, "each": HALF, "parameters": {"lambda": 0.9}},
+    "ties, stable": {
+        "merge_method": "ties",
+        "base_model": BASE,
+        "each": HALF,
+        "parameters": {"lambda": 0.9},
+        "peer": "stable",
+    },
     "dare_linear, density 1": {"merge_method": "dare_linear", "base_model": BASE, "each": HALF | {"density": 1.0}},
+    "dare_ties, density 1": {"merge_method": "dare_ties", "base_model": BASE, "each": HALF | {"density": 1.0}},
     "dare_linear": {"merge_method": "dare_linear", "base_model": BASE, "each": HALF},
     "dare_ties": {"merge_method": "dare_ties", "base_model": BASE, "each": HALF},
 }
@@ -77,15 +88,14 @@ def ours(yml: Path, out: Path) -> None:
     from roundweave.flows.config.files import read_recipe
     from roundweave.flows.config.merge import MergeConfig
     from roundweave.flows.merging.preparing import plan_merge
-    from roundweave.storage.checkpoints.writing import write_checkpoint
+    from roundweave.flows.merging.writing import write_out
     from roundweave.storage.values.tensors import LazyTensors
     from roundweave.tasks.merging.gallery import Blend, combined_by
 
-    place = str(out / "model.safetensors")
-    plan = plan_merge(MergeConfig(**read_recipe(str(yml)), out=place, force=True))
+    plan = plan_merge(MergeConfig(**read_recipe(str(yml)), out=str(out / "model.safetensors"), force=True))
     blend = Blend(plan.places, plan.config.shares(len(plan.states)), recipe=plan.recipe)
     read = combined_by(blend, plan.states, plan.base)
-    write_checkpoint(place, LazyTensors(plan.states[0].names, read, plan.states[0].specs))
+    write_out(plan, LazyTensors(plan.states[0].names, read, plan.states[0].specs))
 
 
 def theirs(yml: Path, out: Path) -> None:
@@ -98,7 +108,13 @@ def theirs(yml: Path, out: Path) -> None:
     run_merge(config, str(out), MergeOptions(copy_tokenizer=False, write_model_card=False, random_seed=0))
 
 
-PROGRAMS: dict[str, Callable[[Path, Path], None]] = {"roundweave": ours, "mergekit": theirs}
+def stably(yml: Path, out: Path) -> None:
+    """Merge with mergekit, whose sorts leave equal numbers in their order."""
+    with mock.patch.object(torch, "argsort", partial(torch.argsort, stable=True)):
+        theirs(yml, out)
+
+
+PROGRAMS: dict[str, Callable[[Path, Path], None]] = {"roundweave": ours, "mergekit": theirs, "stable": stably}
 
 
 def measured(program: str, yml: Path, out: Path) -> dict[str, float]:
@@ -119,28 +135,39 @@ def alone(program: str, yml: Path, out: Path) -> None:
         PROGRAMS[program](yml, out)
         seconds.append(time.perf_counter() - began[0])
         processor.append(time.process_time() - began[1])
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     times = {"seconds": statistics.median(seconds[1:]), "CPU seconds": statistics.median(processor[1:])}
-    print(json.dumps(times | {"MB": memory}))
+    print(json.dumps(times | {"MB": peak()}))
+
+
+def peak() -> float:
+    """The most memory that this process had since it runs this program, in MB.
+
+    Not `ru_maxrss`, which begins at that of the process that started it.
+    """
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1000 for line in status if line.startswith("VmHWM"))
 
 
 def compared(folder: Path, name: str, case: dict[str, Any]) -> dict[str, Any]:
-    files = {program: folder / f"{program}.yml" for program in PROGRAMS}
+    programs = ("roundweave", case.get("peer", "mergekit"))
+    files = {program: folder / f"{program}.yml" for program in programs}
     for program, file in files.items():
         file.write_text(json.dumps(recipe(folder, case, program == "roundweave")))  # JSON is YAML, too
-    outs = {program: folder / "out" / program for program in PROGRAMS}
-    every = {program: measured(program, files[program], outs[program]) for program in PROGRAMS}
+    outs = {program: folder / "out" / program for program in programs}
+    every = {program: measured(program, files[program], outs[program]) for program in programs}
     one, other = (load_file(out / "model.safetensors") for out in outs.values())
     base = load_file(folder / BASE / "model.safetensors")
     moments = {
         f"{what} {program}": sum(getattr((t - base[n]).double(), what)().item() for n, t in found.items())
         / len(found)
-        for program, found in zip(PROGRAMS, (one, other), strict=True)
+        for program, found in zip(programs, (one, other), strict=True)
         for what in ("mean", "std")
     }
+    differences = [(one[n] - other[n]).abs() for n in one]
     return {
         "merge": name,
-        "largest difference": max((one[n] - other[n]).abs().max().item() for n in one),
+        "largest difference": max(each.max().item() for each in differences),
+        "above 1e-6": sum(int((each > 1e-6).sum()) for each in differences),
         **{f"{what} {program}": number for program, found in every.items() for what, number in found.items()},
         **(moments if "dare" in name else {}),
     }

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import UsageError
+from roundweave.tasks.merging.averages.base import Versions
 from roundweave.tasks.merging.averages.interpolations import LinearMean, Slerp
 
 floats = st.floats(-100, 100, width=32)
@@ -28,14 +29,14 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def test_a_negative_coefficient_goes_beyond_the_other_network() -> None:
     # (3 * 1 - 1 * 5) / (3 - 1) and (3 * 2 - 1 * 2) / 2
-    assert LinearMean()("w", [of(1, 2), of(5, 2)], (3, -1)).tolist() == [-1, 2]
+    assert LinearMean()(Versions("w", [of(1, 2), of(5, 2)], (3, -1))).tolist() == [-1, 2]
     # with a negative sum: (1 * 1 - 3 * 5) / -2
-    assert LinearMean()("w", [of(1), of(5)], (1, -3)).tolist() == [7]
+    assert LinearMean()(Versions("w", [of(1), of(5)], (1, -3))).tolist() == [7]
 
 
 def test_a_sum_is_not_divided_and_may_have_coefficients_that_sum_to_zero() -> None:
-    assert LinearMean(normalize=False)("w", [of(1, 2), of(5, 2)], (2, -1)).tolist() == [-3, 2]
-    assert LinearMean(normalize=False)("w", [of(1, 2), of(5, 2)], (1, -1)).tolist() == [-4, 0]
+    assert LinearMean(normalize=False)(Versions("w", [of(1, 2), of(5, 2)], (2, -1))).tolist() == [-3, 2]
+    assert LinearMean(normalize=False)(Versions("w", [of(1, 2), of(5, 2)], (1, -1))).tolist() == [-4, 0]
 
 
 @pytest.mark.parametrize("coefficients", [(1, -1), (0, 0), (0.1, 0.2, -0.3), (math.inf, 1), (math.nan, 1)])
@@ -49,40 +50,41 @@ def test_a_mean_by_a_sum_of_zero_is_refused(coefficients) -> None:
 def test_the_mean_of_equal_networks_is_that_network(values, count) -> None:
     """Of two to the bit; of more the sums on the way are rounded, and so are parts of the smallest numbers."""
     values = [value if abs(value) > 1e-30 else 0 for value in values]
-    mean = LinearMean()("w", [of(*values)] * count, [1.0] * count)
+    mean = LinearMean()(Versions("w", [of(*values)] * count, [1.0] * count))
     torch.testing.assert_close(mean, of(*values), rtol=0 if count < 3 else 1e-6, atol=0)
 
 
 @given(vectors)
 def test_all_weight_on_the_first_network_gives_its_bits(pair) -> None:
-    assert torch.equal(LinearMean()("w", [of(*each) for each in pair], (1, 0)), of(*pair[0]))
+    assert torch.equal(LinearMean()(Versions("w", [of(*each) for each in pair], (1, 0))), of(*pair[0]))
 
 
 @given(vectors)
 def test_the_ends_of_the_arc_are_the_networks_to_the_bit(pair) -> None:
     first, second = (of(*each) for each in pair)
-    assert same_bits(Slerp(t=0)("w", [first, second], ()), first)
-    assert same_bits(Slerp(t=1)("w", [first, second], ()), second)
+    assert same_bits(Slerp(t=0)(Versions("w", [first, second], ())), first)
+    assert same_bits(Slerp(t=1)(Versions("w", [first, second], ())), second)
 
 
 def test_the_middle_of_a_quarter_circle_and_a_third_of_it() -> None:
     a, b = of(2, 0), of(0, 2)
-    assert Slerp(t=0.5)("w", [a, b], ()).tolist() == pytest.approx([math.sqrt(2)] * 2)
+    assert Slerp(t=0.5)(Versions("w", [a, b], ())).tolist() == pytest.approx([math.sqrt(2)] * 2)
     # 30 of 90 degrees
-    assert Slerp(t=1 / 3)("w", [a, b], ()).tolist() == pytest.approx([2 * math.cos(math.pi / 6), 1])
+    assert Slerp(t=1 / 3)(Versions("w", [a, b], ())).tolist() == pytest.approx([2 * math.cos(math.pi / 6), 1])
     # 20 of 60 degrees, in float64, as a matrix
     a, b = (
         torch.tensor([[1.0, 0]], dtype=torch.float64),
         torch.tensor([[0.5, math.sqrt(0.75)]], dtype=torch.float64),
     )
-    found = Slerp(t=1 / 3)("w", [a, b], ())
+    found = Slerp(t=1 / 3)(Versions("w", [a, b], ()))
     assert found.dtype == torch.float64
     assert found[0].tolist() == pytest.approx([math.cos(math.pi / 9), math.sin(math.pi / 9)], rel=1e-12)
 
 
 def test_vectors_of_other_lengths_keep_their_lengths_along_the_arc() -> None:
     # sin(45 degrees) of each: the arc is that of directions, and lengths are mixed as the coefficients are
-    assert Slerp()("w", [of(1, 0), of(0, 3)], ()).tolist() == pytest.approx([math.sqrt(0.5), 3 * math.sqrt(0.5)])
+    found = Slerp()(Versions("w", [of(1, 0), of(0, 3)], ()))
+    assert found.tolist() == pytest.approx([math.sqrt(0.5), 3 * math.sqrt(0.5)])
 
 
 @pytest.mark.parametrize(
@@ -91,13 +93,13 @@ def test_vectors_of_other_lengths_keep_their_lengths_along_the_arc() -> None:
 )
 def test_parallel_and_zero_vectors_are_interpolated_along_the_line(first, second) -> None:
     wanted = [0.75 * a + 0.25 * b for a, b in zip(first, second, strict=True)]
-    assert Slerp(t=0.25)("w", [of(*first), of(*second)], ()).tolist() == pytest.approx(wanted)
+    assert Slerp(t=0.25)(Versions("w", [of(*first), of(*second)], ())).tolist() == pytest.approx(wanted)
 
 
 def test_a_scalar_is_interpolated_along_the_line_and_bfloat16_is_rounded_once() -> None:
-    assert Slerp(t=0.25)("w", [torch.tensor(1.0), torch.tensor(3.0)], ()).item() == 1.5
+    assert Slerp(t=0.25)(Versions("w", [torch.tensor(1.0), torch.tensor(3.0)], ())).item() == 1.5
     a, b = of(1, 0, dtype=torch.bfloat16), of(0, 1, dtype=torch.bfloat16)
-    found = Slerp()("w", [a, b], ())
+    found = Slerp()(Versions("w", [a, b], ()))
     assert torch.equal(found, of(math.sqrt(0.5), math.sqrt(0.5)).bfloat16())
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import UsageError
+from roundweave.tasks.merging.averages.base import Versions
 from roundweave.tasks.merging.averages.task_vectors import DareLinear, DareTies, TaskArithmetic, Ties
 
 numbers = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4)
@@ -24,77 +25,83 @@ B = of(-1, 0, 4, -3)  # changes by -2, -1, 3, -4
 
 def test_the_sum_of_task_vectors_by_hand() -> None:
     # 1 + 0.5 * (2 * (4, 0, 1, -2) - (-2, -1, 3, -4))
-    found = TaskArithmetic(scaling=0.5)("w", [A, B], (2, -1), BASE)
+    found = TaskArithmetic(scaling=0.5)(Versions("w", [A, B], (2, -1), BASE))
     assert found.tolist() == [6, 1.5, 0.5, 1]
     # 1 + (2 * (4, 0, 1, -2) + (-2, -1, 3, -4)) / 3
-    found = TaskArithmetic(normalize=True)("w", [A, B], (2, 1), BASE)
+    found = TaskArithmetic(normalize=True)(Versions("w", [A, B], (2, 1), BASE))
     assert found.tolist() == pytest.approx([3, 2 / 3, 8 / 3, -5 / 3])
 
 
 @given(numbers, numbers)
 def test_a_negative_task_vector_undoes_it(network, base) -> None:
-    assert torch.equal(TaskArithmetic()("w", [of(*network), of(*network)], (1, -1), of(*base)), of(*base))
+    assert torch.equal(
+        TaskArithmetic()(Versions("w", [of(*network), of(*network)], (1, -1), of(*base))), of(*base)
+    )
 
 
 @given(numbers, numbers)
 def test_one_network_as_it_is_comes_back_but_for_rounding(network, base) -> None:
-    found = TaskArithmetic()("w", [of(*network)], (1,), of(*base))
+    found = TaskArithmetic()(Versions("w", [of(*network)], (1,), of(*base)))
     torch.testing.assert_close(found, of(*network), rtol=0, atol=2e-5)
 
 
 def test_ties_by_hand() -> None:
     # Of 4 changes 2 stay: (4, 0, 0, -2) and (0, 0, 3, -4). Elected are +, +, +, -.
     # Their means are of those that agree: 4, none, 3, (-2 - 4) / 2.
-    assert Ties(density=(0.5,))("w", [A, B], (1, 1), BASE).tolist() == [5, 1, 4, -2]
+    assert Ties(density=(0.5,))(Versions("w", [A, B], (1, 1), BASE)).tolist() == [5, 1, 4, -2]
     # Without normalize the sums: 4, 0, 3, -6; scaled by 0.5
-    assert Ties(density=(0.5,), normalize=False, scaling=0.5)("w", [A, B], (1, 1), BASE).tolist() == [
+    assert Ties(density=(0.5,), normalize=False, scaling=0.5)(Versions("w", [A, B], (1, 1), BASE)).tolist() == [
         3,
         1,
         2.5,
         -2,
     ]
     # Weighted 3 to 1, of the first one all: 3 * (4, 0, 1, -2) and (0, 0, 3, -4): 12 / 3, none, 6 / 4, -10 / 4
-    found = Ties(density=(1, 0.5))("w", [A, B], (3, 1), BASE)
+    found = Ties(density=(1, 0.5))(Versions("w", [A, B], (3, 1), BASE))
     assert found.tolist() == [5, 1, 2.5, -1.5]
 
 
 def test_signs_are_elected_by_sum_or_by_count() -> None:
-    networks, base = [of(10.0), of(-1.0), of(-2.0)], of(0.0)
-    assert Ties(density=(1,))("w", networks, (1, 1, 1), base).tolist() == [10]  # 10 - 1 - 2 > 0
-    assert Ties(density=(1,), elect="count")("w", networks, (1, 1, 1), base).tolist() == [-1.5]  # two of three
+    changed = Versions("w", [of(10.0), of(-1.0), of(-2.0)], (1, 1, 1), of(0.0))
+    assert Ties(density=(1,))(changed).tolist() == [10]  # 10 - 1 - 2 > 0
+    assert Ties(density=(1,), elect="count")(changed).tolist() == [-1.5]  # two of three
 
 
 def test_the_largest_changes_stay_and_of_equal_ones_the_first() -> None:
     base, network = torch.zeros(5), of(1, -2, 2, 2, 0.5)
     # int(0.4 * 5) = 2 stay
-    assert Ties(density=(0.4,))("w", [network], (1,), base).tolist() == [0, -2, 2, 0, 0]
-    assert Ties(density=(0.99,))("w", [network], (1,), base).tolist() == [1, -2, 2, 2, 0]
-    assert Ties(density=(0.01,))("w", [network], (1,), base).tolist() == [0, -2, 0, 0, 0]  # at least one
+    assert Ties(density=(0.4,))(Versions("w", [network], (1,), base)).tolist() == [0, -2, 2, 0, 0]
+    assert Ties(density=(0.99,))(Versions("w", [network], (1,), base)).tolist() == [1, -2, 2, 2, 0]
+    assert Ties(density=(0.01,))(Versions("w", [network], (1,), base)).tolist() == [0, -2, 0, 0, 0]  # at least one
 
 
 @given(numbers, numbers, st.sampled_from([0.5, 1.0, 2.0]))
 def test_ties_of_one_whole_network_is_task_arithmetic(network, base, scaling) -> None:
-    tied = Ties(density=(1,), scaling=scaling)("w", [of(*network)], (1,), of(*base))
-    assert torch.equal(tied, TaskArithmetic(scaling=scaling)("w", [of(*network)], (1,), of(*base)))
+    tied = Ties(density=(1,), scaling=scaling)(Versions("w", [of(*network)], (1,), of(*base)))
+    assert torch.equal(tied, TaskArithmetic(scaling=scaling)(Versions("w", [of(*network)], (1,), of(*base))))
 
 
 def test_a_whole_density_drops_nothing() -> None:
     for coefficients in ((1, 1), (0.3, 0.7)):
-        arithmetic = TaskArithmetic()("w", [A, B], coefficients, BASE)
-        assert torch.equal(DareLinear(density=(1,))("w", [A, B], coefficients, BASE), arithmetic)
-        signed = Ties(density=(1,), normalize=False)("w", [A, B], coefficients, BASE)
-        assert torch.equal(DareTies(density=(1,))("w", [A, B], coefficients, BASE), signed)
+        arithmetic = TaskArithmetic()(Versions("w", [A, B], coefficients, BASE))
+        assert torch.equal(DareLinear(density=(1,))(Versions("w", [A, B], coefficients, BASE)), arithmetic)
+        signed = Ties(density=(1,), normalize=False)(Versions("w", [A, B], coefficients, BASE))
+        assert torch.equal(DareTies(density=(1,))(Versions("w", [A, B], coefficients, BASE)), signed)
 
 
 def test_dropping_keeps_the_expectation() -> None:
     """Of 200,000 changes of 3, of which a quarter stays as 12, the mean is 3, the variance 0.25 * 144 - 9 = 27."""
     base, network = torch.zeros(200_000), torch.full((200_000,), 3.0)
-    found = DareLinear(density=(0.25,))("w", [network], (1,), base)
+    found = DareLinear(density=(0.25,))(Versions("w", [network], (1,), base))
     assert set(found.tolist()) == {0.0, 12.0}
     # The standard error of the mean is sqrt(27 / 200000) = 0.0116.
     assert found.mean().item() == pytest.approx(3, abs=0.06)
     assert found.var().item() == pytest.approx(27, rel=0.02)
-    assert set(DareLinear(density=(0.25,), rescale=False)("w", [network], (1,), base).tolist()) == {0.0, 3.0}
+    plain = DareLinear(density=(0.25,), rescale=False)(Versions("w", [network], (1,), base))
+    assert set(plain.tolist()) == {
+        0.0,
+        3.0,
+    }
 
 
 def test_what_is_dropped_depends_on_the_seed_the_network_and_the_name_alone() -> None:
@@ -102,7 +109,7 @@ def test_what_is_dropped_depends_on_the_seed_the_network_and_the_name_alone() ->
 
     def drawn(name: str, seed: int = 0, number: int = 0) -> torch.Tensor:
         values = [base] * number + [network]
-        return DareLinear(density=(0.5,), seed=seed)(name, values, [1.0] * len(values), base)
+        return DareLinear(density=(0.5,), seed=seed)(Versions(name, values, [1.0] * len(values), base))
 
     assert torch.equal(drawn("w"), drawn("w"))
     others = [drawn("v"), drawn("w", seed=1), drawn("w", number=1)]
@@ -115,10 +122,12 @@ def test_what_is_dropped_depends_on_the_seed_the_network_and_the_name_alone() ->
 def test_bfloat16_is_computed_in_float32_and_float64_in_itself() -> None:
     # 256 + 1 is 256 in bfloat16: a sum of 1, 1, 1, 1 changes that were taken one by one would be lost.
     base = of(256.0, dtype=torch.bfloat16)
-    found = TaskArithmetic(scaling=2)("w", [of(258.0, dtype=torch.bfloat16)], (0.5,), base)
+    found = TaskArithmetic(scaling=2)(Versions("w", [of(258.0, dtype=torch.bfloat16)], (0.5,), base))
     assert (found.item(), found.dtype) == (258.0, torch.bfloat16)
     small = 2.0**-40
-    found = TaskArithmetic()("w", [of(1 + small, dtype=torch.float64)], (1,), of(1.0, dtype=torch.float64))
+    found = TaskArithmetic()(
+        Versions("w", [of(1 + small, dtype=torch.float64)], (1,), of(1.0, dtype=torch.float64))
+    )
     assert found.item() == 1 + small
 
 
@@ -133,5 +142,5 @@ def test_coefficients_that_normalize_would_undo_are_refused() -> None:
 
 def test_an_empty_tensor_and_a_scalar_pass() -> None:
     for average in (TaskArithmetic(), Ties(), DareLinear(), DareTies()):
-        assert average("w", [torch.zeros(0, 3)] * 2, (1, 1), torch.zeros(0, 3)).shape == (0, 3)
-        assert average("w", [torch.tensor(1.0)] * 2, (1, 1), torch.tensor(1.0)).item() == 1
+        assert average(Versions("w", [torch.zeros(0, 3)] * 2, (1, 1), torch.zeros(0, 3))).shape == (0, 3)
+        assert average(Versions("w", [torch.tensor(1.0)] * 2, (1, 1), torch.tensor(1.0))).item() == 1

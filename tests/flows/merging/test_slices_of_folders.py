@@ -1,0 +1,132 @@
+"""Folders of transformers whose layers are put together anew: what the new network computes, in every form."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import roundweave as rw
+from roundweave.flows.config.files import read_recipe
+from roundweave.storage.errors import RoundweaveError, UsageError
+from tests.flows.merging.tiny_folders import folder, made, quiet, transformers
+
+__all__ = ["folder", "quiet"]
+
+pytestmark = pytest.mark.prefect
+
+TOKENS = torch.tensor([[3, 5, 7, 11]])
+
+
+def logits(folder: str | Path) -> torch.Tensor:
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        return network.eval()(TOKENS).logits
+
+
+def merged(out: Path, *slices: tuple[str, int, int], **more: object) -> Path:
+    parts = tuple({"network": place, "layers": (first, end)} for place, first, end in slices)
+    rw.merge(rw.MergeConfig(slices=parts, out=f"{out}/", executor="inline", **more))
+    return out
+
+
+@pytest.mark.parametrize(("kind", "stack"), [("llama", "model.layers"), ("gpt2", "transformer.h")])
+def test_the_result_computes_with_the_layers_in_their_order(folder, tmp_path, kind, stack) -> None:
+    """By hand: the first network, whose list of layers is replaced, and whose end is that of the last one."""
+    networks = [made(kind, seed) for seed in (0, 1)]
+    a, b = (folder(name, network) for name, network in zip("ab", networks, strict=True))
+    out = merged(tmp_path / "out", (a, 0, 2), (b, 1, 2), (b, 0, 2))
+    key = "num_hidden_layers" if kind == "llama" else "n_layer"
+    assert json.loads((out / "config.json").read_text())[key] == 5
+    wanted = made(kind, 2, **{key: 5})
+    state = wanted.state_dict()
+    for new, (network, old) in enumerate([(0, 0), (0, 1), (1, 1), (1, 0), (1, 1)]):
+        layer = networks[network].get_submodule(f"{stack}.{old}").state_dict()
+        state |= {f"{stack}.{new}.{name}": tensor for name, tensor in layer.items()}
+    for name in (name for name in state if not name.startswith(f"{stack}.")):
+        before = any(each in name for each in ("embed_tokens", "wte", "wpe"))
+        state[name] = networks[0 if before else 1].state_dict()[name]
+    wanted.load_state_dict(state)
+    if kind == "gpt2":  # its head is tied to its embedding
+        wanted.tie_weights()
+        wanted.transformer.wte.weight.data.copy_(networks[0].transformer.wte.weight)
+    with torch.no_grad():
+        torch.testing.assert_close(logits(out), wanted.eval()(TOKENS).logits)
+
+
+def test_all_layers_of_one_network_are_the_network_and_a_layer_scaled_to_nothing_does_nothing(
+    folder, tmp_path
+) -> None:
+    a = folder("a", "llama")
+    assert torch.equal(logits(merged(tmp_path / "same", (a, 0, 2))), logits(a))
+    silent = [{"filter": "o_proj", "value": 0}, {"filter": "down_proj", "value": 0}, {"value": 1}]
+    parts = [{"network": a, "layers": (0, 2)}, {"network": a, "layers": (1, 2), "scale": silent}]
+    parts.append({"network": a, "layers": (1, 2), "scale": 1})
+    rw.merge(rw.MergeConfig(slices=parts[:2], out=f"{tmp_path}/more/", executor="inline"))
+    torch.testing.assert_close(logits(tmp_path / "more"), logits(a))
+
+
+YAML = """
+merge_method: passthrough
+slices:
+  - sources: [{model: a, layer_range: [0, 2]}]
+  - sources:
+      - model: b
+        layer_range: [1, 2]
+        parameters: {scale: [{filter: o_proj, value: 0.5}]}
+"""
+TOML = """
+slices = [
+    { network = "a", layers = [0, 2] },
+    { network = "b", layers = [1, 2], scale = [{ filter = "o_proj", value = 0.5 }, { value = 1 }] },
+]
+"""
+
+
+def test_toml_and_yaml_on_the_command_line_give_the_same_file(folder, tmp_path, monkeypatch) -> None:
+    for seed, name in enumerate("ab"):
+        folder(name, "llama", seed)
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("stack.yml", YAML), ("stack.toml", TOML)):
+        Path(name).write_text(text)
+        command = [sys.executable, "-m", "roundweave.flows.command.app", "merge", name, "--out", f"{name}.out/"]
+        told = subprocess.run([*command, "--executor", "inline"], capture_output=True, text=True, check=False)
+        assert told.returncode == 0, told.stderr
+    files = [(tmp_path / f"{name}.out" / "model.safetensors").read_bytes() for name in ("stack.yml", "stack.toml")]
+    assert files[0] == files[1]
+    monkeypatch.chdir(tmp_path.parent)  # the paths of a TOML file go from where it is
+    config = rw.MergeConfig(
+        **read_recipe(str(tmp_path / "stack.toml")), out=f"{tmp_path}/there/", executor="inline"
+    )
+    assert config.networks == (str(tmp_path / "a"), str(tmp_path / "b"))
+
+
+REFUSED = {
+    "an average": ({"average": "ties"}, "slices take nothing else; leave average out"),
+    "a match": ({"match": "weights"}, "slices take nothing else; leave match out"),
+    "a run": ({"name": "kept"}, "slices take nothing else; leave name out"),
+    "no out": ({"out": None}, "slices need out"),
+    "other networks": ({"networks": ("a", "c")}, "networks are those of the slices; leave them out"),
+    "no number": ({"slices": '[{"network": "a"}]'}, "slices = "),
+}
+
+
+@pytest.mark.parametrize(("fields", "line"), REFUSED.values(), ids=REFUSED)
+def test_refusals_of_options(fields, line) -> None:
+    given = {"slices": '[{"network": "a", "layers": [0, 1]}]', "out": "there/"}
+    with pytest.raises(UsageError, match=line):
+        rw.MergeConfig(**given | fields)
+
+
+def test_networks_of_two_stacks_or_of_other_functions_are_refused(folder, tmp_path) -> None:
+    t5 = folder("t5", "t5")
+    with pytest.raises(RoundweaveError, match="one stack of layers, as model"):
+        merged(tmp_path / "out", (t5, 0, 1))
+    a, b = folder("a", "llama"), folder("b", "llama", 1, num_attention_heads=8)
+    with pytest.raises(RoundweaveError, match="num_attention_heads is 8, but 4"):
+        merged(tmp_path / "out", (a, 0, 1), (b, 0, 1))
+    assert not (tmp_path / "out").exists()

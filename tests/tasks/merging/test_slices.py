@@ -1,0 +1,105 @@
+"""Layers put together anew, by hand: which tensor comes from where, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from roundweave.storage.errors import CheckpointError, UsageError
+from roundweave.storage.values.tensors import LazyTensors, specs_of
+from roundweave.tasks.merging.slices import read_slices, sliced_config, stacked
+
+OTHERS = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
+
+
+def network(
+    start: float, layers: int = 3, stem: str = "model.layers.", others: tuple[str, ...] = OTHERS
+) -> LazyTensors:
+    """Layer n has the number start + n, and what is outside of layers start + 0.5."""
+    tensors = {name: torch.tensor([start + 0.5]) for name in others}
+    tensors |= {
+        f"{stem}{n}.{what}.weight": torch.tensor([start + n]) for n in range(layers) for what in ("q", "o")
+    }
+    return LazyTensors(tuple(tensors), tensors.__getitem__, specs_of(tensors.items()))
+
+
+def stack(networks: dict[str, LazyTensors], *slices: tuple[str, int, int], **more: object) -> dict[str, float]:
+    parts = [{"network": name, "layers": (first, end), **more} for name, first, end in slices]
+    return {name: tensor.item() for name, tensor in stacked(read_slices(parts), networks).items()}
+
+
+def test_layers_are_numbered_anew_and_the_ends_are_those_of_the_first_and_the_last_slice() -> None:
+    found = stack({"a": network(10), "b": network(20)}, ("a", 0, 2), ("b", 1, 3), ("b", 1, 2))
+    assert [found[f"model.layers.{n}.q.weight"] for n in range(5)] == [10, 11, 21, 22, 21]
+    assert [found[f"model.layers.{n}.o.weight"] for n in range(5)] == [10, 11, 21, 22, 21]
+    assert [found[name] for name in OTHERS] == [10.5, 20.5, 20.5]
+    assert len(found) == 13
+
+
+def test_of_one_network_names_outside_of_layers_do_not_matter() -> None:
+    one = network(10, stem="h.", others=("strange",))
+    assert stack({"a": one}, ("a", 2, 3), ("a", 0, 1)) == {
+        "h.0.q.weight": 12,
+        "h.0.o.weight": 12,
+        "h.1.q.weight": 10,
+        "h.1.o.weight": 10,
+        "strange": 10.5,
+    }
+
+
+def test_a_scale_is_of_the_tensors_that_its_filter_names() -> None:
+    rules = [{"filter": "o.weight", "value": 0}, {"value": 1}]
+    found = stack({"a": network(10)}, ("a", 1, 3), scale=rules)
+    assert [found[f"model.layers.{n}.{what}.weight"] for n in range(2) for what in ("q", "o")] == [11, 0, 12, 0]
+    assert found["model.norm.weight"] == 10.5
+    assert set(stack({"a": network(10)}, ("a", 1, 2), scale=2).values()) == {22, 21}
+
+
+REFUSED = {
+    "too far": ([("a", 1, 4)], {}, "a has no layer model.layers.3; layers are numbered from 0"),
+    "backwards": ([("a", 2, 2)], {}, r"layers \[2, 2\] of a: give two numbers, the second the larger"),
+    "two stems": (
+        [("a", 0, 1), ("other", 0, 1)],
+        {},
+        "one stack of layers, as model.layers.0, and here is h.0, model",
+    ),
+    "no layers": ([("flat", 0, 1)], {}, "one stack of layers, as model.layers.0, and here is none"),
+    "unlike": ([("a", 0, 1), ("wide", 0, 1)], {}, "model.layers.0 of wide has other tensors than the first"),
+    "unknown end": (
+        [("a", 0, 1), ("strange", 0, 1)],
+        {},
+        "strange: its name does not say whether it is before or",
+    ),
+    "gradient": ([("a", 0, 1)], {"scale": [0, 1]}, r"scale \(0.0, 1.0\) of a: give a number, or rules with one"),
+    "no filter": (
+        [("a", 0, 1)],
+        {"scale": [{"filter": "x", "value": 1}]},
+        "filter 'x' is in the name of no tensor",
+    ),
+}
+
+
+@pytest.mark.parametrize(("slices", "more", "line"), REFUSED.values(), ids=REFUSED)
+def test_refusals(slices, more, line) -> None:
+    wide = {name: tensor.repeat(2) for name, tensor in network(10).items()}
+    networks = {
+        "a": network(10),
+        "other": network(10, stem="h."),
+        "flat": network(10, layers=0),
+        "wide": LazyTensors(tuple(wide), wide.__getitem__, specs_of(wide.items())),
+        "strange": network(10, others=("strange",)),
+    }
+    named = {name: networks[name] for name, *_ in slices}
+    with pytest.raises((UsageError, ValueError), match=line):
+        stack(named, *slices, **more)
+
+
+def test_the_configuration_has_the_number_of_layers_and_what_is_of_each() -> None:
+    slices = read_slices('[{"network": "a", "layers": [0, 2]}, {"network": "b", "layers": [1, 2]}]')
+    a = {"num_hidden_layers": 3, "layer_types": ["x", "y", "z"], "architectures": ["A", "B", "C"]}
+    b = {"num_hidden_layers": 2, "layer_types": ["u", "v"]}
+    found = sliced_config(slices, {"a": a, "b": b})
+    assert found == a | {"num_hidden_layers": 3, "layer_types": ["x", "y", "v"]}
+    assert sliced_config(slices[:1], {"a": {"n_layer": 5}}) == {"n_layer": 2}
+    with pytest.raises(CheckpointError, match="the configuration of a has none of num_hidden_layers, n_layer"):
+        sliced_config(slices, {"a": {}, "b": {}})
