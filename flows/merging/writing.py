@@ -80,9 +80,7 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     slices = plan.config.slices
     own = {name: plan.names.get(name, name) for name in (tensors if slices else open_checkpoint(base))}
     specs = tuple(replace(merged[mine], name=name) for name, mine in own.items())
-    config = folder_config(base)
-    if slices:
-        config = sliced_config(slices, {part.network: folder_config(Path(part.network)) for part in slices})
+    config = sliced_config(slices, folder_config(base)) if slices else folder_config(base)
     kinds = {spec.dtype for spec in specs if getattr(torch, spec.dtype).is_floating_point}
     if len(kinds) == 1:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
