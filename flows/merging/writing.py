@@ -120,4 +120,5 @@ def _card(plan: MergePlan) -> str:
     how = (
         f"match {config.match}, average {config.average or 'mean'}, coefficients {config.coefficients or 'equal'}"
     )
+    how = "layers put together anew" if config.slices else how
     return "\n".join([MARK, "# A merged network", "", *lines, "", f"Merged by roundweave: {how}.", ""])
