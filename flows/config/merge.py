@@ -208,13 +208,13 @@ class MergeConfig(Architecture, Merging, Placement):
         """Raise `ValueError` where slices are of other networks, or something else is asked for, too."""
         if {*self.networks} != {part.network for part in self.slices}:
             raise ValueError("networks are those of the slices; leave them out")
-        plain = {"networks", "slices", "match", "out", "force", "dtype", "trust", "root", *Placement.model_fields}
-        more = sorted(name for name in self.model_fields_set - plain if getattr(self, name))
+        plain = {"networks", "slices", "match", "out", "force", "dtype", "trust", *Placement.model_fields} - {
+            "name"
+        }
+        more = sorted(name for name in self.model_fields_set - plain if getattr(self, name) is not None)
         more += ["match"] if self.match not in (None, "none") else []
-        if more or self.persisted:
-            raise ValueError(
-                f"slices take {'nothing else; leave out ' + more[0] if more else '--out and no name'}"
-            )
+        if more or self.out is None:
+            raise ValueError(f"slices take nothing else; leave {more[0]} out" if more else "slices need out")
 
     @model_validator(mode="before")
     @classmethod
@@ -229,7 +229,11 @@ class MergeConfig(Architecture, Merging, Placement):
     def _of_slices(cls, values: Any) -> Any:
         """The networks of slices, where no others are named."""
         slices = read_slices(values.get("slices")) if isinstance(values, dict) else ()
-        return {"networks": tuple(dict.fromkeys(part.network for part in slices)), **values} if slices else values
+        parts = (
+            [part for part in slices if isinstance(part, Slice | dict)] if isinstance(slices, list | tuple) else []
+        )
+        each = [part.network if isinstance(part, Slice) else part.get("network") for part in parts]
+        return {"networks": tuple(dict.fromkeys(each)), **values} if each else values
 
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:

@@ -12,6 +12,7 @@ from pydantic import Field
 from roundweave.flows.config.base import Config
 from roundweave.storage.checkpoints.opening import open_checkpoint
 from roundweave.storage.errors import UsageError, failing_as, nearest, reason
+from roundweave.tasks.algorithms.options import options_of
 from roundweave.tasks.merging.averages.settings import NUMBERED
 from roundweave.tasks.merging.averages.table import AVERAGES
 
@@ -22,8 +23,8 @@ PASSTHROUGH = "passthrough"
 METHODS = {"linear": "mean", **{name: name for name in AVERAGES if name != "mean"}, PASSTHROUGH: "slices"}
 """The averages of mergekit's methods, and what puts layers together anew."""
 
-OPTIONS = {"weight": "coefficients", "density": "density", "t": "t", "lambda": "scaling"}
-"""Our names of mergekit's parameters that are settings."""
+SHARED = {"t": "t", "lambda": "scaling"}
+"""Our names of mergekit's parameters that are settings of all models."""
 
 SWITCHES = ("normalize", "rescale")
 """Parameters that are one truth value for all tensors."""
@@ -31,19 +32,8 @@ SWITCHES = ("normalize", "rescale")
 OF_A_MODEL = ("weight", "density")
 """Parameters that each model may have for itself."""
 
-NOT_READ = (
-    "modules",
-    "tokenizer_source",
-    "tokenizer",
-    "chat_template",
-    "out_dtype",
-    "residual_weight",
-    "int8_mask",
-)
-"""Keys of mergekit that ask for what a merge here cannot do."""
-
 WHOLE = 1.0
-"""The density, and the scale, where mergekit's file gives none."""
+"""The density where mergekit's file gives none."""
 
 
 class _Source(Config):
@@ -86,17 +76,14 @@ def read_mergekit(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError(f"{path} is no configuration of mergekit: it holds no keys")
     file = _known(_File, values)
-    if file.merge_method not in METHODS:
-        raise UsageError(
-            f"unknown merge_method {file.merge_method!r}; {nearest(file.merge_method, METHODS, _there(METHODS))}"
-        )
+    _check_name("merge_method", file.merge_method, METHODS)
     if bool(file.models) == bool(file.slices):
         raise UsageError(f"{path}: give either models or slices")
     if file.merge_method == PASSTHROUGH:
         return {"match": "none", "slices": _slices(file), **({"dtype": file.dtype} if file.dtype else {})}
     sources, scopes = _sources(file)
     for parameter in {*file.parameters, *(name for scope in scopes for name in scope)}:
-        _check_parameter(parameter, (*OPTIONS, *SWITCHES))
+        _check_name("parameter", parameter, (*OF_A_MODEL, *SHARED, *SWITCHES))
     average, given = METHODS[file.merge_method], {"dtype": file.dtype} if file.dtype else {}
     networks, base = _ordered(file, average, sources)
     return {"match": "none", "average": average, **given, **base} | _options(average, networks, scopes)
@@ -110,36 +97,24 @@ def _slices(file: _File) -> list[dict[str, Any]]:
         if len(sources) != 1 or not sources[0].layer_range:
             raise UsageError("passthrough takes slices of one source each, with its layer_range")
         (source,) = sources
-        scopes = [source.parameters, each.parameters, file.parameters]
-        for parameter in (parameter for scope in scopes for parameter in scope):
-            _check_parameter(parameter, ("scale",))
-        scale = _setting("scale", scopes)
-        given = {} if scale is None else {"scale": scale}
-        found.append({"network": source.model, "layers": source.layer_range, **given})
+        for parameter in (*source.parameters, *each.parameters, *file.parameters):
+            _check_name(f"{PASSTHROUGH}'s parameter", parameter, ())
+        found.append({"network": source.model, "layers": source.layer_range})
     if not found or file.base_model not in (None, found[0]["network"]):
-        raise UsageError(
-            "passthrough takes slices, and configuration and tokenizer from the first one; no base_model"
-        )
+        raise UsageError(f"{PASSTHROUGH} takes slices, and no base_model but the first one's model")
     return found
 
 
 def _known(form: type[AnyForm], values: Mapping[str, Any]) -> AnyForm:
-    for key in (key for key in values if key in NOT_READ):
-        raise UsageError(f"mergekit's {key} is not read here; remove it, and do without what it asks for")
-    for key in (key for key in values if key not in form.model_fields):
-        raise UsageError(f"unknown key {key!r}; {nearest(key, form.model_fields, _there(form.model_fields))}")
+    for key in values:
+        _check_name("key", key, form.model_fields)
     return form(**{str(key): value for key, value in values.items()})
 
 
-def _there(names: Iterable[str]) -> str:
-    return f"there are {', '.join(names)}"
-
-
-def _check_parameter(parameter: str, names: Sequence[str]) -> None:
-    if parameter in NOT_READ:
-        raise UsageError(f"mergekit's {parameter} is not read here; remove it, and do without what it asks for")
-    if parameter not in names:
-        raise UsageError(f"unknown parameter {parameter!r}; {nearest(parameter, names, _there(names))}")
+def _check_name(what: str, name: str, names: Iterable[str]) -> None:
+    if name not in names:
+        there = f"those that are: {', '.join(names) or 'none'}"
+        raise UsageError(f"{what} {name!r} of mergekit is not read here; {nearest(name, names, there)}")
 
 
 def _sources(file: _File) -> tuple[list[_Source], list[Mapping[str, Any]]]:
@@ -157,7 +132,7 @@ def _sources(file: _File) -> tuple[list[_Source], list[Mapping[str, Any]]]:
         scopes = [every[0].parameters, file.parameters]
     for source in sources:
         for parameter in source.parameters:
-            _check_parameter(parameter, OF_A_MODEL)
+            _check_name("parameter", parameter, OF_A_MODEL)
         if source.layer_range and source.layer_range != (0, count := _layers(source.model)):
             raise UsageError(
                 f"layer_range {[*source.layer_range]}: {source.model} has {count} layers, only all are merged here"
@@ -183,25 +158,18 @@ def _ordered(file: _File, average: str, sources: list[_Source]) -> tuple[list[_S
 
 
 def _options(average: str, networks: list[_Source], scopes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {"networks": tuple(source.model for source in networks)}
-    for parameter, option in OPTIONS.items():
-        if parameter not in OF_A_MODEL and (setting := _setting(parameter, scopes)) is not None:
-            values[option] = setting
-    for parameter in OF_A_MODEL:
-        each = [_setting(parameter, [source.parameters, *scopes]) for source in networks]
-        given = any(setting is not None for setting in each)
-        if parameter == "density" and (given or average in ("ties", "dare_linear", "dare_ties")):
-            values["density"] = tuple(WHOLE if setting is None else setting for setting in each)
-        if parameter == "weight" and (given or average != "slerp"):
-            if lacking := next(
-                (n.model for n, setting in zip(networks, each, strict=True) if setting is None), None
-            ):
-                raise UsageError(f"{lacking} has no weight; {average} needs one for each model")
-            values["coefficients"] = tuple(each)
-    for parameter in SWITCHES:
-        for given in (scope[parameter] for scope in reversed(scopes) if parameter in scope):
-            values[parameter] = given
-    return values
+    given = {option: _setting(parameter, scopes) for parameter, option in SHARED.items()}
+    given |= {switch: scope[switch] for scope in reversed(scopes) for switch in SWITCHES if switch in scope}
+    weights, densities = ([_setting(p, [source.parameters, *scopes]) for source in networks] for p in OF_A_MODEL)
+    if average != "slerp" or any(weight is not None for weight in weights):
+        if None in weights:
+            lacking = networks[weights.index(None)].model
+            raise UsageError(f"{lacking} has no weight; {average} needs one for each model")
+        given["coefficients"] = tuple(weights)
+    if "density" in options_of(AVERAGES[average].load()) or any(each is not None for each in densities):
+        given["density"] = tuple(WHOLE if each is None else each for each in densities)
+    values = {option: value for option, value in given.items() if value is not None}
+    return {"networks": tuple(source.model for source in networks), **values}
 
 
 def _setting(parameter: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
@@ -213,7 +181,7 @@ def _setting(parameter: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
             rules.append({"value": given})
             break
         rules += listed
-    if parameter in ("density", "scale") and rules:
+    if parameter == "density" and rules:
         rules.append({"value": WHOLE})
     if not rules:
         return None

@@ -26,31 +26,31 @@ SEARCHED = {
 """What `average` may be besides the averages of the table, which are functions of tensors alone."""
 
 
+ABOUT = SEARCHED | {name: entry.about for name, entry in AVERAGES.items()}
+"""What each average is."""
+
+OPTIONS = ("t", "scaling", "density", "normalize", "elect", "rescale")
+"""The fields of a merge that are options of averages of the table."""
+
+
 def options_with_defaults(average: str) -> str:
     """What an average takes, as a line."""
     if average in SEARCHED:
-        solved = ["shrinkage"] if average in ("auto", "regmean", "pleas") else []
-        return ", ".join([*([] if average == "best" else ["coefficients"]), *solved])
+        return {"best": "", "fisher": "coefficients"}.get(average, "coefficients, shrinkage")
     kind = AVERAGES[average].load()
-    own = {
-        n: default[0] if isinstance(default, tuple) else default for n, (_, default) in options_of(kind).items()
-    }
-    named = [
-        *(["base"] if kind.needs_base else []),
-        *(["coefficients", "layers"] if kind.takes_coefficients else []),
-    ]
-    return ", ".join([*named, *(f"{name}={default}" for name, default in own.items())])
+    own = {name: default for name, (_, default) in options_of(kind).items()}
+    plain = {name: default[0] if isinstance(default, tuple) else default for name, default in own.items()}
+    named: str = "base, " * kind.needs_base + "coefficients, layers, " * kind.takes_coefficients
+    return named + ", ".join(f"{name}={default}" for name, default in plain.items())
 
 
 def _known(name: str) -> str:
-    if name not in (*SEARCHED, *AVERAGES):
-        raise unknown("average", name, [*SEARCHED, *AVERAGES])
+    if name not in ABOUT:
+        raise unknown("average", name, ABOUT)
     return name
 
 
-AverageName = Annotated[
-    str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": [*SEARCHED, *AVERAGES]})
-]
+AverageName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": [*ABOUT]})]
 
 
 def _about(average: str, option: str) -> str:
@@ -68,9 +68,7 @@ class RecipeConfig(Config):
 
     average: AverageName | None = Field(
         default=None,
-        description="; ".join(f"{n}: {about}" for n, about in SEARCHED.items())
-        + "; "
-        + "; ".join(f"{name}: {entry.about}" for name, entry in AVERAGES.items())
+        description="; ".join(f"{name}: {about}" for name, about in ABOUT.items())
         + "; default: auto with data, else mean",
     )
     coefficients: EachSetting | None = Field(
@@ -120,9 +118,7 @@ class RecipeConfig(Config):
         return Wanted(kind, self.coefficients or (1.0,) * count, options, self.layers or {}, seed)
 
     def _options(self) -> Mapping[str, Any]:
-        given = {
-            name: getattr(self, name) for name in ("t", "scaling", "density", "normalize", "elect", "rescale")
-        }
+        given = {name: getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in given.items() if value is not None}
 
     def check_recipe(self, count: int) -> None:
@@ -131,11 +127,7 @@ class RecipeConfig(Config):
             raise UsageError(
                 f"{count} networks need {count} coefficients, not {len(self.coefficients)}; give one a network"
             )
-        given = [
-            *self._options(),
-            *(["coefficients"] if self.coefficients else []),
-            *(["layers"] if self.layers else []),
-        ]
+        given = [name for name in ("coefficients", "layers") if getattr(self, name)] + [*self._options()]
         if self.average and (kind := self._kind()):
             check_average(self.average, kind, given, self.base is not None)
             self._check_numbers(count)
@@ -145,10 +137,7 @@ class RecipeConfig(Config):
                 f"coefficients {list(self.coefficients)} must be numbers, none negative and not all zero; "
                 f"average = mean or task_arithmetic takes others"
             )
-        for option in (
-            *(option for option in given if option != "coefficients"),
-            *(["base"] if self.base else []),
-        ):
+        for option in [each for each in given if each != "coefficients"] + ["base"] * (self.base is not None):
             raise UsageError(f"{option} is an option of averages; give one that has it: {', '.join(AVERAGES)}")
 
     def _kind(self) -> type[Average] | None:

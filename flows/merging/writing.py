@@ -80,9 +80,7 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     slices = plan.config.slices
     own = {name: plan.names.get(name, name) for name in (tensors if slices else open_checkpoint(first))}
     specs = tuple(replace(merged[mine], name=name) for name, mine in own.items())
-    config = folder_config(first)
-    if slices:
-        config = sliced_config(slices, {part.network: folder_config(Path(part.network)) for part in slices})
+    config = sliced_config(slices, folder_config(first)) if slices else folder_config(first)
     kinds = {spec.dtype for spec in specs if getattr(torch, spec.dtype).is_floating_point}
     if len(kinds) == 1:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
@@ -122,4 +120,5 @@ def _card(plan: MergePlan) -> str:
     how = (
         f"match {config.match}, average {config.average or 'mean'}, coefficients {config.coefficients or 'equal'}"
     )
+    how = "layers put together anew" if config.slices else how
     return "\n".join([MARK, "# A merged network", "", *lines, "", f"Merged by roundweave: {how}.", ""])

@@ -16,7 +16,8 @@ from roundweave.flows.command.common import Json, TextTable, console, output, sa
 from roundweave.flows.command.options import with_options
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.experiment import Dealing, Experiment
-from roundweave.flows.config.recipes import SEARCHED, options_with_defaults
+from roundweave.flows.config.recipes import ABOUT as ABOUT_AVERAGES
+from roundweave.flows.config.recipes import options_with_defaults
 from roundweave.flows.config.train import Execution
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.applies.schedules import SCHEDULES
@@ -26,7 +27,6 @@ from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.compute.compute import COMPRESSORS
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
-from roundweave.tasks.merging.averages.table import AVERAGES
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSSES, SCORES
 from roundweave.tasks.own_code.tables import spelled, unknown
@@ -113,12 +113,12 @@ def _tables() -> dict[str, list[dict[str, str]]]:
     for title, named in functions.items():
         first_lines = {name: (inspect.getdoc(value) or "").partition("\n")[0] for name, value in named.items()}
         about[title] = {name: line.rstrip(".") for name, line in first_lines.items()}
-    averages = SEARCHED | {name: entry.about for name, entry in AVERAGES.items()}
     return {
         "algorithms": [{"name": n, "what it is": what, "options": _options(n)} for n, what in ABOUT.items()],
         **{t: [{"name": n, "what it is": what} for n, what in rows.items()] for t, rows in about.items()},
         "averages": [
-            {"name": n, "what it is": what, "options": options_with_defaults(n)} for n, what in averages.items()
+            {"name": n, "what it is": what, "options": options_with_defaults(n)}
+            for n, what in ABOUT_AVERAGES.items()
         ],
     }
 

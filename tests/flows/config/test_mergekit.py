@@ -90,21 +90,56 @@ def test_one_slice_of_all_layers_is_whole_networks(tmp_path) -> None:
         read(tmp_path, SLICES.format(place, 8))
 
 
+PASSTHROUGH = """
+merge_method: passthrough
+dtype: bfloat16
+slices:
+  - sources: [{model: a, layer_range: [0, 8]}]
+  - sources: [{model: b, layer_range: [4, 12]}]
+"""
+
+
+def test_passthrough_is_slices(tmp_path) -> None:
+    slices = [{"network": "a", "layers": (0, 8)}, {"network": "b", "layers": (4, 12)}]
+    found = read(tmp_path, PASSTHROUGH)
+    assert found == {"match": "none", "slices": slices, "dtype": "bfloat16"}
+    assert read(tmp_path, PASSTHROUGH + "base_model: a\n") == found
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tokenizer_source: union\n" + LINEAR, "mergekit's tokenizer_source is not read here; remove it"),
-        ("out_dtype: bfloat16\n" + LINEAR, "mergekit's out_dtype is not read here"),
-        ("parameters: {int8_mask: true}\n" + LINEAR, "mergekit's int8_mask is not read here"),
-        ("chat_template: auto\n" + LINEAR, "mergekit's chat_template is not read here"),
-        ("parameter: {normalize: true}\n" + LINEAR, "unknown key 'parameter'; did you mean parameters?"),
-        ("parameters: {lamda: 1}\n" + LINEAR, "unknown parameter 'lamda'; did you mean lambda?"),
-        (LINEAR.replace("linear", "breadcrumbs"), "unknown merge_method 'breadcrumbs'"),
-        (LINEAR.replace("linear", "dare_tie"), "unknown merge_method 'dare_tie'; did you mean dare_ties?"),
-        (LINEAR.replace("weight: 3", "gamma: 3"), "unknown parameter 'gamma'; there are weight, density"),
+        ("tokenizer_source: union\n" + LINEAR, "key 'tokenizer_source' of mergekit is not read here"),
+        ("out_dtype: bfloat16\n" + LINEAR, "key 'out_dtype' of mergekit is not read here"),
+        ("parameters: {int8_mask: true}\n" + LINEAR, "parameter 'int8_mask' of mergekit is not read here"),
+        ("chat_template: auto\n" + LINEAR, "key 'chat_template' of mergekit is not read here"),
+        (
+            "parameter: {normalize: true}\n" + LINEAR,
+            "key 'parameter' of mergekit is not read here; did you mean parameters?",
+        ),
+        (
+            "parameters: {lamda: 1}\n" + LINEAR,
+            "parameter 'lamda' of mergekit is not read here; did you mean lambda?",
+        ),
+        (
+            LINEAR.replace("linear", "breadcrumbs"),
+            "merge_method 'breadcrumbs' of mergekit is not read here; those that are: linear",
+        ),
+        (
+            LINEAR.replace("linear", "dare_tie"),
+            "merge_method 'dare_tie' of mergekit is not read here; did you mean dare_ties?",
+        ),
+        (
+            LINEAR.replace("weight: 3", "gamma: 3"),
+            "parameter 'gamma' of mergekit is not read here; those that are: weight, density",
+        ),
         (LINEAR.replace("{weight: 3}", "{}"), "b has no weight; mean needs one for each model"),
         ("base_model: c\n" + LINEAR, "base_model c is none of the models, and linear takes no other"),
         ("merge_method: linear\n" + LINEAR, "merge_method is there twice"),
+        (PASSTHROUGH + "base_model: b\n", "passthrough takes slices, and no base_model but"),
+        (PASSTHROUGH + "parameters: {scale: 2}\n", "passthrough's parameter 'scale' of mergekit is not read here"),
+        (PASSTHROUGH.replace(", layer_range: [0, 8]", ""), "slices of one source each, with its layer_range"),
+        (LINEAR.replace("linear", "passthrough"), "passthrough takes slices"),
         ("merge_method: linear\n", "give either models or slices"),
         ("merge_method: [linear\n", "cannot read .*config.yml"),
         ("!!python/object/apply:os.getcwd []\n", "cannot read .*config.yml"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching import find_units
 from roundweave.tasks.merging.averages.base import Versions
 from roundweave.tasks.merging.averages.task_vectors import TaskArithmetic, Ties
+from tests.commands import plain_command
 
 MODEL = """
 import torch
@@ -122,6 +124,24 @@ def test_yaml_toml_and_options_give_the_same_bits(folder, monkeypatch) -> None:
         assert same(merged(folder, file, **read_recipe(file)), found), file
     monkeypatch.chdir(folder.parent)
     assert same(merged(folder, "moved", **read_recipe(str(folder / "ties.toml"))), found)  # from where the file is
+
+
+def test_the_command_reads_files_of_both_kinds_and_its_options_count_before_theirs(folder, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "said.yml").write_text(YAML)
+    (folder / "said.toml").write_text(TOML)
+
+    def command(file: str, *more: str) -> dict[str, torch.Tensor]:
+        words = ("merge", file, "--out", "said.safetensors", "--executor", "inline", "--force", *more)
+        told = subprocess.run(plain_command(*words), capture_output=True, text=True, check=False)
+        assert told.returncode == 0, told.stderr
+        return load_file("said.safetensors")
+
+    first, second, start = states(folder)
+    for file, scaling in (("said.yml", 0.9), ("said.toml", 0.5)):
+        found = command(file, *(["--scaling", "0.5"] if scaling == 0.5 else []))
+        average = Ties(density=(0.5, 0.25), scaling=scaling)
+        assert same(found, {n: average(Versions(n, [first[n], second[n]], (0.6, 0.4), start[n])) for n in NAMES})
 
 
 def test_layers_have_coefficients_of_their_own_negative_ones_too(folder) -> None:

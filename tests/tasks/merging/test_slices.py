@@ -7,7 +7,7 @@ import torch
 
 from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.values.tensors import LazyTensors, specs_of
-from roundweave.tasks.merging.slices import read_slices, sliced_config, stacked
+from roundweave.tasks.merging.slices import Slice, sliced_config, stacked
 
 OTHERS = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
 
@@ -23,9 +23,9 @@ def network(
     return LazyTensors(tuple(tensors), tensors.__getitem__, specs_of(tensors.items()))
 
 
-def stack(networks: dict[str, LazyTensors], *slices: tuple[str, int, int], **more: object) -> dict[str, float]:
-    parts = [{"network": name, "layers": (first, end), **more} for name, first, end in slices]
-    return {name: tensor.item() for name, tensor in stacked(read_slices(parts), networks).items()}
+def stack(networks: dict[str, LazyTensors], *slices: tuple[str, int, int]) -> dict[str, float]:
+    parts = [Slice(network=name, layers=(first, end)) for name, first, end in slices]
+    return {name: tensor.item() for name, tensor in stacked(parts, networks).items()}
 
 
 def test_layers_are_numbered_anew_and_the_ends_are_those_of_the_first_and_the_last_slice() -> None:
@@ -47,59 +47,39 @@ def test_of_one_network_names_outside_of_layers_do_not_matter() -> None:
     }
 
 
-def test_a_scale_is_of_the_tensors_that_its_filter_names() -> None:
-    rules = [{"filter": "o.weight", "value": 0}, {"value": 1}]
-    found = stack({"a": network(10)}, ("a", 1, 3), scale=rules)
-    assert [found[f"model.layers.{n}.{what}.weight"] for n in range(2) for what in ("q", "o")] == [11, 0, 12, 0]
-    assert found["model.norm.weight"] == 10.5
-    assert set(stack({"a": network(10)}, ("a", 1, 2), scale=2).values()) == {22, 21}
-
-
 REFUSED = {
-    "too far": ([("a", 1, 4)], {}, "a has no layer model.layers.3; layers are numbered from 0"),
-    "backwards": ([("a", 2, 2)], {}, r"layers \[2, 2\] of a: give two numbers, the second the larger"),
+    "too far": ([("a", 1, 4)], "a has no layer model.layers.3; layers are numbered from 0"),
+    "backwards": ([("a", 2, 2)], r"layers \[2, 2\] of a: give two numbers, the second the larger"),
     "two stems": (
         [("a", 0, 1), ("other", 0, 1)],
-        {},
         "one stack of layers, as model.layers.0, and here is h.0, model",
     ),
-    "no layers": ([("flat", 0, 1)], {}, "one stack of layers, as model.layers.0, and here is none"),
-    "unlike": ([("a", 0, 1), ("wide", 0, 1)], {}, "model.layers.0 of wide has other tensors than the first"),
-    "unknown end": (
-        [("a", 0, 1), ("strange", 0, 1)],
-        {},
-        "strange: its name does not say whether it is before or",
-    ),
-    "gradient": ([("a", 0, 1)], {"scale": [0, 1]}, r"scale \(0.0, 1.0\) of a: give a number, or rules with one"),
-    "no filter": (
-        [("a", 0, 1)],
-        {"scale": [{"filter": "x", "value": 1}]},
-        "filter 'x' is in the name of no tensor",
-    ),
+    "no layers": ([("flat", 0, 1)], "one stack of layers, as model.layers.0, and here is none"),
+    "unlike": ([("a", 0, 1), ("wide", 0, 1)], "model.layers.0 of wide has other tensors than the first"),
+    "unknown end": ([("a", 0, 1), ("odd", 0, 1)], "strange: its name does not say if it is before or after"),
 }
 
 
-@pytest.mark.parametrize(("slices", "more", "line"), REFUSED.values(), ids=REFUSED)
-def test_refusals(slices, more, line) -> None:
+@pytest.mark.parametrize(("slices", "line"), REFUSED.values(), ids=REFUSED)
+def test_refusals(slices, line) -> None:
     wide = {name: tensor.repeat(2) for name, tensor in network(10).items()}
     networks = {
         "a": network(10),
         "other": network(10, stem="h."),
         "flat": network(10, layers=0),
         "wide": LazyTensors(tuple(wide), wide.__getitem__, specs_of(wide.items())),
-        "strange": network(10, others=("strange",)),
+        "odd": network(10, others=("strange",)),
     }
     named = {name: networks[name] for name, *_ in slices}
     with pytest.raises((UsageError, ValueError), match=line):
-        stack(named, *slices, **more)
+        stack(named, *slices)
 
 
 def test_the_configuration_has_the_number_of_layers_and_what_is_of_each() -> None:
-    slices = read_slices('[{"network": "a", "layers": [0, 2]}, {"network": "b", "layers": [1, 2]}]')
-    a = {"num_hidden_layers": 3, "layer_types": ["x", "y", "z"], "architectures": ["A", "B", "C"]}
-    b = {"num_hidden_layers": 2, "layer_types": ["u", "v"]}
-    found = sliced_config(slices, {"a": a, "b": b})
-    assert found == a | {"num_hidden_layers": 3, "layer_types": ["x", "y", "v"]}
-    assert sliced_config(slices[:1], {"a": {"n_layer": 5}}) == {"n_layer": 2}
+    slices = [Slice(network="a", layers=(0, 2)), Slice(network="b", layers=(1, 2))]
+    config = {"num_hidden_layers": 3, "layer_types": ["x", "y", "z"], "architectures": ["A", "B", "C"]}
+    wanted = config | {"num_hidden_layers": 3, "layer_types": ["x", "y", "y"]}
+    assert sliced_config(slices, config) == wanted
+    assert sliced_config(slices[:1], {"n_layer": 5}) == {"n_layer": 2}
     with pytest.raises(CheckpointError, match="the configuration of a has none of num_hidden_layers, n_layer"):
-        sliced_config(slices, {"a": {}, "b": {}})
+        sliced_config(slices, {})

@@ -1,8 +1,8 @@
 """mergekit and Roundweave merge the same files of a small Llama: differences, seconds, memory.
 
 ``pip install --target PACKAGES --no-deps -r requirements.txt peft accelerate immutables``, and then
-``python -m tests.benchmarks.peers.mergekit.merging FOLDER PACKAGES``. Each program merges in a process of its own,
-a case after the other; seconds are the median of three after a first merge, memory is the peak of the process.
+``python -m tests.benchmarks.peers.mergekit.merging FOLDER PACKAGES [CASE ...]``. Each program merges in a process
+of its own, a case after the other; seconds are the median of three after a first merge, memory the process's peak.
 mergekit's TIES is measured once more with a stable sort: of equal changes that do not all stay, it then keeps the
 first, as Roundweave does, and not any.
 """
@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import load_file
 
 SIZES = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8}
-TRIES = 3
+TRIES = 1
 BASE, PARTS = "base", ("a", "b")
 HALF = {"weight": 0.5, "density": 0.5}
 CASES: dict[str, dict[str, Any]] = {
@@ -48,6 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "dare_linear, density 1": {"merge_method": "dare_linear", "base_model": BASE, "each": HALF | {"density": 1.0}},
     "dare_ties, density 1": {"merge_method": "dare_ties", "base_model": BASE, "each": HALF | {"density": 1.0}},
+    "passthrough": {"merge_method": "passthrough", "slices": {"a": [0, 6], "b": [2, 8]}},
     "dare_linear": {"merge_method": "dare_linear", "base_model": BASE, "each": HALF},
     "dare_ties": {"merge_method": "dare_ties", "base_model": BASE, "each": HALF},
 }
@@ -75,6 +76,9 @@ def recipe(folder: Path, case: dict[str, Any], file: bool) -> dict[str, Any]:
     def place(name: str) -> str:
         return str(folder / name / "model.safetensors" if file else folder / name)
 
+    if "slices" in case:
+        sources = [{"model": place(name), "layer_range": layers} for name, layers in case["slices"].items()]
+        return {"merge_method": case["merge_method"], "slices": [{"sources": [each]} for each in sources]}
     parts = [{"model": place(name)} for name in case.get("models", PARTS)]
     for i, part in enumerate(parts if "each" in case else []):
         part["parameters"] = {k: v[i] if isinstance(v, list) else v for k, v in case["each"].items()}
@@ -158,11 +162,12 @@ def compared(folder: Path, name: str, case: dict[str, Any]) -> dict[str, Any]:
     one, other = (load_file(out / "model.safetensors") for out in outs.values())
     base = load_file(folder / BASE / "model.safetensors")
     moments = {
-        f"{what} {program}": sum(getattr((t - base[n]).double(), what)().item() for n, t in found.items())
-        / len(found)
+        f"{what} {program}": sum(getattr((found[n] - t).double(), what)().item() for n, t in base.items())
+        / len(base)
         for program, found in zip(programs, (one, other), strict=True)
         for what in ("mean", "std")
     }
+    assert one.keys() == other.keys()
     differences = [(one[n] - other[n]).abs() for n in one]
     return {
         "merge": name,
@@ -173,11 +178,11 @@ def compared(folder: Path, name: str, case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(folder: Path, packages: str) -> None:
+def main(folder: Path, packages: str, *cases: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), packages])
     if not (folder / BASE).exists():
         make(folder)
-    for name, case in CASES.items():
+    for name, case in CASES.items() if not cases else [(name, CASES[name]) for name in cases]:
         print(json.dumps(compared(folder, name, case)), flush=True)
 
 
@@ -185,4 +190,4 @@ if __name__ == "__main__":
     if sys.argv[1] in PROGRAMS:
         alone(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
     else:
-        main(Path(sys.argv[1]), sys.argv[2])
+        main(Path(sys.argv[1]), *sys.argv[2:])
