@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from roundweave.flows.config.algorithms import EVERY_OPTION, Named, algorithm_table, option_fields
 from roundweave.flows.config.files import read_toml
@@ -114,7 +115,7 @@ def _help(field: FieldInfo, kind: Any) -> str:
     default = field.get_default(call_default_factory=True)
     default = default.label if isinstance(default, Named) else default
     choices = f": {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
-    shown_default = "" if default is False or default in (None, {}, ()) else f" ({default})"
+    shown_default = "" if default is False or default in (None, {}, (), PydanticUndefined) else f" ({default})"
     return f"{field.description or ''}{choices}{shown_default}".strip(": ")
 
 

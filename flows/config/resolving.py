@@ -267,11 +267,16 @@ def _found_start(config: TrainConfig, new: bool) -> Start | None:
 
 
 def _model_given(config: TrainConfig) -> str | Code:
-    """The model of a configuration; by default that of the folder of a network which it starts from."""
+    """The model of a configuration; by default that of the folder of a network which it starts from.
+
+    Raises `UsageError` for a folder that does not say which network it has.
+    """
     start = config.start_from
     if "model" not in config.model_fields_set and isinstance(start, Start) and not stored_round(start.reference):
         folder = Path(start.reference)
-        return f"{PRETRAINED}{folder}" if (folder / CONFIG).exists() else config.model
+        if folder.is_dir() and not (folder / CONFIG).exists():
+            raise UsageError(f"{folder} has no {CONFIG}, which says what network it has; give --model")
+        return f"{PRETRAINED}{folder}" if folder.is_dir() else config.model
     return config.model
 
 

@@ -14,6 +14,7 @@ from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.tasks.data.examples import first_tensor
+from roundweave.tasks.matching.tapping import batch_size
 from roundweave.tasks.merging.gram_files import network_digest, write_grams
 from roundweave.tasks.merging.solving import grams_of
 from roundweave.tasks.networks.pretrained import names_in_network, renamed
@@ -39,10 +40,11 @@ def write_gram_file(config: GramConfig) -> dict[str, Any]:
     ((data, seed),) = own_data(config, known, runs)
     own = own_samples(known, data, seed, config.examples)
     grams = grams_of(model, (own,), (lasting(config.network, root),), 0)
+    size = batch_size(own.every_input)
     write_grams(config.out, grams, network_digest(opened))
     return {
         "out": config.out,
         "bytes": Path(config.out).stat().st_size,
         "layers": {name: tuple(gram.shape) for name, gram in grams.items()},
-        "examples": len(first_tensor(own.every_input)),
+        "examples": len(first_tensor(own.every_input)) // size * size,
     }

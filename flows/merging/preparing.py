@@ -255,7 +255,12 @@ def _plan_by_name(
     root: str,
     orders: tuple[RowOrder, ...],
 ) -> MergePlan:
-    """The plan of a merge that matches nothing and keeps only a file: tensors are read when they are averaged."""
+    """The plan of a merge that matches nothing and keeps only a file: tensors are read when they are averaged.
+
+    There is no work for a cluster, so none is started unless it is named.
+    """
+    if not {"executor", "scheduler"} & config.model_fields_set:
+        config = config.model_copy(update={"executor": "inline"})
     model, network, expected = None, None, outline_of(opened[0])
     if config.model is not None:
         model = spec_of(config, config.model, example_inputs(config.input, config.dtype) if config.input else ())

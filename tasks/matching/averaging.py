@@ -17,6 +17,9 @@ BLOCK = 1 << 16
 NOTHING = 1e-9
 """The part of coefficients' sizes below which their sum is what rounding left of zero."""
 
+PACKED = (torch.int8, torch.uint8)
+"""Types in which weights are stored that were quantised."""
+
 Layers = Mapping[str, Sequence[float]]
 """Coefficients by the name of a layer."""
 
@@ -51,7 +54,7 @@ def averaging(
         if len(kinds) > 1 or len(values) < len(states):
             given = " and ".join([*sorted(kinds), *["missing"] * (len(values) < len(states))])
             raise ShapeMismatch(f"tensor {name} is {given} in different networks")
-        return largest(values) if kind_of(values[0].dtype) == "integer" else weighted_mean(values, chosen)
+        return largest(name, values) if kind_of(values[0].dtype) == "integer" else weighted_mean(values, chosen)
 
     return averaged
 
@@ -61,8 +64,16 @@ def kind_of(dtype: torch.dtype) -> str:
     return "complex" if dtype.is_complex else "float" if dtype.is_floating_point else "integer"
 
 
-def largest(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The maximum (*shape) of integer or bool tensors (*shape), element by element."""
+def largest(name: str, values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The maximum (*shape) of integer or bool tensors (*shape), element by element.
+
+    Raises `UsageError` for integers of 8 bits that differ, as those of quantised weights do, which are no counts.
+    """
+    if values[0].dtype in PACKED and any(not torch.equal(value, values[0]) for value in values):
+        raise UsageError(
+            f"tensor {name} has other integers of 8 bits in each network, as quantised weights have, which have "
+            "no mean; give networks in floats"
+        )
     # By NumPy, as torch has no maximum of unsigned numbers of 16 bits and more.
     return torch.from_numpy(np.asarray(np.stack([value.numpy() for value in values]).max(0)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from roundweave.tasks.matching.tracing.trace import Inputs, changed_inputs, plai
 from roundweave.tasks.matching.unofficial import tensors_in
 
 BATCH = 100
-"""The default number of examples that go through a network at once."""
+"""The most examples that go through a network at once."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,9 @@ class Taps:
 
 
 def batch_size(inputs: Inputs) -> int:
-    """How many of the inputs (examples, …) go through a network at once."""
-    return min(BATCH, len(tensors_in(inputs)[0]))
+    """How many of the inputs (examples, …) go through a network at once: at most `BATCH`, so that few are left."""
+    examples = len(tensors_in(inputs)[0])
+    return examples // max(1, math.ceil(examples / BATCH))
 
 
 def first_batch(inputs: Inputs, size: int) -> Inputs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,16 +13,10 @@ from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.parsing import from_json
 from roundweave.storage.values.tensors import LazyTensors, TensorSpec
 from roundweave.tasks.matching.groups import Tensors
-from roundweave.tasks.merging.averages.settings import NUMBERED
+from roundweave.tasks.merging.averages.settings import NUMBERED, is_after, is_before
 
 COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 """Members of a configuration of transformers that say how many layers there are."""
-
-BEFORE = re.compile(r"(^|[._])(emb(?!ed_out)|wte|wpe)")
-"""Matches names of tensors that a network has before its layers."""
-
-AFTER = re.compile(r"norm|ln_f|head|classifier|score|pooler|cls|embed_out")
-"""Matches names of tensors that a network has after its layers, if they are none before them."""
 
 
 class Slice(BaseModel):
@@ -93,13 +86,13 @@ def _layers(
 def _outside(first: str, last: str, networks: Mapping[str, Tensors], stem: str) -> dict[str, tuple[str, str]]:
     """Whence the tensors outside of the layers are: those before them of the first network, others of the last."""
     names = {place: [name for name in networks[place] if not name.startswith(stem)] for place in (first, last)}
-    every = {name for each in names.values() for name in each if not (BEFORE.search(name) or AFTER.search(name))}
+    every = {name for each in names.values() for name in each if not (is_before(name) or is_after(name))}
     if every and first != last:
         raise UsageError(
             f"{min(every)}: its name does not say if it is before or after the layers of the networks"
         )
-    before = {name: (first, name) for name in names[first] if BEFORE.search(name)}
-    return before | {name: (last, name) for name in names[last] if not BEFORE.search(name)}
+    before = {name: (first, name) for name in names[first] if is_before(name)}
+    return before | {name: (last, name) for name in names[last] if not is_before(name)}
 
 
 def sliced_config(slices: Sequence[Slice], config: Mapping[str, Any]) -> dict[str, Any]:

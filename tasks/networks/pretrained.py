@@ -75,7 +75,7 @@ def check_same_function(folders: Sequence[Path], but: Sequence[str] = ()) -> Non
     """
     configs = [(folder, checked_config(folder)) for folder in folders]
     for folder, config in configs[1:]:
-        for name, value in configs[0][1].items():
+        for name, value in sorted(configs[0][1].items(), key=lambda member: member[0] != "model_type"):
             same = name not in config or config[name] == value or name in (*NO_MATTER, *but)
             if not (same or name.endswith("_token_id") or "drop" in name):
                 wanted = f"{value} in {folders[0] / CONFIG}"

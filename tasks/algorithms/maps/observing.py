@@ -91,11 +91,12 @@ Forms = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
 
 
 def _forms(inputs: Tensors) -> Forms:
-    """The forms of the first batch of inputs (examples, …)."""
-    from roundweave.tasks.matching.tapping import BATCH
+    """The forms of a batch of inputs (examples, …)."""
+    from roundweave.tasks.matching.tapping import batch_size
 
     named = inputs if isinstance(inputs, Mapping) else {"": inputs}
-    return tuple((name, (min(BATCH, len(t)), *t.shape[1:]), t.dtype) for name, t in named.items())
+    size = batch_size(named if "" not in named else (inputs,))
+    return tuple((name, (size, *t.shape[1:]), t.dtype) for name, t in named.items())
 
 
 @functools.lru_cache(maxsize=8)

@@ -103,7 +103,7 @@ def combining(
         average, coefficients = recipe[name]
         values = [state[name] for state in states]
         if kind_of(values[0].dtype) == "integer":
-            return largest(values)
+            return largest(name, values)
         if values[0].is_complex() and not isinstance(average, LinearMean):
             raise UsageError(f"tensor {name} has complex numbers, which have a mean alone; give average = mean")
         return average(Versions(name, values, coefficients, None if base is None else base[name]))

@@ -55,9 +55,17 @@ EachSetting = Annotated[tuple[Setting, ...], BeforeValidator(read_each)]
 NUMBERED = re.compile(r"(?:^|\.)(\d+)\.")
 """Matches the number of a layer in the name of a tensor, such as that in model.layers.3.mlp.weight."""
 
+BEFORE = re.compile(r"(^|[._])(emb(?!ed_out)|wte|wpe)")
+"""Matches names of tensors that a network has before its layers."""
+
+AFTER = re.compile(r"norm|ln_f|head|classifier|score|pooler|cls|embed_out")
+"""Matches names of tensors that a network has after its layers, if they are none before them."""
+
 
 def positions(names: Iterable[str]) -> dict[str, float]:
-    """How deep each tensor lies by its name: 0 for the first numbered layer, 1 for the last, 0 outside of them.
+    """How deep each tensor lies by its name: 0 for the first numbered layer and before, 1 for the last and after.
+
+    What is neither before nor after them by its name lies at 0.
 
     Raises `UsageError` if no layer is numbered.
     """
@@ -73,7 +81,17 @@ def positions(names: Iterable[str]) -> dict[str, float]:
         order = orders[match.string[: match.start(1)]]
         return order.index(int(match[1])) / (len(order) - 1) if len(order) > 1 else 1.0
 
-    return {name: position(match) if match else 0.0 for name, match in found.items()}
+    return {name: position(match) if match else float(is_after(name)) for name, match in found.items()}
+
+
+def is_before(name: str) -> bool:
+    """Whether a tensor outside of the layers is before them by its name, as an embedding is."""
+    return bool(BEFORE.search(name))
+
+
+def is_after(name: str) -> bool:
+    """Whether a tensor outside of the layers is after them by its name, as a head is."""
+    return bool(AFTER.search(name)) and not is_before(name)
 
 
 def varies(setting: Setting) -> bool:

@@ -158,6 +158,15 @@ def test_a_merge_scores_folders_on_data(own, folder, tmp_path) -> None:
     assert {"plain mean", "merged"} < result.scores.keys()
 
 
+def test_a_training_from_a_folder_without_its_configuration_needs_a_model(train, own, folder) -> None:
+    start = folder("start")
+    (Path(start) / "config.json").unlink()
+    with pytest.raises(
+        UsageError, match=r"start has no config\.json, which says what network it has; give --model"
+    ):
+        train(data=f"{own(TEXTS)}:data", start_from=start, rounds=1, partitions=2, name="tuned")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_files_of_gram_matrices_are_of_folders_as_they_are_saved(own, folder, tmp_path, dtype) -> None:
     data = f"{own(TEXTS)}:data"

@@ -92,12 +92,21 @@ def test_a_tensor_that_a_network_has_not_or_of_another_shape_is_refused(other, g
         average([{"w": torch.ones(1)}, other], (1, 1))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_integers_of_8_bits_are_kept_where_they_are_equal_and_else_refused(dtype: torch.dtype) -> None:
+    one, other = ({"n": torch.tensor(values, dtype=dtype)} for values in ([1, 2], [1, 3]))
+    assert average([one, one], (1, 3))["n"].tolist() == [1, 2]
+    with pytest.raises(UsageError, match="tensor n has other integers of 8 bits in each network"):
+        average([one, other], (1, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.int16, torch.int64])
 def test_all_kinds_of_integers_take_the_maximum(dtype: torch.dtype) -> None:
     found = average([{"n": torch.tensor(values).to(dtype)} for values in ([1, 100], [3, 2], [2, 0])], (1, 1, 1))[
         "n"
     ]
-    assert (found.tolist(), found.dtype) == ([3, 100], dtype)
+    largest = torch.tensor([3, 100]).to(dtype)
+    assert (found.tolist(), found.dtype) == (largest.tolist(), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])

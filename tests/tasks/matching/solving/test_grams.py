@@ -67,3 +67,13 @@ def test_a_mixture_of_units_has_no_matrices() -> None:
     units, grams = find_units(network, inputs), gram_matrices(network, network.state_dict(), inputs)
     with pytest.raises(UsageError, match="one to one"):
         permuted_grams(grams, layers_of(network, inputs), units, {"0": torch.full((3, 3), 1 / 3)})
+
+
+@pytest.mark.parametrize(("examples", "used"), [(1, 1), (99, 99), (101, 100), (143, 142), (1543, 1536)])
+def test_few_examples_are_left_over(examples: int, used: int) -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(examples, 3, dtype=torch.float64)
+    network = nn.Linear(3, 2, bias=False).double()
+    grams = gram_matrices(network, network.state_dict(), (inputs,))
+    wanted = inputs[:used].T @ inputs[:used] / used
+    torch.testing.assert_close(grams["weight"][0], wanted.float())

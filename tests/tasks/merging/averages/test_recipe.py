@@ -123,8 +123,22 @@ def test_a_gradient_needs_numbered_layers() -> None:
 
 
 def test_a_single_layer_is_the_last_one() -> None:
-    recipe = Wanted(Slerp, (1.0, 1.0), {"t": (0.0, 1.0)}).recipe(("layers.0.weight", "norm.weight"))
-    assert [average.t for average, _ in recipe.values()] == [1.0, 0.0]
+    recipe = Wanted(Slerp, (1.0, 1.0), {"t": (0.0, 1.0)}).recipe(("wte.weight", "layers.0.weight", "scale"))
+    assert [average.t for average, _ in recipe.values()] == [0.0, 1.0, 0.0]
+
+
+def test_a_gradient_begins_before_the_layers_and_ends_after_them() -> None:
+    names = [
+        *(
+            "model.embed_tokens.weight",
+            "model.embeddings.LayerNorm.weight",
+            "model.layers.0.w",
+            "model.layers.1.w",
+        ),
+        *("model.layers.2.w", "model.norm.weight", "lm_head.weight"),
+    ]
+    recipe = Wanted(Slerp, (1.0, 1.0), {"t": (0.2, 0.4, 0.6)}).recipe(names)
+    assert [average.t for average, _ in recipe.values()] == pytest.approx([0.2, 0.2, 0.2, 0.4, 0.6, 0.6, 0.6])
 
 
 @pytest.mark.parametrize(
