@@ -16,7 +16,8 @@ from roundweave.storage.checkpoints.opening import is_folder_of_tensors
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.runs.names import default_root
 from roundweave.tasks.matching.solving.solve import SHRINKAGE
-from roundweave.tasks.merging.slices import Slice, read_slices
+from roundweave.tasks.merging.averages.settings import read_setting
+from roundweave.tasks.merging.slices import Slice
 from roundweave.tasks.networks.scores import LOSS_NAMES
 
 EXAMPLES = 2000
@@ -155,10 +156,10 @@ class MergeConfig(Architecture, Merging, Placement):
     networks: tuple[str, ...] = Field(
         description="two or more torch or safetensors files, folders of transformers, or stored rounds as RUN@12"
     )
-    slices: Annotated[tuple[Slice, ...], BeforeValidator(read_slices)] = Field(
+    slices: Annotated[tuple[Slice, ...], BeforeValidator(read_setting)] = Field(
         default=(),
         description="layers of networks that are put together anew, as JSON: "
-        '[{"network": "a", "layers": [0, 8]}, …], from 0 to before 8; `scale` multiplies them',
+        '[{"network": "a", "layers": [0, 8]}, …], from 0 to before 8',
     )
     grams: Annotated[tuple[str, ...], BeforeValidator(at_commas)] = Field(
         default=(), description="files of `roundweave gram` at commas, one for each network, in place of data"
@@ -228,7 +229,7 @@ class MergeConfig(Architecture, Merging, Placement):
     @classmethod
     def _of_slices(cls, values: Any) -> Any:
         """The networks of slices, where no others are named."""
-        slices = read_slices(values.get("slices")) if isinstance(values, dict) else ()
+        slices = read_setting(values.get("slices")) if isinstance(values, dict) else ()
         parts = (
             [part for part in slices if isinstance(part, Slice | dict)] if isinstance(slices, list | tuple) else []
         )

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from roundweave.storage.checkpoints.files import known_specs
 from roundweave.storage.errors import CheckpointError, UsageError
-from roundweave.storage.parsing import from_json
 from roundweave.storage.values.tensors import LazyTensors, TensorSpec
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.averages.settings import NUMBERED, is_after, is_before
@@ -32,11 +31,6 @@ class Slice(BaseModel):
         if not 0 <= self.layers[0] < self.layers[1]:
             raise ValueError(f"layers {[*self.layers]} of {self.network}: give two numbers, the second the larger")
         return self
-
-
-def read_slices(given: Any) -> Any:
-    """The value that a text means, as JSON; any other unchanged."""
-    return from_json(given) if isinstance(given, str) else given
 
 
 def stacked(slices: Sequence[Slice], networks: Mapping[str, Tensors]) -> LazyTensors:

@@ -192,3 +192,11 @@ def test_units_are_matched_in_rounds_of_inputs_by_name(own, train, match) -> Non
     assert "hidden" in run.round(1).permutations
     assert rw.open_run(run.path).replay("all", trust=True).identical
     assert rw.open_run(run.path).recombine(2, trust=True).rounds[0].identical
+
+
+def test_fisher_takes_a_loss_of_the_networks_own_if_it_is_of_classes(merge) -> None:
+    found = merge("own0@-1", "own1@-1", average="fisher", examples=200)
+    assert found.chosen == "merged, fisher"
+    assert found.scores["merged, fisher"] != found.scores["merged"]
+    with pytest.raises(UsageError, match=r"average fisher needs a loss of classes or of numbers, .* not .*:loss"):
+        merge("judged0@-1", "judged1@-1", average="fisher")

@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import load_file
 
 SIZES = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8}
-TRIES = 1
+TRIES = 3
 BASE, PARTS = "base", ("a", "b")
 HALF = {"weight": 0.5, "density": 0.5}
 CASES: dict[str, dict[str, Any]] = {
