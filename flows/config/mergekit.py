@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import Field
@@ -32,6 +32,9 @@ SWITCHES = ("normalize", "rescale")
 OF_A_MODEL = ("weight", "density")
 """Parameters that each model may have for itself."""
 
+IGNORED = ("int8_mask",)
+"""Parameters that change how much memory mergekit takes, and no number."""
+
 WHOLE = 1.0
 """The density where mergekit's file gives none."""
 
@@ -53,6 +56,7 @@ class _File(Config):
     slices: list[dict[str, Any]] = Field(default_factory=list)
     base_model: str | None = None
     dtype: str | None = None
+    tokenizer_source: Literal["union", "base"] | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -69,23 +73,32 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 def read_mergekit(path: Path) -> dict[str, Any]:
     """The values of `MergeConfig` that a file of mergekit means; its paths go from the current folder.
 
-    Raises `UsageError` for each key that is not read: none is ignored.
+    Raises `UsageError` for each key that is not read: none that decides a number is ignored.
     """
     with failing_as(lambda error: UsageError(f"cannot read {path} ({reason(error)})")):
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     if not isinstance(values, dict):
         raise UsageError(f"{path} is no configuration of mergekit: it holds no keys")
-    file = _known(_File, values)
+    try:
+        return _meant(_known(_File, values))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _meant(file: _File) -> dict[str, Any]:
+    """The values of `MergeConfig` that a file means."""
     _check_name("merge_method", file.merge_method, METHODS)
     if bool(file.models) == bool(file.slices):
-        raise UsageError(f"{path}: give either models or slices")
+        raise UsageError("give either models or slices")
     if file.merge_method == PASSTHROUGH:
         return {"match": "none", "slices": _slices(file), **({"dtype": file.dtype} if file.dtype else {})}
     sources, scopes = _sources(file)
     for parameter in {*file.parameters, *(name for scope in scopes for name in scope)}:
-        _check_name("parameter", parameter, (*OF_A_MODEL, *SHARED, *SWITCHES))
+        _check_name("parameter", parameter, (*OF_A_MODEL, *SHARED, *SWITCHES, *IGNORED))
     average, given = METHODS[file.merge_method], {"dtype": file.dtype} if file.dtype else {}
     networks, base = _ordered(file, average, sources)
+    if file.tokenizer_source:
+        given["vocabulary"] = "first" if file.tokenizer_source == "base" and not base else file.tokenizer_source
     return {"match": "none", "average": average, **given, **base} | _options(average, networks, scopes)
 
 

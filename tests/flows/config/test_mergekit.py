@@ -106,12 +106,28 @@ def test_passthrough_is_slices(tmp_path) -> None:
     assert read(tmp_path, PASSTHROUGH + "base_model: a\n") == found
 
 
+def test_what_changes_no_number_is_no_matter(tmp_path) -> None:
+    assert read(tmp_path, "parameters: {int8_mask: true}\n" + LINEAR) == read(tmp_path, LINEAR)
+
+
+@pytest.mark.parametrize(
+    ("text", "vocabulary"),
+    [
+        ("tokenizer_source: union\n" + LINEAR, "union"),
+        ("tokenizer_source: base\n" + LINEAR, "first"),
+        ("tokenizer_source: base\nbase_model: c\n" + LINEAR.replace("linear", "ties"), "base"),
+    ],
+)
+def test_the_source_of_the_tokenizer_is_a_vocabulary(tmp_path, text, vocabulary) -> None:
+    assert read(tmp_path, text)["vocabulary"] == vocabulary
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tokenizer_source: union\n" + LINEAR, "key 'tokenizer_source' of mergekit is not read here"),
+        ("tokenizer_source: c\n" + LINEAR, "config.yml: tokenizer_source = 'c'"),
+        ("tokenizer: {source: union}\n" + LINEAR, "key 'tokenizer' of mergekit is not read here"),
         ("out_dtype: bfloat16\n" + LINEAR, "key 'out_dtype' of mergekit is not read here"),
-        ("parameters: {int8_mask: true}\n" + LINEAR, "parameter 'int8_mask' of mergekit is not read here"),
         ("chat_template: auto\n" + LINEAR, "key 'chat_template' of mergekit is not read here"),
         (
             "parameter: {normalize: true}\n" + LINEAR,
