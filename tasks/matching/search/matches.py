@@ -19,7 +19,16 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.groups import Permutation, Piece, Tensors, UnitGroup, UnitGroups
 from roundweave.tasks.matching.search.activations import Moments, moment_terms
-from roundweave.tasks.matching.search.terms import HERE, Metric, Term, mean_term, overall, similarity, weight_terms
+from roundweave.tasks.matching.search.terms import (
+    HERE,
+    Metric,
+    Term,
+    joined,
+    mean_term,
+    overall,
+    similarity,
+    weight_terms,
+)
 
 SWEEPS = 50
 """The most visits of each group; the descent usually ends long before, when nothing changes."""
@@ -158,7 +167,7 @@ class Aligner:
         tree = self._tree(root)
         outside = {name: table for name, table in known.items() if name not in tree}
         settled = [term.settled(self.groups, outside) for term in self.terms if tree & set(term.labels)]
-        terms = [term.held() for term in closed(settled, tree)]
+        terms = joined(closed(settled, tree))
         dependent = [self.groups[name] for name in self.groups if name in tree - {root}]
         inner = {group.name: replace(group, parents=group.parents[1:]) for group in dependent}
         size = self.groups[root].size

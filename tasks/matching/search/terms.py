@@ -43,10 +43,6 @@ class WeightTerm:
         (dim,) = (d for d, label in enumerate(self.labels) if label is not None)
         return tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
 
-    def held(self) -> WeightTerm:
-        """The term with its values in memory, for reading them often."""
-        return _held(*self.read(), self.labels)
-
     def settled(self, groups: Mapping[str, UnitGroup], permutation: Permutation) -> WeightTerm:
         """The term with the source's units permuted, by int64 (*sizes of parents, size) for each group."""
         if not any(label in permutation for label in self.labels):
@@ -85,10 +81,6 @@ class MomentTerm:
         """The moments themselves (target units, source units), and ones (units,), as these are normalised."""
         return self.moments, () if metric == "l2" else (torch.ones(self.moments.shape[0]),) * 2
 
-    def held(self) -> MomentTerm:
-        """The term itself, as moments are in memory."""
-        return self
-
     def settled(self, groups: Mapping[str, UnitGroup], permutation: Permutation) -> MomentTerm:
         """The term with the source's units permuted, by int64 (*sizes of parents, size), and paired."""
         if not any(label in permutation for label in self.labels):
@@ -121,6 +113,20 @@ Term = WeightTerm | MomentTerm
 
 def _held(target: torch.Tensor, source: torch.Tensor, labels: Labels) -> WeightTerm:
     return WeightTerm(lambda: (target, source), labels)
+
+
+def joined(terms: Sequence[Term]) -> list[Term]:
+    """The terms with one for all weights of the same units, in memory side by side: few products, often read."""
+    alike: dict[Labels, list[tuple[torch.Tensor, ...]]] = {}
+    for term in terms:
+        if isinstance(term, WeightTerm):
+            dims = sorted((label, dim) for dim, label in enumerate(term.labels) if label is not None)
+            labels, places = tuple(label for label, _ in dims), [dim for _, dim in dims]
+            front = [values[..., None].movedim(places, [*range(len(places))]) for values in term.read()]
+            alike.setdefault(labels, []).append(tuple(values.flatten(len(places)) for values in front))
+    moments = [term for term in terms if isinstance(term, MomentTerm)]
+    both = {labels: [torch.cat(each, -1) for each in zip(*pairs, strict=True)] for labels, pairs in alike.items()}
+    return [*moments, *(_held(target, source, (*labels, None)) for labels, (target, source) in both.items())]
 
 
 def mean_term(terms: Sequence[MomentTerm]) -> MomentTerm:

@@ -6,7 +6,7 @@ PLeaS (Nasery et al. 2024, section 4) goes up the layers, and takes those that t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,8 +17,9 @@ from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.solving.layers import Layer, find_layers
-from roundweave.tasks.matching.tapping import Taps, batch_size, first_batch, whole_batches
-from roundweave.tasks.matching.tracing.trace import Inputs, exported
+from roundweave.tasks.matching.solving.walking import Walk
+from roundweave.tasks.matching.tapping import batch_size, first_batch, whole_batches
+from roundweave.tasks.matching.tracing.trace import Inputs, exported, plain_attention
 
 SHRINKAGE = 0.9
 """What is left of the products of two different inputs (Jin et al. 2023, section 3.3)."""
@@ -98,28 +99,33 @@ def least_squares(
 
     Each network has inputs (examples, …) of its own, on which the merged layers are to give its layers' outputs;
     those beyond the last whole batch of 100 are not used. `states` are in one order of units. What is not of a
-    layer is the mean.
+    layer is the mean. Each network is run once, from layer to layer; the values at one place of the graph are in
+    memory for all batches.
     """
-    merged = average(states, coefficients)
+    merged = dict(average(states, coefficients))
     programs = [exported(model, first_batch(own, batch_size(own))) for own in inputs]
     each = [find_layers(program) for program in programs]
-    for name in each[0]:
-        wanted = []
-        for program, layers, own, state in zip(programs, each, inputs, states, strict=True):
-            taps = Taps.at(program, [layers[name].inputs])
-            wanted.append(_wanted(taps, layers[name], whole_batches(own, batch_size(own)), state, merged))
-        merged |= each[0][name].tensors(solved(wanted, coefficients, shrinkage), merged)
+    with torch.no_grad(), plain_attention():
+        walks = [
+            [
+                tuple(Walk(program, part, state) for state in (parent, merged))
+                for part in whole_batches(own, batch_size(own))
+            ]
+            for program, own, parent in zip(programs, inputs, states, strict=True)
+        ]
+        for name in each[0]:
+            parents = zip(walks, each, states, strict=True)
+            wanted = [_wanted(pairs, layers[name], state) for pairs, layers, state in parents]
+            merged |= each[0][name].tensors(solved(wanted, coefficients, shrinkage), merged)
     return merged
 
 
-def _wanted(
-    taps: Taps, layer: Layer, parts: Iterator[list[torch.Tensor]], parent: Tensors, merged: Tensors
-) -> ParentLayer:
+def _wanted(pairs: Iterable[tuple[Walk, ...]], layer: Layer, parent: Tensors) -> ParentLayer:
     """What a parent wants of a layer whose inputs are those that the merged network has there."""
     matrix = layer.matrix(parent)
     gram, cross, samples = torch.zeros(()), torch.zeros(()), 0
-    for part in parts:
-        own, now = (taps.values(state, part)[layer.inputs] for state in (parent, merged))
+    for pair in pairs:
+        own, now = (walk.inputs(layer) for walk in pair)
         for wanted, rows in zip(layer.rows(own), layer.rows(now), strict=True):
             gram = gram + rows.mT @ rows
             cross = cross + matrix @ wanted.mT @ rows

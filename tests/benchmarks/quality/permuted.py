@@ -12,14 +12,15 @@ must differ.
 from __future__ import annotations
 
 import copy
-import json
+import importlib
+import multiprocessing
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from typing import Annotated, Any
 
 import torch
@@ -28,7 +29,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roundweave.storage.errors import RoundweaveError
+from roundweave.storage.errors import RoundweaveError, one_line
 from roundweave.tasks.matching.groups import Tensors, UnitGroups
 from roundweave.tasks.matching.search.matches import match
 from roundweave.tasks.matching.units import find_units
@@ -125,7 +126,6 @@ def half(units: UnitGroups) -> UnitGroups:
 def measured(name: str) -> Iterator[Line]:
     """What becomes of a model, stage by stage."""
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # so that the time of the process is that of one processor
     model, inputs = MODELS[name]()
     model.eval()
     began = time.process_time()
@@ -165,39 +165,47 @@ def measured(name: str) -> Iterator[Line]:
     yield replace(line, result=result + blind + unknown)
 
 
+def prepare() -> None:
+    """Import what the models need, for all processes."""
+    declare_operations()
+    for package in ("torchvision", "timm", "transformers.modeling_utils", "torch.export"):
+        importlib.import_module(package)
+    torch.set_num_threads(1)  # so that the time of a process is that of one processor
+
+
 def apart(name: str, seconds: float) -> Line:
-    """The line of a model, from a process that has so many seconds."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.benchmarks.quality.permuted",
-        "--alone",
-        name,
-        "--seconds",
-        f"{seconds}",
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [json.loads(each) for each in ended.stdout.splitlines() if each.startswith("{")]
-    last = Line(**lines[-1]) if lines else Line("not analysed")
-    if ended.returncode == 0:
-        return last
-    raised = ended.stderr.strip().rpartition("\n")[2]
-    why = f"not within {seconds:.0f} s" if ended.returncode == -signal.SIGKILL else f"WRONG: {raised}"
-    return replace(last, result=f"{last.result}: {why}")
+    """The line of a model, from a process that has so many seconds; it is forked, as imports take as many."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=alone, args=(name, seconds, sender))
+    process.start()
+    sender.close()
+    last = Line("not analysed")
+    with suppress(EOFError):
+        while True:
+            last = receiver.recv()
+    process.join()
+    killed = process.exitcode == -signal.SIGKILL
+    return replace(last, result=f"{last.result}: not within {seconds:.0f} s") if killed else last
+
+
+def alone(name: str, seconds: float, sender: Connection) -> None:
+    """Send the lines of a model, stage by stage; the system ends this process after so many seconds."""
+    resource.setrlimit(resource.RLIMIT_CPU, (round(seconds), round(seconds)))
+    line = Line("not analysed")
+    try:
+        for line in measured(name):
+            sender.send(line)
+    except Exception as error:  # noqa: BLE001, any fault of a model is shown in its line
+        sender.send(replace(line, result=f"{line.result}: WRONG: {type(error).__name__}: {one_line(error)}"))
 
 
 def main(
     only: Annotated[list[str] | None, typer.Option(help="models whose names contain this")] = None,
     seconds: Annotated[float, typer.Option(help="of one processor for each model")] = 120.0,
-    alone: Annotated[str, typer.Option(help="this model, in this process, as JSON", hidden=True)] = "",
 ) -> None:
     """Print the table as Markdown."""
-    if alone:
-        resource.setrlimit(resource.RLIMIT_CPU, (round(seconds), round(seconds)))
-        declare_operations()
-        for line in measured(alone):
-            print(json.dumps(asdict(line)), flush=True)
-        return
+    prepare()
     titles = "model | tensors covered, % | free units | groups | analysis, s | matching, s | result"
     print(f"| {titles} |\n|{' --- |' * 7}", flush=True)
     for name in MODELS:

@@ -199,6 +199,8 @@ def _slice(site: Site, self: Axes, dim: int = 0, start: int | None = None, step:
     first = min(max((start or 0) + (whole if (start or 0) < 0 else 0), 0), whole)
     if size == 1 and _is_pinned(self[place]):
         return _at_index(self, place, first, Atom(1))
+    if step != 1 and size * step == whole:  # one of several that are interleaved
+        return _select(site, _replaced(self, place, *view([self[place]], [size, step])), place + 1, first)
     if step != 1:
         site.mix(self, [place], "a slice with a step")
         return _replaced(self, place, Atom(size, "a slice with a step"))
