@@ -350,7 +350,7 @@ def _orders(config: MergeConfig) -> tuple[RowOrder, ...]:
 
 
 def _is_quick(config: MergeConfig, network: nn.Module) -> bool:
-    """Whether solving the layers takes seconds or few minutes, since all layers below one are computed for it."""
+    """Whether solving the layers takes seconds or few minutes."""
     sizes = [parameter.numel() for parameter in network.parameters() if parameter.ndim > 1]
     return sum(sizes) * len(sizes) * config.examples * len(config.networks) <= QUICK
 

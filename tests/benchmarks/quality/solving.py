@@ -1,7 +1,7 @@
 """What a solve and a distillation add to a matched merge: the table of solves in docs/results.md.
 
     python -m tests.benchmarks.quality.solving mnist:DIR [--deal halves | sevens | classes:5] [--epochs 10]
-        [--annealed] [--seeds 3] [--model mlp | resnet | vit]
+        [--annealed] [--seeds 3] [--model mlp | resnet | vit] [--no-rounds]
 
 Networks are trained apart on examples of their own, from initial weights of their own. `sevens` gives one network
 all sevens and a tenth of the rest, and the other the rest; `classes:N` gives each of N networks classes of its
@@ -181,8 +181,8 @@ ONWARD = ("matched, mean", "matched, RegMean", "matched, PLeaS", "matched, disti
 """What goes on in rounds of one local epoch over the parents' examples."""
 
 
-def rows(here: Dealt, whole: Bench) -> Iterator[tuple[str, float]]:
-    """The accuracy of each network by its name."""
+def rows(here: Dealt, whole: Bench, rounds: bool = True) -> Iterator[tuple[str, float]]:
+    """The accuracy of each network by its name; without `rounds`, of those that see no more labels."""
 
     def accuracy(state: Tensors) -> float:
         return (here.scored(here.network(state)).accuracy or 0.0) * 100
@@ -195,11 +195,12 @@ def rows(here: Dealt, whole: Bench) -> Iterator[tuple[str, float]]:
     yield "plain mean", accuracy(average(parents.states, parents.equal))
     for name, state in candidates(parents):
         yield name, accuracy(state)
-        if name in ONWARD:
+        if rounds and name in ONWARD:
             after = here.rounds(state, 5)
             yield f"{name}, then 1 round", accuracy(after[0])
             yield f"{name}, then 5 rounds", accuracy(after[4])
-    yield "one network, all the data", accuracy(whole.tensors(whole.trained(0)))
+    if rounds:
+        yield "one network, all the data", accuracy(whole.tensors(whole.trained(0)))
 
 
 def main(
@@ -209,6 +210,7 @@ def main(
     seeds: int = 3,
     model: Literal["mlp", "resnet", "vit"] = "mlp",
     annealed: bool = False,
+    rounds: Annotated[bool, typer.Option(help="with rounds, and one network on all data")] = True,
 ) -> None:
     """Print the table as Markdown."""
     torch.set_num_threads(1)
@@ -217,7 +219,7 @@ def main(
     for seed in range(seeds):
         whole = bench(seed, 1, epochs, annealed, data=data, model=chosen)
         here = Dealt(whole.objective, whole.partitions, epochs, annealed, deal)
-        every.append(dict(rows(here, whole)))
+        every.append(dict(rows(here, whole, rounds)))
     print("| network | accuracy |\n| --- | --- |")
     for name in every[0]:
         values = [each[name] for each in every]
