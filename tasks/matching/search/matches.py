@@ -23,10 +23,10 @@ from roundweave.tasks.matching.search.terms import (
     HERE,
     Metric,
     Term,
-    concatenated,
     mean_term,
     overall,
     similarity,
+    united,
     weight_terms,
 )
 
@@ -167,7 +167,7 @@ class Aligner:
         tree = self._tree(root)
         outside = {name: table for name, table in known.items() if name not in tree}
         settled = [term.settled(self.groups, outside) for term in self.terms if tree & set(term.labels)]
-        terms = concatenated(closed(settled, tree))
+        terms = united(closed(settled, tree))
         dependent = [self.groups[name] for name in self.groups if name in tree - {root}]
         inner = {group.name: replace(group, parents=group.parents[1:]) for group in dependent}
         size = self.groups[root].size

@@ -115,7 +115,7 @@ def _held(target: torch.Tensor, source: torch.Tensor, labels: Labels) -> WeightT
     return WeightTerm(lambda: (target, source), labels)
 
 
-def concatenated(terms: Sequence[Term]) -> list[Term]:
+def united(terms: Sequence[Term]) -> list[Term]:
     """The terms with one for all weights of the same units, in memory side by side: few products, often read."""
     alike: dict[Labels, list[tuple[torch.Tensor, ...]]] = {}
     for term in terms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from roundweave.tasks.matching.search.terms import WeightTerm, concatenated, overall, similarity
+from roundweave.tasks.matching.search.terms import WeightTerm, overall, similarity, united
 
 
 def pair(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -19,7 +19,7 @@ def test_one_term_has_the_similarity_of_all(metric) -> None:
     given = {("head", "unit", None): (2, 3, 5), ("head", "unit"): (2, 3), ("unit", None, "head"): (3, 4, 2)}
     values = [*((pair(*shape), labels) for labels, shape in given.items()), (pair(3, 2, 2), ("unit", "head"))]
     terms = [WeightTerm(lambda both=both: both, labels) for both, labels in values]
-    (one,) = concatenated(terms)
+    (one,) = united(terms)
     assert one.labels == ("head", "unit", None)
     assert overall([one], metric) == pytest.approx(overall(terms, metric))
     found = similarity([one.at("head", 1, 0)], metric)
@@ -28,4 +28,4 @@ def test_one_term_has_the_similarity_of_all(metric) -> None:
 
 def test_terms_of_other_units_stay_apart() -> None:
     terms = [WeightTerm(lambda: pair(2, 3), labels) for labels in (("a", "b"), ("a", None))]
-    assert [term.labels for term in concatenated(terms)] == [("a", "b", None), ("a", None)]
+    assert [term.labels for term in united(terms)] == [("a", "b", None), ("a", None)]
