@@ -89,8 +89,8 @@ class RanksExecutor(GraphExecutor):
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run the rounds from `first` to `last`, and yield each commit as it is made. The ranks go on after it."""
-        self._await_workers(job)
-        self._by_tasks = (job.ranks == 1 and self._seconds >= SHORT_SECONDS) or not self._can(job)
+        workers = self._awaited_workers(job)
+        self._by_tasks = (job.ranks == 1 and self._seconds >= SHORT_SECONDS) or not self._can(job, workers)
         for commit in super().run(job, first, last):
             if self._by_tasks:
                 self._seconds = min(self._seconds, commit.seconds)
@@ -104,7 +104,7 @@ class RanksExecutor(GraphExecutor):
         by_tasks = self._by_tasks or self._map_raised or losses > self._sharing_losses(job)
         if losses or (by_tasks and asynchronous):
             self._let_go(halting=asynchronous)
-            self._await_workers(job)
+            self._awaited_workers(job)
         if by_tasks:
             log, raised = job.attempt.open().log, False
             made = [*takewhile(log.has, rounds)] if asynchronous else []  # ranks are ahead of what they tell
@@ -140,13 +140,15 @@ class RanksExecutor(GraphExecutor):
             self._running.release()
             self._running = None
 
-    def _await_workers(self, job: Job) -> None:
-        """Wait a while for workers to come back, if ranks shared a network and too few workers are left for it."""
-        deadline = time.monotonic() + SHARING_SECONDS
-        while self._shared_network and len(usable_workers(self.client)) < job.ranks:
+    def _awaited_workers(self, job: Job) -> dict[str, tuple[str, int]]:
+        """The `processes` of the workers; waits a while if ranks shared a network and too few are left for it."""
+        deadline, workers = time.monotonic() + SHARING_SECONDS, processes(self.client)
+        while self._shared_network and min(len(workers), len(usable_workers(self.client))) < job.ranks:
             if time.monotonic() > deadline:
-                return
+                break
             time.sleep(LOOK_SECONDS)
+            workers = processes(self.client)
+        return workers
 
     def _by_ranks(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Yield the commits of the running ranks, or of new ranks if workers came or went or none are running."""
@@ -161,9 +163,8 @@ class RanksExecutor(GraphExecutor):
             self._running = RunningRanks(self.pool, spread, first - 1)
         return self._running.commits(last)
 
-    def _can(self, job: Job) -> bool:
+    def _can(self, job: Job, workers: Mapping[str, tuple[str, int]]) -> bool:
         """Whether ranks can do the job: there are enough workers, each a process of its own with an address."""
-        workers = processes(self.client)
         if self.pool.apart or job.attempt.deadline or not self._serves(job, len(workers)):
             return False
         if self._notifies_why_not(job, len(workers)):
