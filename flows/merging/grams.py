@@ -32,7 +32,7 @@ def write_gram_file(config: GramConfig) -> dict[str, Any]:
     known = with_recorded(config, runs, root, config.trust)
     if known.data is None:
         raise UsageError("Gram matrices are of the inputs of examples; give --data")
-    known = of_folder(known, config.network) if (Path(config.network) / CONFIG).exists() else known
+    known = of_folder(known, config.network, {}) if (Path(config.network) / CONFIG).exists() else known
     known, _ = of_type(kept_code(known), [opened])
     model = subject(known).objective.model
     network = model.outlined()
@@ -40,11 +40,12 @@ def write_gram_file(config: GramConfig) -> dict[str, Any]:
     ((data, seed),) = own_data(config, known, runs)
     own = own_samples(known, data, seed, config.examples)
     grams = grams_of(model, (own,), (lasting(config.network, root),), 0)
-    size = batch_size(own.every_input)
+    inputs = own.every_input
+    size = batch_size(inputs)
     write_grams(config.out, grams, network_digest(opened))
     return {
         "out": config.out,
         "bytes": Path(config.out).stat().st_size,
         "layers": {name: tuple(gram.shape) for name, gram in grams.items()},
-        "examples": len(first_tensor(own.every_input)) // size * size,
+        "examples": len(first_tensor(inputs)) // size * size,
     }

@@ -113,11 +113,6 @@ class MergePlan:
         return short_name(self.model.model) if self.model else "tensors"
 
     @property
-    def tokens(self) -> RowOrder | None:
-        """The order of the rows of tokens, if tokenizers differ."""
-        return next((order for order in self.orders if "vocab_size" in order.options), None)
-
-    @property
     def architecture(self) -> ModelSpec:
         """How the networks are built, where more is done than averaging tensors by their names."""
         assert self.model is not None

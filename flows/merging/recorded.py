@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -69,9 +68,7 @@ def with_recorded(
     return filled
 
 
-def of_folder(
-    config: AnyArchitecture, folder: str, options: Mapping[str, Any] = MappingProxyType({})
-) -> AnyArchitecture:
+def of_folder(config: AnyArchitecture, folder: str, options: Mapping[str, Any]) -> AnyArchitecture:
     """The configuration with the network of a folder of transformers, if it has none, and more options of it."""
     model, given = config.model or f"{PRETRAINED}{folder}", config.model_options or {}
     return config.model_copy(update={"model": model, "model_options": {**given, **options}})

@@ -85,11 +85,11 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     if len(kinds) == 1:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
     with new_folder(check_folder(plan.config.out or "")) as new:
-        copy_beside(plan.tokens.beside if plan.tokens else first, new, without=[CONFIG])
-        if plan.tokens and plan.tokens.tokenizer:
-            plan.tokens.tokenizer.save_pretrained(new)
+        copy_beside(next((order.beside for order in plan.orders if order.beside), first), new, without=[CONFIG])
         for order in plan.orders:
             config |= order.options
+            if order.tokenizer:
+                order.tokenizer.save_pretrained(new)
         write_json(new / CONFIG, config)
         write_shards(new, LazyTensors(tuple(own), lambda name: tensors[own[name]], specs))
         (new / CARD).write_text(_card(plan), encoding="utf-8")

@@ -45,7 +45,7 @@ def find_labels(
         merged.setdefault(name, len(merged))
     rows = tuple(rows_of(labels, merged, len(merged)) for labels in every)
     options = {NAMES: {str(number): name for name, number in merged.items()}, "label2id": merged}
-    return RowOrder(rows, _of_labels, options, folders[0])
+    return RowOrder(rows, _of_labels, options)
 
 
 def _labels(config: Mapping[str, Any]) -> Numbers:

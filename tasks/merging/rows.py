@@ -32,13 +32,13 @@ class RowOrder:
 
     `rows` has int64 (rows,) for each network, of which those that it lacks are `ABSENT`. `tensors` gives the names
     of a network's tensors that have these rows, and `options` is what the merged one's configuration says of them.
-    `tokenizer` is that of the merged network, where no folder has it, and else `beside` is a folder that has it.
+    Of tokens, `beside` is the folder whose tokenizer the merged network has, unless `tokenizer` is one of its own.
     """
 
     rows: tuple[torch.Tensor, ...]
     tensors: Callable[[nn.Module], set[str]]
     options: Mapping[str, Any]
-    beside: Path
+    beside: Path | None = None
     tokenizer: Any = None
 
     def ordered(

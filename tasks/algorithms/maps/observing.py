@@ -95,7 +95,7 @@ def _forms(inputs: Tensors) -> Forms:
     from roundweave.tasks.matching.tapping import batch_size
 
     named = inputs if isinstance(inputs, Mapping) else {"": inputs}
-    size = batch_size(named if "" not in named else (inputs,))
+    size = batch_size((*named.values(),))
     return tuple((name, (size, *t.shape[1:]), t.dtype) for name, t in named.items())
 
 

@@ -98,7 +98,7 @@ def least_squares(
     """The named tensors of the mean of networks, with its layers solved one after the other (PLeaS).
 
     Each network has inputs (examples, …) of its own, on which the merged layers are to give its layers' outputs;
-    those beyond the last whole batch of 100 are not used. `states` are in one order of units. What is not of a
+    those beyond the last whole batch are not used. `states` are in one order of units. What is not of a
     layer is the mean. Each network is run once, from layer to layer; the values at one place of the graph are in
     memory for all batches.
     """
