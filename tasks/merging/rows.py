@@ -46,9 +46,13 @@ class RowOrder:
     ) -> list[LazyTensors]:
         """The networks' tensors with rows in one order; those that a network lacks are the others' weighted mean.
 
-        So a row of the mean of all networks is the mean of those that have it. Raises `ModelError` for a tensor
-        that has another number of rows in the merged network.
+        So a row of the mean of all networks is the mean of those that have it. Raises `ModelError` for a network
+        that is none of transformers, and for a tensor that has another number of rows in the merged network.
         """
+        if not hasattr(network, "config"):
+            raise ModelError(
+                f"{type(network).__name__} does not say which rows are of tokens and labels; give no model"
+            )
         names, size = self.tensors(network), len(self.rows[0])
         for name, tensor in network.state_dict().items():
             if name in names and len(tensor) != size:

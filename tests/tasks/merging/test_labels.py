@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import roundweave as rw
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import ModelError, UsageError
 from tests.flows.merging.tiny_folders import Folder, folder, quiet, transformers
 
 __all__ = ["folder", "quiet"]
@@ -72,6 +72,9 @@ def test_other_labels_are_refused_without_a_choice_or_names(folder: Folder, tmp_
         merge(f"{one}/model.safetensors", other, out=out, labels="first")
     with pytest.raises(UsageError, match="leave average and base out"):
         merge(one, other, out=out, labels="union", average="slerp")
+    (tmp_path / "own.py").write_text("import torch\ndef net(**options): return torch.nn.Linear(2, 2)\n")
+    with pytest.raises(ModelError, match="Linear does not say which rows are of tokens and labels; give no model"):
+        merge(one, other, out=out, labels="union", model=f"{tmp_path}/own.py:net", input="2x2")
     with pytest.raises(UsageError, match="files that name all tokens and labels; give --out FOLDER"):
         merge(one, other, out=f"{out}.safetensors", labels="union")
     with pytest.raises(UsageError, match="no examples in common"):
