@@ -1,7 +1,7 @@
 """What a solve and a distillation add to a matched merge: the table of solves in docs/results.md.
 
     python -m tests.benchmarks.quality.solving mnist:DIR [--deal halves | sevens | classes:5] [--epochs 10]
-        [--annealed] [--seeds 3] [--model mlp | resnet | vit] [--no-rounds]
+        [--annealed] [--seeds 3] [--model mlp | resnet | vit] [--no-rounds] [--only ROW]
 
 Networks are trained apart on examples of their own, from initial weights of their own. `sevens` gives one network
 all sevens and a tenth of the rest, and the other the rest; `classes:N` gives each of N networks classes of its
@@ -12,9 +12,9 @@ held-out accuracy in per cent.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Annotated, Literal
@@ -156,32 +156,37 @@ def drawn(inputs: torch.Tensor, seed: int) -> Iterator[torch.Tensor]:
         yield inputs[torch.randint(len(inputs), (64,), generator=generator)]
 
 
-def candidates(parents: Parents) -> Iterator[tuple[str, Tensors]]:
-    """What can be made of matched networks, by name."""
+def candidates(parents: Parents) -> dict[str, Callable[[], Tensors]]:
+    """What can be made of matched networks, by name; each is made when it is asked for."""
     here = parents.here
     teachers = [here.network(state) for state in parents.states]
     every = [part.train.inputs for part in here.parts]
-    mean = parents.mean()
-    yield "matched, mean", mean
-    yield "matched, RegMean", parents.regressed()
-    yield "matched, PLeaS", parents.layered()
-    yield "matched, PLeaS, all inputs for each", parents.layered(shared=True)
-    if len(parents.states) == 2:
-        yield "matched within and across", parents.zipped()
-    yield "matched, distilled on own 1,000 inputs", parents.distilled(mean, parents.inputs, teachers)
-    yield "matched, distilled on all own inputs", parents.distilled(mean, every, teachers)
     ensemble = Ensemble(teachers, logits=True).eval()
-    yield "matched, distilled from the ensemble", parents.distilled(mean, [torch.cat(parents.inputs)], [ensemble])
     fresh = here.tensors(here.objective.seeded(derive_seed(here.partitions.split.seed, "fresh")).initial())
-    yield "from scratch, distilled on own 1,000 inputs", parents.distilled(fresh, parents.inputs, teachers)
-    yield "from scratch, distilled on all own inputs", parents.distilled(fresh, every, teachers)
+    within = {"matched within and across": parents.zipped} if len(teachers) == 2 else {}
+    return {
+        "matched, mean": parents.mean,
+        "matched, RegMean": parents.regressed,
+        "matched, PLeaS": parents.layered,
+        "matched, PLeaS, all inputs for each": partial(parents.layered, shared=True),
+        **within,
+        "matched, distilled on own 1,000 inputs": lambda: parents.distilled(
+            parents.mean(), parents.inputs, teachers
+        ),
+        "matched, distilled on all own inputs": lambda: parents.distilled(parents.mean(), every, teachers),
+        "matched, distilled from the ensemble": lambda: parents.distilled(
+            parents.mean(), [torch.cat(parents.inputs)], [ensemble]
+        ),
+        "from scratch, distilled on own 1,000 inputs": lambda: parents.distilled(fresh, parents.inputs, teachers),
+        "from scratch, distilled on all own inputs": lambda: parents.distilled(fresh, every, teachers),
+    }
 
 
 ONWARD = ("matched, mean", "matched, RegMean", "matched, PLeaS", "matched, distilled on own 1,000 inputs")
 """What goes on in rounds of one local epoch over the parents' examples."""
 
 
-def rows(here: Dealt, whole: Bench, rounds: bool = True) -> Iterator[tuple[str, float]]:
+def rows(here: Dealt, whole: Bench, rounds: bool, only: str) -> Iterator[tuple[str, float]]:
     """The accuracy of each network by its name; without `rounds`, of those that see no more labels."""
 
     def accuracy(state: Tensors) -> float:
@@ -193,8 +198,10 @@ def rows(here: Dealt, whole: Bench, rounds: bool = True) -> Iterator[tuple[str, 
     ensemble = Ensemble([here.network(state) for state in parents.states], logits=True).eval()
     yield "ensemble", (here.scored(ensemble).accuracy or 0.0) * 100
     yield "plain mean", accuracy(average(parents.states, parents.equal))
-    for name, state in candidates(parents):
-        yield name, accuracy(state)
+    for name, make in candidates(parents).items():
+        if only not in name:
+            continue
+        yield name, accuracy(state := make())
         if rounds and name in ONWARD:
             after = here.rounds(state, 5)
             yield f"{name}, then 1 round", accuracy(after[0])
@@ -210,16 +217,20 @@ def main(
     seeds: int = 3,
     model: Literal["mlp", "resnet", "vit"] = "mlp",
     annealed: bool = False,
+    only: Annotated[str, typer.Option(help="merges whose names have this in them")] = "",
     rounds: Annotated[bool, typer.Option(help="with rounds, and one network on all data")] = True,
 ) -> None:
     """Print the table as Markdown."""
     torch.set_num_threads(1)
     chosen = model if model == "mlp" else f"{Path(__file__).resolve().with_name('networks.py')}:{model}"
-    every: list[Mapping[str, float]] = []
+    every: list[dict[str, float]] = []
     for seed in range(seeds):
         whole = bench(seed, 1, epochs, annealed, data=data, model=chosen)
         here = Dealt(whole.objective, whole.partitions, epochs, annealed, deal)
-        every.append(dict(rows(here, whole, rounds)))
+        every.append({})
+        for name, value in rows(here, whole, rounds, only):
+            every[-1][name] = value
+            typer.echo(f"seed {seed}: {name} {value:.2f}", err=True)
     print("| network | accuracy |\n| --- | --- |")
     for name in every[0]:
         values = [each[name] for each in every]
