@@ -14,7 +14,8 @@ from roundweave.storage.checkpoints.opening import open_checkpoint
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.values.tensors import LazyTensors, load_named
+from roundweave.storage.values.lazy import LazyTensors, changed, picked
+from roundweave.storage.values.tensors import load_named
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.matching.groups import Permutation, Tensors
 from roundweave.tasks.matching.solving.grams import layers_of, permuted_grams
@@ -236,8 +237,8 @@ def blend_tensors(plan: MergePlan, networks: Aligned, blend: Blend) -> Tensors:
             return _cast(blended(plan.gallery, blend).state_dict(), first)
     if blend.solved is not None:
         return _read(plan, blend.solved)
-    averaged = combined_by(blend, networks.states, *networks.base)
-    merged = LazyTensors(first.names, lambda name: averaged(units.aliases.get(name, name)), first.specs)
+    combined = combined_by(blend, networks.states, *networks.base)
+    merged = picked({name: (combined, units.aliases.get(name, name)) for name in first})
     if not plan.spectral:
         return merged
     network = plan.architecture.build()
@@ -253,4 +254,4 @@ def _read(plan: MergePlan, place: str) -> Tensors:
 def _cast(tensors: Tensors, like: LazyTensors) -> LazyTensors:
     """Named tensors in the types of others."""
     types = {spec.name: getattr(torch, spec.dtype) for spec in like.specs}
-    return LazyTensors(like.names, lambda name: tensors[name].to(types[name]), like.specs)
+    return changed(tensors, like.specs, lambda name, tensor: tensor.to(types[name]))

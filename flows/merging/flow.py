@@ -19,7 +19,7 @@ from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.names import local_root
-from roundweave.storage.values.tensors import LazyTensors
+from roundweave.storage.values.lazy import LazyTensors
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.matching.groups import Permutation, Piece
 from roundweave.tasks.matching.search.activations import Moments, summed
@@ -82,11 +82,12 @@ def workspace(plan: MergePlan) -> Iterator[str]:
 
 def aligned(plan: MergePlan, orders: Sequence[Permutation], folder: str) -> Aligned:
     """The networks in these orders. For scoring they are written to files in the folder."""
-    states = [
-        LazyTensors(state.names, partial(plan.units.permuted, state=state, permutation=order), state.specs)
-        for state, order in zip(plan.matched_states, orders, strict=True)
-    ]
-    count = len(plan.states)
+    states, count = plan.matched_states, len(plan.states)
+    if plan.config.match != "none":
+        states = [
+            LazyTensors(state.names, partial(plan.units.permuted, state=state, permutation=order), state.specs)
+            for state, order in zip(states, orders, strict=True)
+        ]
     if plan.gallery is None or plan.config.match == "none":
         return Aligned(orders[:count], states[:count], plan.places, states[count:], plan.base_place)
     places = tuple(f"{folder}/{i}.pt" for i in range(len(states)))

@@ -37,7 +37,8 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.figures import check_plot
 from roundweave.storage.runs.names import is_run, run_address
-from roundweave.storage.values.tensors import LazyTensors, let_go
+from roundweave.storage.values.lazy import LazyTensors
+from roundweave.storage.values.tensors import let_go
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from roundweave.flows.config.exports import CARD, MARK, check_folder, is_folder
-from roundweave.storage.checkpoints.files import SAFETENSORS, known_specs
+from roundweave.storage.checkpoints.files import SAFETENSORS
 from roundweave.storage.checkpoints.folders import (
     ADAPTER,
     ADAPTER_CONFIG,
@@ -23,7 +22,7 @@ from roundweave.storage.checkpoints.folders import (
 from roundweave.storage.checkpoints.opening import check_finite, open_checkpoint
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import CheckpointError, failing_as, reason
-from roundweave.storage.values.tensors import LazyTensors
+from roundweave.storage.values.lazy import LazyTensors, changed, known_specs, picked
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.adapters import adapter_config
 from roundweave.tasks.merging.slices import sliced_config
@@ -59,29 +58,27 @@ def _write(plan: MergePlan, out: str, tensors: LazyTensors) -> None:
 def _checked(plan: MergePlan, merged: Tensors) -> LazyTensors:
     """The merged tensors, each checked to be finite when it is read; the error names the network that is not."""
 
-    def read(name: str) -> torch.Tensor:
-        tensor, expected = merged[name], plan.expected[name]
+    def check(name: str, block: torch.Tensor) -> torch.Tensor:
         try:
-            check_finite("the merged network", name, tensor, expected)
+            check_finite("the merged network", name, block, plan.expected[name])
         except CheckpointError:
             for place, state in zip(plan.config.networks, plan.states, strict=True):
-                check_finite(place, name, state[name], expected)
-            raise
-        return tensor
+                check_finite(place, name, state[name], plan.expected[name])
+            check_finite("the merged network", name, merged[name], plan.expected[name])
+        return block
 
-    return LazyTensors(tuple(merged), read, known_specs(merged))
+    return changed(merged, known_specs(merged), check)
 
 
 def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     """Write a folder with what lies beside the tensors of the first network that is one, under its names."""
     first = Path(plan.config.folders[0])
     # Tied tensors have one name there, as transformers writes them.
-    merged = {spec.name: spec for spec in tensors.specs}
     slices = plan.config.slices
-    own = {name: plan.names.get(name, name) for name in (tensors if slices else open_checkpoint(first))}
-    specs = tuple(replace(merged[mine], name=name) for name, mine in own.items())
+    names = tensors if slices else open_checkpoint(first)
+    own = picked({name: (tensors, plan.names.get(name, name)) for name in names})
     config = sliced_config(slices, folder_config(first)) if slices else folder_config(first)
-    kinds = {spec.dtype for spec in specs if getattr(torch, spec.dtype).is_floating_point}
+    kinds = {spec.dtype for spec in own.specs if getattr(torch, spec.dtype).is_floating_point}
     if len(kinds) == 1:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
     with new_folder(check_folder(plan.config.out or "")) as new:
@@ -91,7 +88,7 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
             if order.tokenizer:
                 order.tokenizer.save_pretrained(new)
         write_json(new / CONFIG, config)
-        write_shards(new, LazyTensors(tuple(own), lambda name: tensors[own[name]], specs))
+        write_shards(new, own)
         (new / CARD).write_text(_card(plan), encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,8 @@ from safetensors import safe_open
 
 from roundweave.storage.errors import CheckpointError, one_line
 from roundweave.storage.parsing import from_json
-from roundweave.storage.values.tensors import LazyTensors, Specs, TensorSpec, is_dense, specs_of
+from roundweave.storage.values.lazy import BLOCK, LazyTensors, picked
+from roundweave.storage.values.tensors import Specs, TensorSpec, is_dense, specs_of
 
 SAFETENSORS = ".safetensors"
 
@@ -79,7 +80,7 @@ def open_file(path: Path) -> Mapping[str, torch.Tensor]:
     """
     if path.suffix.lower() == SAFETENSORS:
         saved = _SafetensorsFile()
-        return _lazy(path, saved.specs, saved.tensor)
+        return _lazy(path, saved.specs, saved.tensor, saved.blocks)
     if _guarded(path, zipfile.is_zipfile):
         file = _TorchFile()
         return _lazy(path, file.specs, file.tensor)
@@ -95,12 +96,6 @@ def dense(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach()
 
 
-def known_specs(tensors: Mapping[str, torch.Tensor]) -> Specs:
-    """The specs of named tensors, which are read one by one where these are not known."""
-    known = tensors.specs if isinstance(tensors, LazyTensors) else ()
-    return known or specs_of(tensors.items())
-
-
 def few(names: Iterable[object]) -> str:
     """The first three names, quoted, and how many more there are."""
     quoted = [repr(name) for name in names]
@@ -110,12 +105,17 @@ def few(names: Iterable[object]) -> str:
 
 
 def _lazy(
-    path: Path, specs_in: Callable[[Path], Specs], tensor_in: Callable[[str, Path], torch.Tensor]
+    path: Path,
+    specs_in: Callable[[Path], Specs],
+    tensor_in: Callable[[str, Path], torch.Tensor],
+    blocks_in: Callable[[str, Path], Iterator[torch.Tensor]] | None = None,
 ) -> LazyTensors:
     stamp, found = _stamp(path), _guarded(path, specs_in)
     prefix = _prefix(spec.name for spec in found)
     specs = tuple(replace(spec, name=spec.name.removeprefix(prefix)) for spec in found)
-    return LazyTensors(tuple(spec.name for spec in specs), partial(_read, path, stamp, prefix, tensor_in), specs)
+    read = partial(_read, path, stamp, prefix, tensor_in)
+    stream = blocks_in and partial(_stream, path, stamp, prefix, blocks_in)
+    return LazyTensors(tuple(spec.name for spec in specs), read, specs, stream)
 
 
 def _read(
@@ -125,6 +125,16 @@ def _read(
     tensor = _guarded(path, partial(tensor_in, prefix + name))
     _check_unchanged(path, stamp)
     return dense(path, name, tensor)
+
+
+def _stream(
+    path: Path, stamp: Stamp, prefix: str, blocks_in: Callable[[str, Path], Iterator[torch.Tensor]], name: str
+) -> Iterator[torch.Tensor]:
+    _check_unchanged(path, stamp)
+    blocks = blocks_in(prefix + name, path)
+    while (block := _guarded(path, lambda _: next(blocks, None))) is not None:
+        yield block
+    _check_unchanged(path, stamp)
 
 
 def _check_unchanged(path: Path, stamp: Stamp) -> None:
@@ -173,16 +183,23 @@ class _SafetensorsFile:
 
     def tensor(self, name: str, path: Path) -> torch.Tensor:
         """One tensor, of its own shape."""
+        spec, _ = self._places[name]
+        return next(self.blocks(name, path, max(spec.size, 1))).view(spec.shape)
+
+    def blocks(self, name: str, path: Path, most: int = BLOCK) -> Iterator[torch.Tensor]:
+        """The elements of a tensor in blocks (elements,), each of which takes the memory of the one before."""
         spec, start = self._places[name]
-        tensor = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
-        left = tensor.reshape(-1).view(torch.uint8).numpy().data
+        memory = torch.empty(min(most, spec.size), dtype=getattr(torch, spec.dtype))
         with path.open("rb", buffering=0) as file:
             file.seek(start)
-            while left:
-                if not (count := file.readinto(left)):
-                    raise EOFError(f"the file ends within {name}")
-                left = left[count:]
-        return tensor
+            for first in range(0, max(spec.size, 1), most):
+                block = memory[: spec.size - first]
+                left = block.view(torch.uint8).numpy().data
+                while left:
+                    if not (count := file.readinto(left)):
+                        raise EOFError(f"the file ends within {name}")
+                    left = left[count:]
+                yield block
 
 
 class _TorchFile:
@@ -293,10 +310,7 @@ def open_shards(path: Path) -> Mapping[str, torch.Tensor]:
         named = {name for name, place in places.items() if place == shard}
         if odd := sorted(named ^ set(tensors)):
             raise CheckpointError(f"{path} and {shard} do not agree on {few(odd)}; copy both again")
-    specs = {spec.name: spec for tensors in shards.values() for spec in known_specs(tensors)}
-    return LazyTensors(
-        tuple(places), lambda name: shards[places[name]][name], tuple(specs[name] for name in places)
-    )
+    return picked({name: (shards[place], name) for name, place in places.items()})
 
 
 def _weight_map(path: Path) -> dict[str, str]:

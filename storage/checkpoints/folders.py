@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from roundweave.storage.checkpoints.files import INDEX, LARGEST_INDEX, SAFETENSORS, known_specs
+from roundweave.storage.checkpoints.files import INDEX, LARGEST_INDEX, SAFETENSORS
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import CheckpointError, reason
 from roundweave.storage.parsing import from_json
 from roundweave.storage.places.base import PARTIAL
-from roundweave.storage.values.tensors import LazyTensors, TensorSpec, specs_bytes
+from roundweave.storage.values.lazy import known_specs, picked
+from roundweave.storage.values.tensors import TensorSpec, specs_bytes
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 
@@ -93,14 +94,15 @@ def new_folder(folder: Path) -> Iterator[Path]:
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], most: int = SHARD) -> None:
     """Write named tensors to ``model.safetensors``, or to shards of at most so many bytes and their index.
 
-    Tensors are read one after the other. Raises `UsageError` and `CheckpointError` as `write_checkpoint` does.
+    Blocks of tensors are written one after the other. Raises `UsageError` and `CheckpointError` as
+    `write_checkpoint` does.
     """
     shards = _shards(known_specs(tensors), most)
     names = (
         ["model"] if len(shards) == 1 else [f"model-{n + 1:05}-of-{len(shards):05}" for n in range(len(shards))]
     )
     for name, specs in zip(names, shards, strict=True):
-        part = LazyTensors(tuple(spec.name for spec in specs), tensors.__getitem__, specs)
+        part = picked({spec.name: (tensors, spec.name) for spec in specs})
         write_checkpoint(folder / f"{name}{SAFETENSORS}", part)
     if len(shards) > 1:
         sizes = {"total_size": sum(map(specs_bytes, shards))}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from roundweave.storage.checkpoints.files import few, is_index, known_specs, open_file, open_shards
+from roundweave.storage.checkpoints.files import few, is_index, open_file, open_shards
 from roundweave.storage.checkpoints.folders import tensors_file
 from roundweave.storage.errors import CheckpointError, near, nearest, one_line
 from roundweave.storage.places.base import Where, as_path, full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import is_run, run_address, stored_round
 from roundweave.storage.runs.run import open_stored
-from roundweave.storage.values.tensors import LazyTensors, dtype_name, specs_of
+from roundweave.storage.values.lazy import LazyTensors, changed, known_specs, picked
+from roundweave.storage.values.tensors import dtype_name, specs_of
 
 INTEGER = "integer of shape ()"
 
@@ -133,11 +134,9 @@ def fitted(
 
     known, dtypes = _with_tied(tensors, expected), {id(each): each.dtype for each in expected.values()}
     dtypes |= {id(expected[name]): dtype for name, dtype in (types or {}).items()}
-
-    def read(name: str) -> torch.Tensor:
-        return known.get(name, expected[name]).to(dtypes[id(expected[name])])
-
-    return LazyTensors(tuple(expected), read, specs_of((n, t.to(dtypes[id(t)])) for n, t in expected.items()))
+    there = picked({name: (known if name in known else expected, name) for name in expected})
+    specs = specs_of((name, tensor.to(dtypes[id(tensor)])) for name, tensor in expected.items())
+    return changed(there, specs, lambda name, tensor: tensor.to(dtypes[id(expected[name])]))
 
 
 def _with_tied(
@@ -148,9 +147,7 @@ def _with_tied(
     tied = {n: there[id(t)] for n, t in expected.items() if n not in tensors and id(t) in there}
     if not tied:
         return tensors
-    known = {spec.name: spec for spec in known_specs(tensors)}
-    specs = (*known.values(), *(replace(known[first], name=name) for name, first in tied.items()))
-    return LazyTensors((*tensors, *tied), lambda name: tensors[tied.get(name, name)], specs)
+    return picked({name: (tensors, tied.get(name, name)) for name in (*tensors, *tied)})
 
 
 def _existing(place: Where, root: Where | None) -> Path:
@@ -209,6 +206,6 @@ def _not_finite(tensor: torch.Tensor, dtype: torch.dtype, masks: bool) -> int:
         return 0
     values = tensor.to(dtype)
     values = values.float() if values.itemsize == 1 else values  # isfinite does not support float8
-    if not dtype.is_complex and values.numel() and all(torch.isfinite(end) for end in values.aminmax()):
+    if not dtype.is_complex and values.numel() and all(math.isfinite(end.item()) for end in values.aminmax()):
         return 0  # in one pass without memory of its own
     return int(values.isnan().sum() + (0 if masks else values.isinf().sum()))

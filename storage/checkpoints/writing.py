@@ -14,7 +14,8 @@ from roundweave.storage.checkpoints.files import DTYPES, SAFETENSORS, SUFFIXES, 
 from roundweave.storage.errors import CheckpointError, UsageError, one_line
 from roundweave.storage.places.base import PARTIAL, Where, file_path
 from roundweave.storage.places.local import FOLDER, sync_and_close
-from roundweave.storage.values.tensors import LazyTensors, Specs, specs_of
+from roundweave.storage.values.lazy import LazyTensors, blocks_of
+from roundweave.storage.values.tensors import Specs, specs_of
 
 
 def check_place(place: Where, replace: bool = True) -> Path:
@@ -28,7 +29,7 @@ def write_checkpoint(
     """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors.
 
     Tensors have any shapes. Tied tensors stay tied in a torch file and become equal copies in a safetensors file,
-    which is written one tensor at a time; the tensors of a torch file are all in memory before it is written.
+    which is written a block of elements at a time; the tensors of a torch file are all in memory before.
     `metadata` is written to safetensors files only. Raises `UsageError` for tensors that such a file cannot hold,
     and `CheckpointError` where the file cannot be written.
     """
@@ -79,8 +80,9 @@ def _save_safetensors(
     with partial.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for spec in specs:
-            tensor = _alone(dense(path, spec.name, tensors[spec.name]))
-            file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            for block in blocks_of(tensors, spec.name):
+                plain = dense(path, spec.name, block).cpu().resolve_conj().resolve_neg().contiguous()
+                file.write(plain.view(torch.uint8).numpy().data)
 
 
 def _specs(path: Path, tensors: Mapping[str, torch.Tensor]) -> Specs:

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -262,29 +262,3 @@ def pack(specs: Specs, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.T
 def specs_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[TensorSpec, ...]:
     """The specs of named tensors of any shapes, in the given order."""
     return tuple(TensorSpec(name, dtype_name(t.dtype), tuple(t.shape)) for name, t in tensors)
-
-
-@dataclass(frozen=True, eq=False)
-class LazyTensors(Mapping[str, torch.Tensor]):
-    """Tensors by name that `read` reads or computes each time they are asked for. Nothing is cached.
-
-    `specs` has the specs of all tensors where they are known without reading them.
-    """
-
-    names: tuple[str, ...]
-    read: Callable[[str], torch.Tensor]
-    specs: Specs = ()
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        if name not in self.names:
-            raise KeyError(name)
-        return self.read(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from roundweave.storage.checkpoints.files import known_specs
 from roundweave.storage.checkpoints.folders import ADAPTER_CONFIG, folder_config
 from roundweave.storage.errors import CheckpointError
-from roundweave.storage.values.tensors import LazyTensors, TensorSpec
+from roundweave.storage.values.lazy import LazyTensors, known_specs
+from roundweave.storage.values.tensors import TensorSpec
 from roundweave.tasks.matching.groups import Tensors
 
 AXES = {"lora_A": 0, "lora_B": 1, "lora_embedding_A": 0, "lora_embedding_B": 1}

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from roundweave.storage.errors import ModelError, UsageError, failing_as, located
-from roundweave.storage.values.tensors import LazyTensors
+from roundweave.storage.values.lazy import LazyTensors
 from roundweave.tasks.data.examples import IGNORED, Examples
 from roundweave.tasks.matching.averaging import averaging
 from roundweave.tasks.matching.groups import Tensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,7 +14,8 @@ from torch import nn
 from roundweave.storage.checkpoints.opening import fitted, open_checkpoint, outline
 from roundweave.storage.errors import ModelError, failing_as, located
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.values.tensors import LazyTensors, load_named
+from roundweave.storage.values.lazy import BLOCK, LazyTensors, blocks_of, computed
+from roundweave.storage.values.tensors import load_named
 from roundweave.tasks.data.examples import Examples, first_tensor
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.matching.averaging import averaging
@@ -179,13 +180,24 @@ class Ensemble(nn.Module):
         return with_output(given[0], logarithms.logsumexp(0) - math.log(len(outputs)))
 
 
-def combined_by(
-    blend: Blend, states: Sequence[Tensors], base: Tensors | None = None
-) -> Callable[[str], torch.Tensor]:
-    """A function that computes one tensor (*shape) of a blend of aligned networks by its name."""
-    if blend.recipe is None:
-        return averaging(states, blend.coefficients)
-    return combining(blend.recipe, states, base)
+def combined_by(blend: Blend, states: Sequence[LazyTensors], base: LazyTensors | None = None) -> LazyTensors:
+    """The tensors of a blend of aligned networks, computed block by block where an average is elementwise."""
+
+    def combined(name: str, states: Sequence[Tensors], base: Tensors | None = None) -> torch.Tensor:
+        if blend.recipe is None:
+            return averaging(states, blend.coefficients)(name)
+        return combining(blend.recipe, states, base)(name)
+
+    def stream(name: str) -> Iterator[torch.Tensor]:
+        if blend.recipe is not None and not blend.recipe[name][0].elementwise:
+            yield from combined(name, states, base).reshape(-1).split(BLOCK)
+            return
+        every = [*states] if base is None else [*states, base]
+        for blocks in zip(*(blocks_of(tensors, name) for tensors in every), strict=True):
+            parts = [{name: block} for block in blocks]
+            yield combined(name, parts[: len(states)], *parts[len(states) :])
+
+    return computed(states[0].specs, stream)
 
 
 def blended(gallery: Gallery, blend: Blend) -> nn.Module:
@@ -196,8 +208,8 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
         return Ensemble([gallery.network(state) for state in states], gallery.is_classifier, axis).eval()
     first = gallery.units.aliases
     base = [gallery.read(blend.base)] if blend.base else []
-    mean = gallery.read(blend.solved).__getitem__ if blend.solved else combined_by(blend, states, *base)
-    network = gallery.network({name: mean(first.get(name, name)) for name in states[0]})
+    mean = gallery.read(blend.solved) if blend.solved else combined_by(blend, states, *base)
+    network = gallery.network({name: mean[first.get(name, name)] for name in states[0]})
     converge(network)
     if blend.repair and blend.mixed:
         repair(network, map(gallery.network, states), blend.coefficients, gallery.every_input, gallery.units)

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from roundweave.storage.checkpoints.files import known_specs
 from roundweave.storage.errors import ModelError
-from roundweave.storage.values.tensors import LazyTensors
+from roundweave.storage.values.lazy import LazyTensors, known_specs, picked
 from roundweave.tasks.matching.groups import Tensors
 
 Numbers = Mapping[str, int]
@@ -91,7 +90,6 @@ def rows_of(own: Numbers, merged: Numbers, size: int) -> torch.Tensor:
 
 
 def _replaced(state: Tensors, names: set[str], size: int, read: Any) -> LazyTensors:
-    specs = tuple(
-        replace(spec, shape=(size, *spec.shape[1:])) if spec.name in names else spec for spec in known_specs(state)
-    )
-    return LazyTensors(tuple(state), lambda name: read(name) if name in names else state[name], specs)
+    specs = [replace(s, shape=(size, *s.shape[1:])) for s in known_specs(state) if s.name in names]
+    ordered = LazyTensors(tuple(spec.name for spec in specs), read, specs)
+    return picked({name: (ordered if name in names else state, name) for name in state})

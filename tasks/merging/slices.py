@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from roundweave.storage.checkpoints.files import known_specs
 from roundweave.storage.errors import CheckpointError, UsageError
-from roundweave.storage.values.tensors import LazyTensors, TensorSpec
+from roundweave.storage.values.lazy import LazyTensors, known_specs, picked
+from roundweave.storage.values.tensors import TensorSpec
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.averages.settings import NUMBERED, is_after, is_before
 
@@ -41,12 +40,11 @@ def stacked(slices: Sequence[Slice], networks: Mapping[str, Tensors]) -> LazyTen
     """
     stem = _stem(networks)
     known = {place: {spec.name: spec for spec in known_specs(tensors)} for place, tensors in networks.items()}
-    source: dict[str, tuple[str, str]] = {}
+    sources: dict[str, tuple[str, str]] = {}
     for new, (place, own) in enumerate(_layers(slices, stem, known)):
-        source |= {f"{stem}{new}.{n.removeprefix(own)}": (place, n) for n in known[place] if n.startswith(own)}
-    source |= _outside(slices[0].network, slices[-1].network, networks, stem)
-    specs = tuple(replace(known[place][name], name=new) for new, (place, name) in source.items())
-    return LazyTensors(tuple(source), lambda new: networks[source[new][0]][source[new][1]], specs)
+        sources |= {f"{stem}{new}.{n.removeprefix(own)}": (place, n) for n in known[place] if n.startswith(own)}
+    sources |= _outside(slices[0].network, slices[-1].network, networks, stem)
+    return picked({new: (networks[place], name) for new, (place, name) in sources.items()})
 
 
 def _stem(networks: Mapping[str, Tensors]) -> str:

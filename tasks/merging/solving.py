@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
-from roundweave.storage.values.tensors import LazyTensors
+from roundweave.storage.values.lazy import LazyTensors
 from roundweave.tasks.matching.averaging import averaging
 from roundweave.tasks.matching.solving.grams import Grams, gram_matrices
 from roundweave.tasks.matching.solving.layers import Layer

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from roundweave.storage.checkpoints.files import known_specs
 from roundweave.storage.checkpoints.folders import CONFIG, folder_config
 from roundweave.storage.errors import CheckpointError, ModelError, UsageError, failing_as, one_line
-from roundweave.storage.values.tensors import LazyTensors
+from roundweave.storage.values.lazy import picked
 from roundweave.tasks.own_code.code import Code, find_code
 
 PREFIX = "transformers:"
@@ -146,9 +144,7 @@ def renamed(tensors: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> Ma
     """Tensors under other names, where `names` has them."""
     if not names:
         return tensors
-    back = {names.get(name, name): name for name in tensors}
-    specs = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in known_specs(tensors))
-    return LazyTensors(tuple(back), lambda name: tensors[back[name]], specs)
+    return picked({names.get(name, name): (tensors, name) for name in tensors})
 
 
 def inputs_by_kind(made: nn.Module, examples: int = 2) -> dict[str, torch.Tensor] | None:

@@ -14,8 +14,9 @@ from roundweave.storage.runs.names import WhichRound, run_name
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.digests import tensor_digests
 from roundweave.storage.values.hashing import json_digest
+from roundweave.storage.values.lazy import LazyTensors
 from roundweave.storage.values.state import State
-from roundweave.storage.values.tensors import LazyTensors, Specs, Vectors, pack, views
+from roundweave.storage.values.tensors import Specs, Vectors, pack, views
 from roundweave.tasks.networks.objective import Objective
 
 if TYPE_CHECKING:

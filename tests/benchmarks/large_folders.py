@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from roundweave.storage.checkpoints.folders import write_json, write_shards
-from roundweave.storage.values.tensors import LazyTensors, TensorSpec
+from roundweave.storage.values.lazy import LazyTensors
+from roundweave.storage.values.tensors import TensorSpec
 
 SIZES = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4}
 BLOCK = 1 << 24

@@ -34,6 +34,8 @@ class Average(ABC):
     """Whether it takes the network from which all were trained."""
     takes_coefficients: ClassVar[bool] = True
     """Whether each network has a coefficient."""
+    elementwise: ClassVar[bool] = False
+    """Whether an element of the average is a function of the same element of each network alone."""
     networks: ClassVar[int | None] = None
     """The only number of networks that it takes, if there is one."""
 

@@ -32,6 +32,8 @@ class LinearMean(Average):
     Source: Wortsman et al. 2022, Model soups, section 2.
     """
 
+    elementwise: ClassVar[bool] = True
+
     normalize: Normalize = True
 
     def __call__(self, tensor: Versions) -> torch.Tensor:

@@ -37,6 +37,7 @@ class TaskArithmetic(Average):
     """base + scaling * sum of coefficient * (network - base). Source: Ilharco et al. 2023, section 2."""
 
     needs_base: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
 
     scaling: Scaling = 1.0
     normalize: Normalize = False
@@ -101,6 +102,8 @@ class Ties(_Electing):
     Source: Yadav et al. 2023, section 4.
     """
 
+    elementwise: ClassVar[bool] = False
+
     normalize: Normalize = True
     density: Density = (0.2,)
 
@@ -115,6 +118,8 @@ class DareLinear(TaskArithmetic):
     What is dropped is drawn from the seed, the network's number and the tensor's name. Source: Yu et al. 2024,
     section 3.1.
     """
+
+    elementwise: ClassVar[bool] = False
 
     density: Density = (0.1,)
     rescale: Rescale = True

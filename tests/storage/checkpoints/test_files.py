@@ -14,7 +14,8 @@ from roundweave.storage.checkpoints import files
 from roundweave.storage.checkpoints.files import SUFFIXES, open_file
 from roundweave.storage.checkpoints.writing import DTYPES, write_checkpoint
 from roundweave.storage.errors import CheckpointError, UsageError
-from roundweave.storage.values.tensors import LazyTensors, same_bits, specs_of
+from roundweave.storage.values.lazy import LazyTensors
+from roundweave.storage.values.tensors import same_bits, specs_of
 
 TENSORS = {"module.a": torch.arange(4.0).reshape(2, 2), "module.b": torch.ones(3, dtype=torch.int64)}
 

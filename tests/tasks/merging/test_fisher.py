@@ -11,7 +11,8 @@ import torch
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import UsageError
-from roundweave.storage.values.tensors import LazyTensors, specs_of
+from roundweave.storage.values.lazy import LazyTensors
+from roundweave.storage.values.tensors import specs_of
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.own import Own
 from roundweave.tasks.data.splits.split import Split

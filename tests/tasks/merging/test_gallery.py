@@ -10,8 +10,12 @@ import torch
 from torch import nn
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.values.lazy import BLOCK, LazyTensors
+from roundweave.storage.values.tensors import specs_of
 from roundweave.tasks.matching.search.activations import activation_moments, summed
-from roundweave.tasks.merging.gallery import Blend, Ensemble, blended, observe, score_blend
+from roundweave.tasks.merging.averages.recipe import Wanted, combining
+from roundweave.tasks.merging.averages.table import AVERAGES
+from roundweave.tasks.merging.gallery import Blend, Ensemble, blended, combined_by, observe, score_blend
 from tests.tasks.merging.by_hand import by_hand, held_out, mlp_outputs, same_bits
 
 
@@ -51,6 +55,22 @@ def test_an_ensemble_that_is_not_of_logits_gives_the_mean() -> None:
 def test_an_ensemble_survives_logits_that_overflow_an_exponential() -> None:
     found = Ensemble([Constant(1000.0, 0.0), Constant(1000.0, 0.0)], logits=True)(torch.zeros(1, 1))
     assert found.tolist() == [[0.0, -1000.0]]
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_what_is_averaged_by_block_has_the_bits_of_whole_tensors(name) -> None:
+    kind = AVERAGES[name].load()
+    count = kind.networks or 6  # from five networks on, torch.sum would add in another order
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"w": (3, BLOCK - 5), "b": (7,), "none": (0,)}
+    every = [{n: torch.randn(s, generator=generator) for n, s in shapes.items()} for _ in range(count + 1)]
+    states = [LazyTensors(tuple(each), each.__getitem__, specs_of(each.items())) for each in every]
+    base = states[count] if kind.needs_base else None
+    coefficients = tuple(0.3 + number for number in range(count))
+    recipe = Wanted(kind, coefficients).recipe(shapes)
+    found = combined_by(Blend(("",) * count, coefficients, recipe=recipe), states[:count], base)
+    wanted = combining(recipe, states[:count], base)
+    assert same_bits(found, {name: wanted(name) for name in shapes})
 
 
 def test_the_score_of_a_weighted_mean_is_that_of_a_hand_evaluation(gallery, written) -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from roundweave.storage.errors import CheckpointError, UsageError
-from roundweave.storage.values.tensors import LazyTensors, specs_of
+from roundweave.storage.values.lazy import LazyTensors
+from roundweave.storage.values.tensors import specs_of
 from roundweave.tasks.merging.slices import Slice, sliced_config, stacked
 
 OTHERS = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")

@@ -93,13 +93,11 @@ def ours(yml: Path, out: Path) -> None:
     from roundweave.flows.config.merge import MergeConfig
     from roundweave.flows.merging.preparing import plan_merge
     from roundweave.flows.merging.writing import write_out
-    from roundweave.storage.values.tensors import LazyTensors
     from roundweave.tasks.merging.gallery import Blend, combined_by
 
     plan = plan_merge(MergeConfig(**read_recipe(str(yml)), out=str(out / "model.safetensors"), force=True))
     blend = Blend(plan.places, plan.config.shares(len(plan.states)), recipe=plan.recipe)
-    read = combined_by(blend, plan.states, plan.base)
-    write_out(plan, LazyTensors(plan.states[0].names, read, plan.states[0].specs))
+    write_out(plan, combined_by(blend, plan.states, plan.base))
 
 
 def theirs(yml: Path, out: Path) -> None:
