@@ -35,8 +35,11 @@ OF_A_MODEL = ("weight", "density")
 IGNORED = ("int8_mask",)
 """Parameters that change how much memory mergekit takes, and no number."""
 
+SCALE = "scale"
+"""The only parameter of slices."""
+
 WHOLE = 1.0
-"""The density where mergekit's file gives none."""
+"""The density, or the scale, where mergekit's file gives none."""
 
 
 class _Source(Config):
@@ -110,9 +113,13 @@ def _slices(file: _File) -> list[dict[str, Any]]:
         if len(sources) != 1 or not sources[0].layer_range:
             raise UsageError("passthrough takes slices of one source each, with its layer_range")
         (source,) = sources
-        for parameter in (*source.parameters, *each.parameters, *file.parameters):
-            _check_name(f"{PASSTHROUGH}'s parameter", parameter, ())
-        found.append({"network": source.model, "layers": source.layer_range})
+        scopes = (source.parameters, each.parameters, file.parameters)
+        for parameter in (parameter for scope in scopes for parameter in scope):
+            _check_name(f"{PASSTHROUGH}'s parameter", parameter, (SCALE,))
+        scale = _setting(SCALE, scopes)
+        found.append(
+            {"network": source.model, "layers": source.layer_range} | ({} if scale is None else {"scale": scale})
+        )
     if not found or file.base_model not in (None, found[0]["network"]):
         raise UsageError(f"{PASSTHROUGH} takes slices, and no base_model but the first one's model")
     return found
@@ -194,7 +201,7 @@ def _setting(parameter: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
             rules.append({"value": given})
             break
         rules += listed
-    if parameter == "density" and rules:
+    if parameter in ("density", SCALE) and rules:
         rules.append({"value": WHOLE})
     if not rules:
         return None

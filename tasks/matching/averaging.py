@@ -114,9 +114,10 @@ def weighted_mean(
     scratch = torch.empty(2, min(BLOCK, mean.numel()), dtype=exact)
     for block, *parts in zip(*[tensor.reshape(-1).split(BLOCK) for tensor in (mean, *values)], strict=True):
         weighted, spare = scratch[:, : len(block)]
-        total = (block if mean.dtype == exact else spare).zero_()
+        total = block if mean.dtype == exact else spare
+        torch.mul(parts[0].to(exact), coefficients[0], out=total)
         # One after the other: the order of torch.sum depends on the size, so that bits would, too.
-        for c, part in zip(coefficients, parts, strict=True):
+        for c, part in zip(coefficients[1:], parts[1:], strict=True):
             total.add_(torch.mul(part.to(exact), c, out=weighted))
         if divisor != 1:
             total.div_(divisor)

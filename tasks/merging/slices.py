@@ -5,25 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from roundweave.storage.errors import CheckpointError, UsageError
-from roundweave.storage.values.lazy import LazyTensors, known_specs, picked
+from roundweave.storage.values.lazy import LazyTensors, changed, known_specs, picked
 from roundweave.storage.values.tensors import TensorSpec
 from roundweave.tasks.matching.groups import Tensors
-from roundweave.tasks.merging.averages.settings import NUMBERED, is_after, is_before
+from roundweave.tasks.merging.averages.settings import (
+    NUMBERED,
+    OneSetting,
+    filters,
+    is_after,
+    is_before,
+    setting_at,
+)
 
 COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 """Members of a configuration of transformers that say how many layers there are."""
 
 
 class Slice(BaseModel):
-    """Layers of a network, from one number to before another."""
+    """Layers of a network, from one number to before another, and what their tensors are multiplied by."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     network: str
     layers: tuple[int, int]
+    scale: OneSetting = 1.0
 
     @model_validator(mode="after")
     def _in_order(self) -> Slice:
@@ -35,16 +44,29 @@ class Slice(BaseModel):
 def stacked(slices: Sequence[Slice], networks: Mapping[str, Tensors]) -> LazyTensors:
     """The network of these slices, one upon the other, whose layers are numbered anew; nothing is read.
 
-    What lies before the layers, such as an embedding, is that of the first slice's network, and what lies after
-    them that of the last one's. Raises `UsageError` where there is no one stack of layers, or layers differ.
+    What lies before the layers, such as an embedding, is of the first slice, and what lies after them of the last
+    one. A gradient of `scale` goes from the first layer of a slice to its last. Integers are not scaled. Raises
+    `UsageError` where there is no one stack of layers, layers differ, or a rule of `scale` is for no tensor or
+    a tensor for no rule.
     """
     stem = _stem(networks)
     known = {place: {spec.name: spec for spec in known_specs(tensors)} for place, tensors in networks.items()}
-    sources: dict[str, tuple[str, str]] = {}
-    for new, (place, own) in enumerate(_layers(slices, stem, known)):
-        sources |= {f"{stem}{new}.{n.removeprefix(own)}": (place, n) for n in known[place] if n.startswith(own)}
-    sources |= _outside(slices[0].network, slices[-1].network, networks, stem)
-    return picked({new: (networks[place], name) for new, (place, name) in sources.items()})
+    sources: dict[str, tuple[Slice, float, str]] = {}
+    for new, (part, depth, own) in enumerate(_layers(slices, stem, known)):
+        names = [name for name in known[part.network] if name.startswith(own)]
+        sources |= {f"{stem}{new}.{name.removeprefix(own)}": (part, depth, name) for name in names}
+    sources |= _outside(slices[0], slices[-1], networks, stem)
+    stack = picked({new: (networks[part.network], name) for new, (part, _, name) in sources.items()})
+    for text in (text for part in slices for text in filters(part.scale)):
+        if not any(text in name for name in sources):
+            raise UsageError(f"filter {text!r} is in the name of no tensor; there are {', '.join(sources)}")
+    scales = {new: setting_at("scale", part.scale, new, depth) for new, (part, depth, _) in sources.items()}
+
+    def scaled(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        plain = scales[name] == 1 or not (tensor.is_floating_point() or tensor.is_complex())
+        return tensor if plain else tensor * scales[name]
+
+    return changed(stack, stack.specs, scaled)
 
 
 def _stem(networks: Mapping[str, Tensors]) -> str:
@@ -60,31 +82,39 @@ def _stem(networks: Mapping[str, Tensors]) -> str:
 
 def _layers(
     slices: Sequence[Slice], stem: str, known: Mapping[str, Mapping[str, TensorSpec]]
-) -> Iterator[tuple[str, str]]:
-    """The network and the beginning of the names of each layer; raises `UsageError` for one lacking or unlike."""
-    first = None
+) -> Iterator[tuple[Slice, float, str]]:
+    """For each layer its slice, how deep it lies in it, from 0 to 1, and the beginning of its tensors' names.
+
+    Raises `UsageError` for a layer that is lacking or unlike the others.
+    """
+    of_first = None
     for part in slices:
-        for number in range(*part.layers):
+        start, end = part.layers
+        for number in range(start, end):
             own = f"{stem}{number}."
             specs = known[part.network].items()
             shapes = {name.removeprefix(own): spec.shape for name, spec in specs if name.startswith(own)}
             if not shapes:
                 raise UsageError(f"{part.network} has no layer {own[:-1]}; layers are numbered from 0")
-            if shapes != (first := first or shapes):
+            if shapes != (of_first := of_first or shapes):
                 raise UsageError(f"{own[:-1]} of {part.network} has other tensors than the first one")
-            yield part.network, own
+            yield part, (number - start) / (end - 1 - start) if end - 1 > start else 1.0, own
 
 
-def _outside(first: str, last: str, networks: Mapping[str, Tensors], stem: str) -> dict[str, tuple[str, str]]:
-    """Whence the tensors outside of the layers are: those before them of the first network, others of the last."""
-    names = {place: [name for name in networks[place] if not name.startswith(stem)] for place in (first, last)}
-    every = {name for each in names.values() for name in each if not (is_before(name) or is_after(name))}
-    if every and first != last:
+def _outside(
+    first: Slice, last: Slice, networks: Mapping[str, Tensors], stem: str
+) -> dict[str, tuple[Slice, float, str]]:
+    """Whence the tensors outside of the layers are: those before them of the first slice, others of the last."""
+    lower, upper = (
+        [name for name in networks[part.network] if not name.startswith(stem)] for part in (first, last)
+    )
+    every = {name for name in (*lower, *upper) if not (is_before(name) or is_after(name))}
+    if every and first.network != last.network:
         raise UsageError(
             f"{min(every)}: its name does not say if it is before or after the layers of the networks"
         )
-    before = {name: (first, name) for name in names[first] if is_before(name)}
-    return before | {name: (last, name) for name in names[last] if not is_before(name)}
+    before = {name: (first, 0.0, name) for name in lower if is_before(name)}
+    return before | {name: (last, 1.0, name) for name in upper if not is_before(name)}
 
 
 def sliced_config(slices: Sequence[Slice], config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What a merge of two large folders takes of memory and time, beside reading and writing the same files.
 
-``python -m tests.benchmarks.large_folders FOLDER [bfloat16]`` writes two folders of 4 GB there, and the merged
-one, and removes them at the end. Both ways are timed three times, alternately, by the clock and in seconds of a
-processor, which other work on the machine changes less; each ends when its files are on the disk.
+``python -m tests.benchmarks.large_folders FOLDER [bfloat16] [--match weights] [--times 3]`` writes two folders of
+4 GB there, and the merged one, and removes them at the end. Both ways are timed alternately, by the clock and in
+seconds of a processor, which other work on the machine changes less; each ends when its files are on the disk.
+What the command takes to start is the time in which it merges two folders of one layer of 64 units.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+import typer
 
 from roundweave.storage.checkpoints.folders import write_json, write_shards
 from roundweave.storage.values.lazy import LazyTensors
 from roundweave.storage.values.tensors import TensorSpec
 
 SIZES = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4}
+TINY = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 32, "num_key_value_heads": 4}
+LAYERS = {"float32": 20, "bfloat16": 44}
 BLOCK = 1 << 24
 
 MERGE = """
@@ -38,9 +42,9 @@ finally:
 """
 
 
-def specs(layers: int, dtype: str) -> list[TensorSpec]:
+def specs(sizes: dict[str, int], layers: int, dtype: str) -> list[TensorSpec]:
     """The tensors of a Llama with grouped heads."""
-    hidden, wide, grouped = SIZES["hidden_size"], SIZES["intermediate_size"], 4 * SIZES["hidden_size"] // 32
+    hidden, wide, grouped = sizes["hidden_size"], sizes["intermediate_size"], 4 * sizes["hidden_size"] // 32
     layer = {
         "self_attn.q_proj.weight": (hidden, hidden),
         "self_attn.k_proj.weight": (grouped, hidden),
@@ -57,18 +61,18 @@ def specs(layers: int, dtype: str) -> list[TensorSpec]:
     return [TensorSpec(name, dtype, shape) for name, shape in (shapes | {"model.norm.weight": (hidden,)}).items()]
 
 
-def write(folder: Path, seed: int, layers: int, dtype: str) -> None:
+def write(folder: Path, seed: int, sizes: dict[str, int], layers: int, dtype: str) -> None:
     """A folder of a Llama with random weights."""
     generator = torch.Generator().manual_seed(seed)
-    every = {spec.name: spec for spec in specs(layers, dtype)}
+    every = {spec.name: spec for spec in specs(sizes, layers, dtype)}
 
     def read(name: str) -> torch.Tensor:
         values = torch.empty(every[name].shape, dtype=getattr(torch, dtype))
         return values.uniform_(-0.05, 0.05, generator=generator)
 
-    folder.mkdir()
+    folder.mkdir(parents=True)
     more = {"num_hidden_layers": layers, "vocab_size": 32000, "model_type": "llama", "dtype": dtype}
-    write_json(folder / "config.json", {"architectures": ["LlamaForCausalLM"], **SIZES, **more})
+    write_json(folder / "config.json", {"architectures": ["LlamaForCausalLM"], **sizes, **more})
     write_shards(folder, LazyTensors(tuple(every), read, tuple(every.values())), 2 * 10**9)
 
 
@@ -91,7 +95,7 @@ def copied(first: Path, second: Path, to: Path) -> None:
 
 
 def merged(folder: Path, *more: str) -> int:
-    """The largest memory, in bytes, of a process that merges the folders by the command without matching."""
+    """The largest memory, in bytes, of a process that merges two folders by the command."""
     (folder / "merge.py").write_text(MERGE)
     given = [f"{folder}/a", f"{folder}/b", "--out", f"{folder}/merged", "--force", "--executor", "inline", *more]
     line = [sys.executable, str(folder / "merge.py"), "merge", *given, "--root", f"{folder}/runs"]
@@ -106,20 +110,27 @@ def timed(do: Callable[[], Any]) -> tuple[float, float, Any]:
     return time.perf_counter() - clock, sum(os.times()[:4]) - before, value
 
 
-def main(folder: Path, dtype: str = "float32") -> None:
+def main(
+    folder: Path,
+    dtype: Annotated[Literal["float32", "bfloat16"], typer.Argument()] = "float32",
+    match: Literal["none", "weights"] = "none",
+    times: int = 3,
+) -> None:
     """Measure, and print a line for each time."""
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         for seed, name in enumerate("ab"):
-            write(folder / name, seed, {"float32": 20, "bfloat16": 44}[dtype], dtype)
-        for _ in range(3):
+            write(folder / name, seed, SIZES, LAYERS[dtype], dtype)
+            write(folder / "tiny" / name, seed, TINY, 1, dtype)
+        for _ in range(times):
             plain, own, _ = timed(lambda: copied(folder / "a", folder / "b", folder / "copied"))
-            seconds, taken, memory = timed(lambda: merged(folder, "--match", "none"))
+            start, begun, _ = timed(lambda: merged(folder / "tiny", "--match", match))
+            seconds, taken, memory = timed(lambda: merged(folder, "--match", match))
             print(f"read and written {plain:.1f} s ({own:.1f} s of a processor),", end=" ")
-            print(f"merged {seconds:.1f} s ({taken:.1f} s), {memory / 1e9:.2f} GB", flush=True)
+            print(f"merged {seconds:.1f} s ({taken:.1f} s), {memory / 1e9:.2f} GB,", end=" ")
+            print(f"of which the start {start:.1f} s ({begun:.1f} s)", flush=True)
     finally:
         shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    typer.run(main)

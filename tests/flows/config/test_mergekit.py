@@ -104,6 +104,10 @@ def test_passthrough_is_slices(tmp_path) -> None:
     found = read(tmp_path, PASSTHROUGH)
     assert found == {"match": "none", "slices": slices, "dtype": "bfloat16"}
     assert read(tmp_path, PASSTHROUGH + "base_model: a\n") == found
+    rules = "parameters: {scale: [{filter: o_proj, value: 0.0}]}"
+    scaled = PASSTHROUGH.replace("[4, 12]}", f"[4, 12], {rules}}}") + "parameters: {scale: 2}\n"
+    wanted = ({"filter": "o_proj", "value": 0.0}, {"value": 2}, {"value": 1.0})
+    assert read(tmp_path, scaled)["slices"] == [slices[0] | {"scale": 2}, slices[1] | {"scale": wanted}]
 
 
 def test_what_changes_no_number_is_no_matter(tmp_path) -> None:
@@ -153,7 +157,10 @@ def test_the_source_of_the_tokenizer_is_a_vocabulary(tmp_path, text, vocabulary)
         ("base_model: c\n" + LINEAR, "base_model c is none of the models, and linear takes no other"),
         ("merge_method: linear\n" + LINEAR, "merge_method is there twice"),
         (PASSTHROUGH + "base_model: b\n", "passthrough takes slices, and no base_model but"),
-        (PASSTHROUGH + "parameters: {scale: 2}\n", "passthrough's parameter 'scale' of mergekit is not read here"),
+        (
+            PASSTHROUGH + "parameters: {weight: 2}\n",
+            "passthrough's parameter 'weight' of mergekit is not read here",
+        ),
         (PASSTHROUGH.replace(", layer_range: [0, 8]", ""), "slices of one source each, with its layer_range"),
         (LINEAR.replace("linear", "passthrough"), "passthrough takes slices"),
         ("merge_method: linear\n", "give either models or slices"),

@@ -8,6 +8,7 @@ import torch
 from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.values.lazy import LazyTensors
 from roundweave.storage.values.tensors import specs_of
+from roundweave.tasks.merging.averages.settings import Rule
 from roundweave.tasks.merging.slices import Slice, sliced_config, stacked
 
 OTHERS = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
@@ -46,6 +47,26 @@ def test_of_one_network_names_outside_of_layers_do_not_matter() -> None:
         "h.1.o.weight": 10,
         "strange": 10.5,
     }
+
+
+def test_a_slice_is_scaled_by_rules_and_from_its_first_layer_to_its_last() -> None:
+    rules = (Rule(filter=".o.", value=0.0), Rule(filter="lm_head", value=-1.0), Rule(value=(1.0, 2.0, 3.0)))
+    parts = [Slice(network="a", layers=(0, 1), scale=0.5), Slice(network="b", layers=(0, 3), scale=rules)]
+    found = dict(stacked(parts, {"a": network(10.0), "b": network(20.0)}))
+    assert [found[f"model.layers.{n}.q.weight"] for n in range(4)] == [5, 20, 42, 66]
+    assert [found[f"model.layers.{n}.o.weight"] for n in range(4)] == [5, 0, 0, 0]
+    # Before the layers as the first layer of the first slice, after them as the last one of the last.
+    assert [found[name] for name in OTHERS] == [5.25, 61.5, -20.5]
+
+
+def test_a_scale_leaves_integers_and_is_refused_where_it_is_for_no_tensor() -> None:
+    one = dict(network(10, layers=1)) | {"model.layers.0.ids": torch.tensor([3, 4])}
+    lazy = {"a": LazyTensors(tuple(one), one.__getitem__, specs_of(one.items()))}
+    assert stacked([Slice(network="a", layers=(0, 1), scale=0.5)], lazy)["model.layers.0.ids"].tolist() == [3, 4]
+    with pytest.raises(UsageError, match="filter 'mlp' is in the name of no tensor; there are model"):
+        stacked([Slice(network="a", layers=(0, 1), scale=(Rule(filter="mlp", value=0), Rule(value=1)))], lazy)
+    with pytest.raises(UsageError, match=r"scale has no value for model\.layers\.0\.o\.weight; end it"):
+        stacked([Slice(network="a", layers=(0, 1), scale=(Rule(filter="q", value=0),))], lazy)
 
 
 REFUSED = {

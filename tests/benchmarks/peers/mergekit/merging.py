@@ -49,6 +49,11 @@ CASES: dict[str, dict[str, Any]] = {
     "dare_linear, density 1": {"merge_method": "dare_linear", "base_model": BASE, "each": HALF | {"density": 1.0}},
     "dare_ties, density 1": {"merge_method": "dare_ties", "base_model": BASE, "each": HALF | {"density": 1.0}},
     "passthrough": {"merge_method": "passthrough", "slices": {"a": [0, 6], "b": [2, 8]}},
+    "passthrough, scaled": {
+        "merge_method": "passthrough",
+        "slices": {"a": [0, 6], "b": [2, 8]},
+        "parameters": {"scale": [{"filter": "o_proj", "value": 0.3}, {"filter": "mlp", "value": [0.5, 1.5, 0.7]}]},
+    },
     "dare_linear": {"merge_method": "dare_linear", "base_model": BASE, "each": HALF},
     "dare_ties": {"merge_method": "dare_ties", "base_model": BASE, "each": HALF},
 }
@@ -78,7 +83,8 @@ def recipe(folder: Path, case: dict[str, Any], file: bool) -> dict[str, Any]:
 
     if "slices" in case:
         sources = [{"model": place(name), "layer_range": layers} for name, layers in case["slices"].items()]
-        return {"merge_method": case["merge_method"], "slices": [{"sources": [each]} for each in sources]}
+        given = {"merge_method": case["merge_method"], "parameters": case.get("parameters", {})}
+        return given | {"slices": [{"sources": [each]} for each in sources]}
     parts = [{"model": place(name)} for name in case.get("models", PARTS)]
     for i, part in enumerate(parts if "each" in case else []):
         part["parameters"] = {k: v[i] if isinstance(v, list) else v for k, v in case["each"].items()}
