@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
@@ -77,12 +80,35 @@ def _save_safetensors(
     except UnicodeEncodeError as error:
         raise UsageError(f"{path}: safetensors cannot hold this: {one_line(error)}; write a .pt file") from error
     text += b" " * (-len(text) % 8)
-    with partial.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+    with partial.open("wb") as file, _behind(file) as write:
+        write(len(text).to_bytes(8, "little") + text)
         for spec in specs:
             for block in blocks_of(tensors, spec.name):
                 plain = dense(path, spec.name, block).cpu().resolve_conj().resolve_neg().contiguous()
-                file.write(plain.view(torch.uint8).numpy().data)
+                write(plain.view(torch.uint8).numpy().data)
+
+
+@contextmanager
+def _behind(file: BinaryIO) -> Iterator[Callable[[bytes | memoryview], None]]:
+    """Yield a function that writes to a file while the caller goes on, one piece after the other.
+
+    A piece is copied before it returns. An error is raised at the next piece, or at the end.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        last, memory = pool.submit(int), [memoryview(bytearray())] * 2
+
+        def write(piece: bytes | memoryview) -> None:
+            nonlocal last
+            if len(memory[0]) < len(piece):
+                memory[0] = memoryview(bytearray(len(piece)))
+            copy = memory[0][: len(piece)]
+            copy[:] = piece
+            last.result()
+            last = pool.submit(file.write, copy)
+            memory.reverse()
+
+        yield write
+        last.result()
 
 
 def _specs(path: Path, tensors: Mapping[str, torch.Tensor]) -> Specs:

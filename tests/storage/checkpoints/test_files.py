@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from roundweave.storage.checkpoints import files
 from roundweave.storage.checkpoints.files import SUFFIXES, open_file
 from roundweave.storage.checkpoints.writing import DTYPES, write_checkpoint
 from roundweave.storage.errors import CheckpointError, UsageError
-from roundweave.storage.values.lazy import LazyTensors
+from roundweave.storage.values.lazy import BLOCK, LazyTensors
 from roundweave.storage.values.tensors import same_bits, specs_of
 
 TENSORS = {"module.a": torch.arange(4.0).reshape(2, 2), "module.b": torch.ones(3, dtype=torch.int64)}
@@ -121,6 +122,20 @@ def test_a_file_is_synced_before_it_takes_the_place_of_another_and_so_is_its_nam
     (content, named, size), (folder, renamed, _) = synced
     assert (content, named, size) == (new.st_ino, before, new.st_size)
     assert (folder, renamed) == (tmp_path.stat().st_ino, new.st_ino)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_a_file_that_becomes_too_large_for_the_system_leaves_the_one_before(tmp_path, blocks) -> None:
+    place = tmp_path / "a.safetensors"
+    write_checkpoint(place, TENSORS)
+    before, limits = place.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4 * BLOCK - 1, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"a\.safetensors cannot be written: OSError: .*File too large"):
+            write_checkpoint(place, {"a": torch.ones(blocks * BLOCK)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert place.read_bytes() == before and [*tmp_path.iterdir()] == [place]
 
 
 def test_a_flipped_bit_is_found_before_anything_is_read(tmp_path) -> None:
