@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Literal
 
 import torch
@@ -13,8 +13,6 @@ from roundweave.tasks.matching.groups import Permutation, Piece, Tensors, UnitGr
 
 Metric = Literal["l2", "cosine", "correlation"]
 Labels = tuple[str | None, ...]
-ROWS = 512
-"""The number of units whose similarities are summed at once."""
 HERE = "·"
 """The label that marks the one dimension whose units are being compared."""
 
@@ -160,22 +158,15 @@ def similarity(terms: Sequence[Term], metric: Metric) -> torch.Tensor:
     """
     similarities = []
     for same in _by_kind(terms):
-        # Each term is in memory only while it is compared.
-        scores, norms = zip(*(term.compared(metric) for term in same), strict=True)
-        total = scores[0] if len(same) == 1 else _summed(scores)
+        # Each term is in memory only while it is compared, and they are added one after the other: the order of
+        # torch.sum depends on how many there are and on the size, so that bits would, too.
+        compared = ((product, *squares) for product, squares in (term.compared(metric) for term in same))
+        total, *squares = reduce(lambda sums, each: tuple(map(torch.add, sums, each)), compared)
         if metric != "l2":
-            target, source = (
-                torch.stack(each).sum(0).sqrt().clamp_min(1e-30) for each in zip(*norms, strict=True)
-            )
+            target, source = (each.sqrt().clamp_min(1e-30) for each in squares)
             total = total / target[:, None] / source[None, :]
         similarities.append(total)
     return similarities[0] if len(similarities) == 1 else torch.stack(similarities).mean(0)
-
-
-def _summed(scores: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The sum of tensors (target units, source units), some rows at a time to save memory."""
-    blocks = zip(*(each.split(ROWS) for each in scores), strict=True)
-    return torch.cat([torch.stack(rows).sum(0) for rows in blocks])
 
 
 def overall(terms: Sequence[Term], metric: Metric) -> float:
