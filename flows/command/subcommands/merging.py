@@ -69,7 +69,7 @@ def _print_merge(result: MergeResult) -> None:
         say(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
         say(f"function error {result.function_error:.1e} (float64, relative)")
     else:
-        say("no units were looked for: tensors were averaged by their names")
+        say("no units were looked for: tensors were taken by their names")
     if result.scores:
         say(
             f"taken: {result.chosen}" + ", of the least held-out loss of those merged" * (result.average == "auto")
