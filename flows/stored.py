@@ -324,7 +324,7 @@ class Run(StoredRun):
         Example:
             >>> module = run.model().build()
         """
-        from roundweave.flows.config.merge import Architecture
+        from roundweave.flows.config.merging.merge import Architecture
         from roundweave.flows.config.recorded import check_trust
         from roundweave.tasks.networks.objective import ModelSpec
 

@@ -40,7 +40,7 @@ def read_recipe(path: str) -> dict[str, Any]:
     """The values of a merge in a TOML file, or in a file of mergekit; raises `UsageError`."""
     if path.endswith(".toml"):
         return read_toml(Path(path))
-    from roundweave.flows.config.mergekit import read_mergekit  # a training has no use for it
+    from roundweave.flows.config.merging.mergekit import read_mergekit  # a training has no use for it
 
     return read_mergekit(Path(path))
 

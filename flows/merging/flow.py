@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from prefect import flow
 
-from roundweave.flows.config.merge import MergeConfig
+from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.flows.merging.choosing import Aligned, choose
 from roundweave.flows.merging.preparing import MergePlan, plan_merge
 from roundweave.flows.merging.result import MergeResult, write_merge

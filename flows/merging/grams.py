@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from roundweave.flows.config.merge import GramConfig
+from roundweave.flows.config.merging.merge import GramConfig
 from roundweave.flows.merging.recorded import of_folder, of_type, own_data, recorded_in, with_recorded
 from roundweave.flows.merging.subjects import kept_code, own_samples, subject
 from roundweave.storage.checkpoints.folders import CONFIG

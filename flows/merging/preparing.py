@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from roundweave.flows.config.exports import check_folder, is_folder
-from roundweave.flows.config.merge import MergeConfig
+from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.flows.merging.recorded import of_folder, of_type, own_data, recorded_in, with_recorded
 from roundweave.flows.merging.subjects import (
     analysed,

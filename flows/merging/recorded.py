@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from roundweave.flows.config.merge import Architecture
+from roundweave.flows.config.merging.merge import Architecture
 from roundweave.flows.config.recorded import check_trust
 from roundweave.storage.checkpoints.opening import types_of
 from roundweave.storage.places.base import Where

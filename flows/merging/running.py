@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from roundweave.flows.config.merge import MergeConfig
+from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.flows.merging.preparing import plan_merge
 from roundweave.flows.merging.result import MergeResult
 from roundweave.flows.serving.ahead import ahead, reachable

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from roundweave.flows.config.experiment import PREPARED
-from roundweave.flows.config.merge import Architecture
+from roundweave.flows.config.merging.merge import Architecture
 from roundweave.flows.config.resolving import (
     Resolved,
     found_model,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from roundweave.flows.config.merge import MergeConfig
+from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.flows.merging.running import merge
 from roundweave.flows.stored import open_run
 from roundweave.storage.errors import RunBusy, WriterFenced

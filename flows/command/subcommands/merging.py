@@ -12,7 +12,7 @@ import typer
 from roundweave.flows.command.common import Json, TextTable, console, output, say
 from roundweave.flows.command.options import with_options
 from roundweave.flows.config.files import RECIPES, read_recipe
-from roundweave.flows.config.merge import Architecture, GramConfig, MergeConfig, Merging
+from roundweave.flows.config.merging.merge import Architecture, GramConfig, MergeConfig, Merging
 from roundweave.flows.config.train import Placement
 from roundweave.flows.merging.result import MergeResult
 from roundweave.flows.merging.subjects import unit_report

@@ -16,8 +16,8 @@ from roundweave.flows.command.common import Json, TextTable, console, output, sa
 from roundweave.flows.command.options import with_options
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.experiment import Dealing, Experiment
-from roundweave.flows.config.recipes import ABOUT as ABOUT_AVERAGES
-from roundweave.flows.config.recipes import options_with_defaults
+from roundweave.flows.config.merging.recipes import ABOUT as ABOUT_AVERAGES
+from roundweave.flows.config.merging.recipes import options_with_defaults
 from roundweave.flows.config.train import Execution
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.applies.schedules import SCHEDULES

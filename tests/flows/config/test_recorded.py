@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 
 import roundweave as rw
-from roundweave.flows.config.merge import MergeConfig
+from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.config.train import Execution
 from roundweave.flows.merging.preparing import plan_merge

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import roundweave as rw
-from roundweave.flows.config.merge import GramConfig
+from roundweave.flows.config.merging.merge import GramConfig
 from roundweave.flows.merging.grams import write_gram_file
 from roundweave.flows.merging.result import MergeResult
 from roundweave.storage.checkpoints import folders

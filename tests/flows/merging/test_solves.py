@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import roundweave as rw
-from roundweave.flows.config.merge import GramConfig
+from roundweave.flows.config.merging.merge import GramConfig
 from roundweave.flows.merging.flow import merge_flow
 from roundweave.flows.merging.grams import write_gram_file
 from roundweave.flows.merging.result import MergeResult

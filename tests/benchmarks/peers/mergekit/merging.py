@@ -96,7 +96,7 @@ def recipe(folder: Path, case: dict[str, Any], file: bool) -> dict[str, Any]:
 def ours(yml: Path, out: Path) -> None:
     """Merge with Roundweave, as the command does after Prefect has started."""
     from roundweave.flows.config.files import read_recipe
-    from roundweave.flows.config.merge import MergeConfig
+    from roundweave.flows.config.merging.merge import MergeConfig
     from roundweave.flows.merging.preparing import plan_merge
     from roundweave.flows.merging.writing import write_out
     from roundweave.tasks.merging.gallery import Blend, combined_by

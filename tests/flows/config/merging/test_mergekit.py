@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from roundweave.flows.config.mergekit import read_mergekit
+from roundweave.flows.config.merging.mergekit import read_mergekit
 from roundweave.storage.errors import UsageError
 
 

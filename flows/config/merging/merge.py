@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from roundweave.flows.config.base import NamedOrOwn
 from roundweave.flows.config.experiment import DataConfig
-from roundweave.flows.config.recipes import RecipeConfig
+from roundweave.flows.config.merging.recipes import RecipeConfig
 from roundweave.flows.config.train import Placement
 from roundweave.storage.checkpoints.folders import ADAPTER_CONFIG, CONFIG
 from roundweave.storage.checkpoints.opening import is_folder_of_tensors
