@@ -48,11 +48,11 @@ from roundweave.tasks.merging.averages.recipe import Recipe
 from roundweave.tasks.merging.fisher import check_likelihood
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
-from roundweave.tasks.merging.labels import find_labels
 from roundweave.tasks.merging.repair import has_batch_norm
-from roundweave.tasks.merging.rows import RowOrder
+from roundweave.tasks.merging.rows.labels import find_labels
+from roundweave.tasks.merging.rows.orders import RowOrder
+from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
 from roundweave.tasks.merging.slices import COUNTS, stacked
-from roundweave.tasks.merging.vocabulary import find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import (
     check_same_function,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import UsageError
-from roundweave.tasks.merging.rows import Numbers, RowOrder, rows_of
+from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, rows_of
 
 NAMES = "id2label"
 """The member of a configuration that has the names of labels by their numbers."""

@@ -9,7 +9,7 @@ import torch
 
 import roundweave as rw
 from roundweave.storage.errors import UsageError
-from roundweave.tasks.merging.vocabulary import find_vocabulary
+from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
 from tests.flows.merging.tiny_folders import Folder, folder, quiet, transformers
 
 __all__ = ["folder", "quiet"]

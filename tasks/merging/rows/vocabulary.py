@@ -10,7 +10,7 @@ import torch
 
 from roundweave.storage.checkpoints.folders import folder_config, within
 from roundweave.storage.errors import CheckpointError, UsageError, failing_as, one_line
-from roundweave.tasks.merging.rows import Numbers, RowOrder, rows_of
+from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, rows_of
 from roundweave.tasks.networks.pretrained import transformers_package
 
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")

@@ -1,0 +1,1 @@
+"""Rows that networks have for each token or label, in one order."""
