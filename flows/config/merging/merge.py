@@ -159,7 +159,7 @@ class MergeConfig(Architecture, Merging, Placement):
     slices: Annotated[tuple[Slice, ...], BeforeValidator(read_setting)] = Field(
         default=(),
         description="layers of networks that are put together anew, as JSON: "
-        '[{"network": "a", "layers": [0, 8]}, …], from 0 to before 8',
+        '[{"network": "a", "layers": [0, 8], "scale": 1}, …], from 0 to before 8',
     )
     grams: Annotated[tuple[str, ...], BeforeValidator(at_commas)] = Field(
         default=(), description="files of `roundweave gram` at commas, one for each network, in place of data"

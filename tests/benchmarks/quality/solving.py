@@ -177,6 +177,9 @@ def candidates(parents: Parents) -> dict[str, Callable[[], Tensors]]:
         "matched, distilled from the ensemble": lambda: parents.distilled(
             parents.mean(), [torch.cat(parents.inputs)], [ensemble]
         ),
+        "matched, distilled from the ensemble on all inputs": lambda: parents.distilled(
+            parents.mean(), [torch.cat(every)], [ensemble]
+        ),
         "from scratch, distilled on own 1,000 inputs": lambda: parents.distilled(fresh, parents.inputs, teachers),
         "from scratch, distilled on all own inputs": lambda: parents.distilled(fresh, every, teachers),
     }
