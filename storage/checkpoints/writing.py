@@ -18,7 +18,7 @@ from roundweave.storage.errors import CheckpointError, UsageError, one_line
 from roundweave.storage.places.base import PARTIAL, Where, file_path
 from roundweave.storage.places.local import FOLDER, sync_and_close
 from roundweave.storage.values.lazy import LazyTensors, blocks_of
-from roundweave.storage.values.tensors import Specs, specs_of
+from roundweave.storage.values.tensors import Specs, little_bytes, specs_of, to_numpy
 
 
 def check_place(place: Where, replace: bool = True) -> Path:
@@ -84,8 +84,7 @@ def _save_safetensors(
         write(len(text).to_bytes(8, "little") + text)
         for spec in specs:
             for block in blocks_of(tensors, spec.name):
-                plain = dense(path, spec.name, block).cpu().resolve_conj().resolve_neg().contiguous()
-                write(plain.view(torch.uint8).numpy().data)
+                write(little_bytes(to_numpy(_plain(dense(path, spec.name, block)))).data)
 
 
 @contextmanager
@@ -146,8 +145,10 @@ def _alone(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself where it fills its memory, is contiguous and on the CPU; otherwise a copy that does."""
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
     plain = tensor.device.type == "cpu" and not (tensor.is_conj() or tensor.is_neg())
-    return tensor if whole and plain and tensor.is_contiguous() else _copy(tensor)
+    kept = whole and plain and tensor.is_contiguous()
+    return tensor if kept else _plain(tensor).clone(memory_format=torch.contiguous_format)
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor on the CPU, its elements stored as they are read, neither conjugated nor negated then."""
+    return tensor.cpu().resolve_conj().resolve_neg()

@@ -14,14 +14,15 @@ from torch import nn
 from roundweave.storage.checkpoints.opening import fitted, open_checkpoint, outline
 from roundweave.storage.errors import ModelError, failing_as, located
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.values.lazy import BLOCK, LazyTensors, blocks_of, computed
+from roundweave.storage.values.lazy import LazyTensors, blocks_of, computed, picked
 from roundweave.storage.values.tensors import load_named
 from roundweave.tasks.data.examples import Examples, first_tensor
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.matching.averaging import averaging
+from roundweave.tasks.matching.averaging import check_coefficients
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
 from roundweave.tasks.matching.search.activations import Moments, Pair, activation_moments
 from roundweave.tasks.matching.tracing.trace import Inputs
+from roundweave.tasks.merging.averages.interpolations import LinearMean
 from roundweave.tasks.merging.averages.recipe import Recipe, combining
 from roundweave.tasks.merging.repair import concatenated, repair
 from roundweave.tasks.networks.objective import ModelSpec, Objective
@@ -181,23 +182,23 @@ class Ensemble(nn.Module):
 
 
 def combined_by(blend: Blend, states: Sequence[LazyTensors], base: LazyTensors | None = None) -> LazyTensors:
-    """The tensors of a blend of aligned networks, computed block by block where an average is elementwise."""
+    """The tensors of a blend of aligned networks, computed block by block where an average is elementwise.
 
-    def combined(name: str, states: Sequence[Tensors], base: Tensors | None = None) -> torch.Tensor:
-        if blend.recipe is None:
-            return averaging(states, blend.coefficients)(name)
-        return combining(blend.recipe, states, base)(name)
+    Raises `UsageError` for wrong numbers of coefficients, or a sum of zero.
+    """
+    if blend.recipe is None:
+        check_coefficients(blend.coefficients, len(states))
+    recipe = blend.recipe or dict.fromkeys(states[0], (LinearMean(), blend.coefficients))
+    every = [*states] if base is None else [*states, base]
 
     def stream(name: str) -> Iterator[torch.Tensor]:
-        if blend.recipe is not None and not blend.recipe[name][0].elementwise:
-            yield from combined(name, states, base).reshape(-1).split(BLOCK)
-            return
-        every = [*states] if base is None else [*states, base]
         for blocks in zip(*(blocks_of(tensors, name) for tensors in every), strict=True):
             parts = [{name: block} for block in blocks]
-            yield combined(name, parts[: len(states)], *parts[len(states) :])
+            yield combining(recipe, parts[: len(states)], *parts[len(states) :])(name)
 
-    return computed(states[0].specs, stream)
+    specs = states[0].specs
+    by_block, whole = computed(specs, stream), LazyTensors(states[0].names, combining(recipe, states, base), specs)
+    return picked({name: (by_block if recipe[name][0].elementwise else whole, name) for name in recipe})
 
 
 def blended(gallery: Gallery, blend: Blend) -> nn.Module:

@@ -15,7 +15,7 @@ from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.averages.settings import (
     NUMBERED,
     OneSetting,
-    filters,
+    check_filters,
     is_after,
     is_before,
     setting_at,
@@ -57,9 +57,8 @@ def stacked(slices: Sequence[Slice], networks: Mapping[str, Tensors]) -> LazyTen
         sources |= {f"{stem}{new}.{name.removeprefix(own)}": (part, depth, name) for name in names}
     sources |= _outside(slices[0], slices[-1], networks, stem)
     stack = picked({new: (networks[part.network], name) for new, (part, _, name) in sources.items()})
-    for text in (text for part in slices for text in filters(part.scale)):
-        if not any(text in name for name in sources):
-            raise UsageError(f"filter {text!r} is in the name of no tensor; there are {', '.join(sources)}")
+    for part in slices:
+        check_filters(part.scale, sources)
     scales = {new: setting_at("scale", part.scale, new, depth) for new, (part, depth, _) in sources.items()}
 
     def scaled(name: str, tensor: torch.Tensor) -> torch.Tensor:

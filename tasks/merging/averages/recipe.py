@@ -14,7 +14,7 @@ from roundweave.tasks.matching.averaging import check_layer, is_of_layer, kind_o
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.averages.base import Average, Versions
 from roundweave.tasks.merging.averages.interpolations import LinearMean
-from roundweave.tasks.merging.averages.settings import Setting, filters, positions, setting_at, varies
+from roundweave.tasks.merging.averages.settings import Setting, check_filters, positions, setting_at, varies
 
 EACH = ("density",)
 """Options that have a setting for each network, or one for all."""
@@ -42,9 +42,8 @@ class Wanted:
             check_layer(layer, names)
         self._check_numbers()
         settings = [each for _, each in self.settings()]
-        for part in (part for setting in settings for part in filters(setting)):
-            if not any(part in name for name in names):
-                raise UsageError(f"filter {part!r} is in the name of no tensor; there are {', '.join(names)}")
+        for setting in settings:
+            check_filters(setting, names)
         depths = positions(names) if any(map(varies, settings)) else dict.fromkeys(names, 0.0)
         made: dict[Any, tuple[Average, tuple[float, ...]]] = {}
         return {name: self._of(name, depths[name], name in buffers, made) for name in names}

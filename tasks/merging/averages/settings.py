@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -103,6 +103,13 @@ def filters(setting: Setting) -> Iterator[str]:
     """The texts by which a setting's rules filter names."""
     rules = setting if isinstance(setting, tuple) else ()
     yield from (rule.part for rule in rules if isinstance(rule, Rule))
+
+
+def check_filters(setting: Setting, names: Collection[str]) -> None:
+    """Raise `UsageError` for a rule whose filter is in none of the tensors' names."""
+    for part in filters(setting):
+        if not any(part in name for name in names):
+            raise UsageError(f"filter {part!r} is in the name of no tensor; there are {', '.join(names)}")
 
 
 def setting_at(option: str, setting: Setting, name: str, position: float) -> float:
