@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import ModelError, UsageError
@@ -28,18 +29,20 @@ def distil(
     student: nn.Module,
     teachers: Sequence[nn.Module],
     inputs: Sequence[Iterator[Tensors]],
+    steps: int,
     learning_rate: float,
     classes: int | None,
 ) -> None:
     """Train a network by Adam to give what each teacher gives on batches (examples, …) of the teacher's own.
 
     The loss is the divergence of the outputs' distributions over `classes`, the axis of logits, or the mean
-    squared difference if there is none; it is the mean over teachers. One step is taken for each tuple of batches.
-    Modules stay in evaluation mode, so that statistics are not changed. Raises `ModelError` if the loss is not
-    finite.
+    squared difference if there is none; it is the mean over teachers. There are `steps` batches of each, over which
+    the learning rate falls to 0 along half a cosine (Loshchilov and Hutter 2017). Modules stay in evaluation mode,
+    so that statistics are not changed. Raises `ModelError` if the loss is not finite.
     """
     student.eval()
     optimizer = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], learning_rate)
+    schedule = CosineAnnealingLR(optimizer, steps)
     for step, batches in enumerate(zip(*inputs, strict=True), 1):
         losses = [
             _loss(student, teacher, batch, classes) for teacher, batch in zip(teachers, batches, strict=True)
@@ -52,6 +55,7 @@ def distil(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        schedule.step()
 
 
 def _loss(student: nn.Module, teacher: nn.Module, batch: Tensors, classes: int | None) -> torch.Tensor:
@@ -66,7 +70,7 @@ def _loss(student: nn.Module, teacher: nn.Module, batch: Tensors, classes: int |
 
 @dataclass(frozen=True)
 class Teaching:
-    """How networks teach a merged one: in how many `steps` of which `learning_rate`, and on what.
+    """How networks teach a merged one: in how many `steps`, of which `learning_rate` at first, and on what.
 
     Each teaches on all training examples of its own, or, where `own` is empty, on noise of the shape of the
     example `inputs`. `classes` is the axis of logits, None if outputs are no logits.
@@ -103,5 +107,5 @@ def write_distilled(teaching: Teaching, places: Sequence[str], start: str, out: 
     with pinned(teaching.seed, threads=1):
         student, *teachers = (loaded(model, read_network(model, place)) for place in (start, *places))
         batches = [teaching.batches(number) for number in range(len(teachers))]
-        distil(student, teachers, batches, teaching.learning_rate, teaching.classes)
+        distil(student, teachers, batches, teaching.steps, teaching.learning_rate, teaching.classes)
         write_checkpoint(out, student.state_dict())

@@ -74,7 +74,11 @@ class Merging(RecipeConfig):
         description="steps in which the merged network learns what each network gives on examples of its own, or "
         "on noise if there are none",
     )
-    distil_lr: float = Field(default=1e-3, gt=0, description="Adam's learning rate in these steps")
+    distil_lr: float = Field(
+        default=1e-3,
+        gt=0,
+        description="Adam's learning rate in the first of these steps, from which it falls to 0",
+    )
     vocabulary: Literal["union", "first", "base"] | None = Field(
         default=None,
         description="of folders whose tokenizers differ: all tokens, or those of the first or the base",

@@ -138,7 +138,7 @@ class Parents:
         seed = self.here.partitions.split.seed
         with pinned(derive_seed(seed, "distil"), threads=1):
             batches = [drawn(x, derive_seed(seed, number)) for number, x in enumerate(inputs)]
-            distil(student, teachers, [islice(each, STEPS) for each in batches], 1e-3, -1)
+            distil(student, teachers, [islice(each, STEPS) for each in batches], STEPS, 1e-3, -1)
         return student.state_dict()
 
     def _repaired(self, state: Tensors) -> Tensors:

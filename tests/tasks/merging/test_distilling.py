@@ -27,7 +27,7 @@ def test_each_teacher_teaches_what_its_inputs_show() -> None:
     # One teacher sees only the first input, the other only the second; the student has to learn both.
     teachers, student = [linear(2.0, 9.0), linear(9.0, -1.0)], linear(0.0, 0.0)
     inputs = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])]
-    distil(student, teachers, [repeat(each, 500) for each in inputs], 0.05, None)
+    distil(student, teachers, [repeat(each, 500) for each in inputs], 500, 0.05, None)
     torch.testing.assert_close(student.weight, torch.tensor([[2.0, -1.0]]), rtol=1e-3, atol=1e-3)
     assert [teacher.weight.tolist() for teacher in teachers] == [[[2.0, 9.0]], [[9.0, -1.0]]]
 
@@ -44,14 +44,23 @@ def test_the_first_step_is_adams_by_the_mean_divergence() -> None:
     torch.stack(losses).mean().backward()
     optimizer = torch.optim.Adam(wanted.parameters(), 0.1)
     optimizer.step()
-    distil(student, teachers, [iter([each]) for each in inputs], 0.1, -1)
+    distil(student, teachers, [iter([each]) for each in inputs], 1, 0.1, -1)
     torch.testing.assert_close(student.state_dict(), wanted.state_dict())
+
+
+def test_the_rate_falls_along_half_a_cosine() -> None:
+    # 1, 1/2 of it and so on: Adam's steps of a constant gradient's sign are as long as the rate.
+    student, teacher, rates = linear(0.0), linear(1e6), []
+    student.weight.register_hook(lambda _: rates.append(student.weight.item()))
+    distil(student, [teacher], [repeat(torch.ones(1, 1), 4)], 4, 0.1, None)
+    gone = torch.tensor([*rates, student.weight.item()]).diff()
+    torch.testing.assert_close(gone, torch.tensor([0.1, 0.1 * (2 + 2**0.5) / 4, 0.05, 0.1 * (2 - 2**0.5) / 4]))
 
 
 def test_classes_may_stand_before_places() -> None:
     torch.manual_seed(0)
     student, teacher, inputs = nn.Conv1d(2, 3, 1), nn.Conv1d(2, 3, 1), torch.randn(4, 2, 5)
-    distil(student, [teacher], [repeat(inputs, 300)], 0.05, 1)
+    distil(student, [teacher], [repeat(inputs, 300)], 300, 0.05, 1)
     found, wanted = (each(inputs).softmax(1) for each in (student, teacher))
     assert functional.l1_loss(found, wanted) < 0.01
 
@@ -60,14 +69,14 @@ def test_a_frozen_parameter_stays() -> None:
     student, teacher = linear(1.0, 1.0), linear(3.0, 3.0)
     head = nn.Sequential(student, nn.Linear(1, 1))
     student.requires_grad_(False)
-    distil(head, [nn.Sequential(teacher, nn.Linear(1, 1))], [repeat(torch.ones(1, 2), 3)], 0.1, None)
+    distil(head, [nn.Sequential(teacher, nn.Linear(1, 1))], [repeat(torch.ones(1, 2), 3)], 3, 0.1, None)
     assert student.weight.tolist() == [[1.0, 1.0]]
 
 
 def test_a_loss_that_is_not_finite_names_its_step() -> None:
     inputs = iter([torch.ones(1, 2), torch.full((1, 2), torch.inf)])
     with pytest.raises(ModelError, match=r"not finite in step 2; give a smaller --distil-lr"):
-        distil(linear(1.0, 1.0), [linear(2.0, 1.0)], [inputs], 0.1, None)
+        distil(linear(1.0, 1.0), [linear(2.0, 1.0)], [inputs], 2, 0.1, None)
 
 
 # As a task.
