@@ -36,9 +36,9 @@ def distil(
     """Train a network by Adam to give what each teacher gives on batches (examples, …) of the teacher's own.
 
     The loss is the divergence of the outputs' distributions over `classes`, the axis of logits, or the mean
-    squared difference if there is none; it is the mean over teachers. There are `steps` batches of each, over which
-    the learning rate falls to 0 along half a cosine (Loshchilov and Hutter 2017). Modules stay in evaluation mode,
-    so that statistics are not changed. Raises `ModelError` if the loss is not finite.
+    squared difference if there is none; it is the mean over teachers. Over the `steps`, each of a batch of every
+    teacher's, the learning rate falls to 0 along half a cosine (Loshchilov and Hutter 2017). Modules stay in
+    evaluation mode, so that statistics are not changed. Raises `ModelError` if the loss is not finite.
     """
     student.eval()
     optimizer = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], learning_rate)

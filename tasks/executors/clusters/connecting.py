@@ -25,7 +25,13 @@ from roundweave.storage.parsing import from_toml
 from roundweave.tasks.executors.base import shared
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from roundweave.tasks.executors.clusters.plugins import Loosen, begin_workers, import_nothing_ahead, prompt
-from roundweave.tasks.executors.clusters.workers import WORKER_SECONDS, begin_run, on_workers, wait_at_most
+from roundweave.tasks.executors.clusters.workers import (
+    ANSWER_SECONDS,
+    WORKER_SECONDS,
+    begin_run,
+    on_workers,
+    wait_at_most,
+)
 from roundweave.tasks.numerics.fingerprints import source_digest
 
 CONNECT_SECONDS = 10
@@ -99,6 +105,8 @@ def connect(
             cluster = stack.enter_context(local_cluster(workers, private))
             client = stack.enter_context(Client(cluster, set_as_default=False))
             prompt(client)
+        if client is not current:
+            client.rpc.timeout = ANSWER_SECONDS  # one that is busy is slow to take a further connection
         wait_at_most(client, wait_for_workers, sorted(resources))
         _make_ready(client)
         yield client

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
+import psutil
 import pytest
 from distributed import Client, LocalCluster
 
 from roundweave.storage.errors import ClusterError
 from roundweave.tasks.executors.base import Setting
+from roundweave.tasks.executors.clusters import connecting
 from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.clusters.workers import on_scheduler
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
 from tests.patience import PATIENCE
@@ -70,6 +76,31 @@ def test_a_run_has_the_bits_of_any_other(train, certificate, dask_processes, tmp
     for run, executor in zip(runs, ("graph", "ranks"), strict=True):
         assert {run.round(number).commit.executor for number in (1, 2, 3)} == {executor}
         assert run.digest == reference.digest
+
+
+def test_a_scheduler_that_is_slow_to_take_a_connection_is_not_gone(
+    certificate, dask_processes, tmp_path: Path, monkeypatch
+) -> None:
+    """It stands still for longer than the first connection may take, and two ask it at once."""
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 1)
+    with connect(dask_processes(tmp_path), 2) as client, ThreadPoolExecutor(2) as pool:
+        scheduler = psutil.Process(on_scheduler(client, os.getpid))
+        scheduler.suspend()
+        answers = [pool.submit(on_scheduler, client, os.getpid) for _ in range(2)]
+        time.sleep(3)
+        assert not any(answer.done() for answer in answers)
+        scheduler.resume()
+        assert [answer.result() for answer in answers] == [scheduler.pid] * 2
+
+
+def test_a_scheduler_that_was_killed_is_gone(dask_processes, tmp_path: Path, monkeypatch) -> None:
+    """Which is noticed once the client has given up, and said again and again."""
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 1)
+    with connect(dask_processes(tmp_path), 2) as client:
+        psutil.Process(on_scheduler(client, os.getpid)).kill()
+        for _ in range(3):
+            with pytest.raises(ClusterError, match="the Dask scheduler is gone"):
+                on_scheduler(client, os.getpid)
 
 
 def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, two_hosts) -> None:
