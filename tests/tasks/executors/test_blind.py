@@ -20,7 +20,7 @@ from roundweave.tasks.executors.clusters.reaching import Mark
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.machines import hidden_from
-from tests.tasks.executors.deeds import lines, until
+from tests.tasks.executors.deeds import MEET, lines, until
 
 HANDS_ON = (
     r"worker tcp://\S+ does not reach the store \(\S+/runs is another folder there, or none\): others store for it"
@@ -65,6 +65,20 @@ def start(tmp_path: Path) -> Iterator[tuple[Callable[..., None], Client, list[su
                 process.wait()
 
 
+@pytest.fixture
+def meet(fields, do) -> Callable[[str], None]:
+    """Have two workers wait for each other in the first map of each: none is done before the other begins.
+
+    Not in that of partition 0, by whose examples one worker tries the network before the rounds.
+    """
+
+    def write(name: str) -> None:
+        for partition in range(1, fields["partitions"]):
+            do(MEET.format(name=name), partition, always=True)
+
+    return write
+
+
 def mapped_by(run: Run) -> set[int]:
     """The process ids of the workers that mapped the rounds of a run."""
     rounds = [run.round(round).commit for round in run.committed]
@@ -72,12 +86,10 @@ def mapped_by(run: Run) -> set[int]:
 
 
 def test_a_worker_that_does_not_see_the_runs_maps_and_others_store_for_it(
-    train, fields, setting, start, do, caplog
+    train, fields, setting, start, meet, caplog
 ) -> None:
     """At first it joins in mid-run, then it is there from the beginning. It is named once in each run."""
     reference, served = train(**fields, name="reference"), fields | {"algorithm": "fed_buff"}
-    for partition in range(fields["partitions"]):
-        do("time.sleep(0.1)", partition, always=True)  # else one worker is done before the other has what it needs
     begin, connection, started = start
     begin(1, 0)
     with connection as client:
@@ -91,6 +103,7 @@ def test_a_worker_that_does_not_see_the_runs_maps_and_others_store_for_it(
         executor.pool.end()
         assert run.digest == reference.digest
         for number, kind in enumerate([GraphExecutor, RanksExecutor]):
+            meet(f"met-{number}")
             run = train(kind(client, setting), 4, **fields, name=f"there-{number}")
             assert run.digest == reference.digest
             assert mapped_by(run) == {process.pid for process in started}
@@ -101,11 +114,12 @@ def test_a_worker_that_does_not_see_the_runs_maps_and_others_store_for_it(
 
 
 def test_where_no_worker_sees_the_runs_a_process_of_the_command_stores(
-    train, fields, setting, start, caplog
+    train, fields, setting, start, meet, caplog
 ) -> None:
     begin, connection, started = start
     reference = train(**fields, name="reference")
     begin(0, 2)
+    meet("met")
     with connection as client:
         executor = GraphExecutor(client, setting)
         run = train(executor, 1, **fields, name="there")
