@@ -51,10 +51,12 @@ def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -
         dtype = _widest(tensor.dtype)
         own = int(torch.randint(1 << 62, (), generator=seeds))
 
-        def values() -> torch.Tensor:
+        def drawn() -> torch.Tensor:
             seeded = torch.Generator().manual_seed(own)
-            drawn = _random(tensor, seeded, torch.float32) if random else tensor.clone()
-            return units.permuted(name, {name: drawn}, order).to(dtype)
+            return _random(tensor, seeded, torch.float32) if random else tensor.clone()
+
+        def values() -> torch.Tensor:  # what was drawn is let go before the result is made, of twice its size
+            return units.permuted(name, {name: drawn()}, order).to(dtype)
 
         if not isinstance(tensor, nn.Parameter):
             return values()
