@@ -88,6 +88,7 @@ def aligned(plan: MergePlan, orders: Sequence[Permutation], folder: str) -> Alig
             LazyTensors(state.names, partial(plan.units.permuted, state=state, permutation=order), state.specs)
             for state, order in zip(states, orders, strict=True)
         ]
+    states = plan.filled(states)
     if plan.gallery is None or plan.config.match == "none":
         return Aligned(orders[:count], states[:count], plan.places, states[count:], plan.base_place)
     places = tuple(f"{folder}/{i}.pt" for i in range(len(states)))

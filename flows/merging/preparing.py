@@ -129,6 +129,15 @@ class MergePlan:
         """The files of `matched_states`."""
         return (*self.places, *([self.base_place] if self.base_place is not None else []))
 
+    def filled(self, states: list[LazyTensors]) -> list[LazyTensors]:
+        """Networks of one order of units with rows for all tokens and labels: what one lacks is the others'."""
+        # What a network lacks of its base's rows is the base's, which so has not changed.
+        count = len(self.states)
+        weights = self.config.shares(count) if self.base is None else (*[0.0] * count, 1.0)
+        for order in self.orders:
+            states = order.filled(states, weights)
+        return states
+
 
 def plan_merge(config: MergeConfig) -> MergePlan:
     """Read and check the networks, find their units, and check that permuting them is sound.
@@ -174,7 +183,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
     as_saved = opened[: len(config.networks)]
-    opened, names = _named_alike(config, network, opened, orders)
+    opened, names, orders = _named_alike(network, config, opened, orders)
     types = types and types_of(opened)
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
@@ -267,7 +276,7 @@ def _plan_by_name(
     spectral = network is not None and any(True for _ in spectral_norms(network))
     if network is None and (named := next((name for name in expected if SPECTRAL.search(name)), None)):
         raise UsageError(f"{named} may be of a spectral norm, whose vectors have no mean; give --model")
-    opened, names = _named_alike(config, network, opened, orders) if network else (opened, {})
+    opened, names, orders = _named_alike(network, config, opened, orders) if network else (opened, {}, ())
     types = types_of(opened) if types and network else types
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected, values=False)
@@ -304,21 +313,22 @@ def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -
 
 
 def _named_alike(
-    config: MergeConfig,
     network: nn.Module,
+    config: MergeConfig,
     opened: Sequence[Mapping[str, torch.Tensor]],
     orders: Sequence[RowOrder],
-) -> tuple[list[Mapping[str, torch.Tensor]], dict[str, str]]:
-    """The tensors under the network's names and with rows in one order; the names by those in the folder."""
+) -> tuple[list[Mapping[str, torch.Tensor]], dict[str, str], tuple[RowOrder, ...]]:
+    """The tensors under the network's names and with rows in one order; the names by those in the folder.
+
+    And the orders of rows, for this network.
+    """
     each = [names_in_network(network, tensors) for tensors in opened]
     base = config.networks.index(config.folders[0]) if config.folders else 0
     alike = [renamed(tensors, names) for tensors, names in zip(opened, each, strict=True)]
-    count = len(config.networks)
-    # What a network lacks of its base's rows is the base's, which so has not changed.
-    weights = (*[0.0] * count, 1.0) if config.base else config.shares(count)
-    for order in orders:
-        alike = [*order.ordered(network, alike, weights)]
-    return alike, each[base]
+    known = tuple(order.of(network) for order in orders)
+    for order in known:
+        alike = [*order.ordered(alike)]
+    return alike, each[base], known
 
 
 def _orders(config: MergeConfig) -> tuple[RowOrder, ...]:

@@ -30,8 +30,9 @@ class RowOrder:
     """The rows that networks have for those of the merged one.
 
     `rows` has int64 (rows,) for each network, of which those that it lacks are `ABSENT`. `tensors` gives the names
-    of a network's tensors that have these rows, and `options` is what the merged one's configuration says of them.
-    Of tokens, `beside` is the folder whose tokenizer the merged network has, unless `tokenizer` is one of its own.
+    of a network's tensors that have these rows, which are `names` once the network is known, and `options` is what
+    the merged one's configuration says of them. Of tokens, `beside` is the folder whose tokenizer the merged
+    network has, unless `tokenizer` is one of its own.
     """
 
     rows: tuple[torch.Tensor, ...]
@@ -39,14 +40,12 @@ class RowOrder:
     options: Mapping[str, Any]
     beside: Path | None = None
     tokenizer: Any = None
+    names: frozenset[str] = frozenset()
 
-    def ordered(
-        self, network: nn.Module, states: Sequence[Tensors], coefficients: Sequence[float]
-    ) -> list[LazyTensors]:
-        """The networks' tensors with rows in one order; those that a network lacks are the others' weighted mean.
+    def of(self, network: nn.Module) -> RowOrder:
+        """The order for such a network as the merged one.
 
-        So a row of the mean of all networks is the mean of those that have it. Raises `ModelError` for a network
-        that is none of transformers, and for a tensor that has another number of rows in the merged network.
+        Raises `ModelError` if it is none of transformers, or one of the tensors has another number of rows in it.
         """
         if not hasattr(network, "config"):
             raise ModelError(
@@ -58,26 +57,47 @@ class RowOrder:
                 raise ModelError(
                     f"{name} has {len(tensor)} rows for {size} tokens or labels, so they have no order"
                 )
-        read = partial(self._row_by_row, states, [c or LEAST for c in coefficients])
-        return [_replaced(state, names & set(state), size, partial(read, i)) for i, state in enumerate(states)]
+        return replace(self, names=frozenset(names))
 
-    def _row_by_row(
+    def ordered(self, states: Sequence[Tensors]) -> list[LazyTensors]:
+        """The networks' tensors with rows in one order; those that a network lacks are 0, like no others."""
+        return [
+            self._replaced(state, partial(_ordered, state, rows))
+            for state, rows in zip(states, self.rows, strict=True)
+        ]
+
+    def filled(self, states: Sequence[Tensors], coefficients: Sequence[float]) -> list[LazyTensors]:
+        """Networks whose rows, and units, are in one order, with the others' weighted mean in rows that one lacks.
+
+        So a row of the mean of all networks is the mean of those that have it.
+        """
+        fill = partial(self._filled, states, [c or LEAST for c in coefficients])
+        return [self._replaced(state, partial(fill, number)) for number, state in enumerate(states)]
+
+    def _filled(
         self, states: Sequence[Tensors], coefficients: Sequence[float], number: int, name: str
     ) -> torch.Tensor:
         """One tensor (rows, *) of a network."""
-        own, rows = states[number][name], self.rows[number]
-        lacking = (rows == ABSENT).nonzero().flatten()
-        ordered = own[rows.clamp(min=0)]
-        if len(lacking):
-            exact = torch.promote_types(own.dtype, torch.float32)
-            total = torch.zeros(len(lacking), *own.shape[1:], dtype=exact)
-            weight = torch.zeros(len(lacking), dtype=exact)
-            for state, every, coefficient in zip(states, self.rows, coefficients, strict=True):
-                there = every[lacking] != ABSENT
-                total[there] += coefficient * state[name][every[lacking][there]].to(exact)
-                weight[there] += coefficient
-            ordered[lacking] = (total / weight.reshape(-1, *[1] * (own.ndim - 1))).to(own.dtype)
-        return ordered
+        lacking = (self.rows[number] == ABSENT).nonzero().flatten()
+        own = states[number][name]
+        if not len(lacking):
+            return own
+        exact = torch.promote_types(own.dtype, torch.float32)
+        total = torch.zeros(len(lacking), *own.shape[1:], dtype=exact)
+        weight = torch.zeros(len(lacking), dtype=exact)
+        for state, rows, coefficient in zip(states, self.rows, coefficients, strict=True):
+            there = rows[lacking] != ABSENT
+            total[there] += coefficient * state[name][lacking[there]].to(exact)
+            weight[there] += coefficient
+        mean = total / weight.reshape(-1, *[1] * (own.ndim - 1))
+        return own.index_copy(0, lacking, mean.to(own.dtype))
+
+    def _replaced(self, state: Tensors, read: Callable[[str], torch.Tensor]) -> LazyTensors:
+        """The tensors of a network, of which `read` gives those with these rows."""
+        rows = len(self.rows[0])
+        specs = [replace(s, shape=(rows, *s.shape[1:])) for s in known_specs(state) if s.name in self.names]
+        own = LazyTensors(tuple(spec.name for spec in specs), read, specs)
+        return picked({name: (own if name in own else state, name) for name in state})
 
 
 def rows_of(own: Numbers, merged: Numbers, size: int) -> torch.Tensor:
@@ -89,7 +109,8 @@ def rows_of(own: Numbers, merged: Numbers, size: int) -> torch.Tensor:
     return rows
 
 
-def _replaced(state: Tensors, names: set[str], size: int, read: Any) -> LazyTensors:
-    specs = [replace(s, shape=(size, *s.shape[1:])) for s in known_specs(state) if s.name in names]
-    ordered = LazyTensors(tuple(spec.name for spec in specs), read, specs)
-    return picked({name: (ordered if name in names else state, name) for name in state})
+def _ordered(state: Tensors, rows: torch.Tensor, name: str) -> torch.Tensor:
+    """One tensor (rows, *) of a network, with 0 in rows that it lacks."""
+    ordered = state[name][rows.clamp(min=0)]
+    ordered[rows == ABSENT] = 0
+    return ordered

@@ -11,7 +11,9 @@ import torch
 
 import roundweave as rw
 from roundweave.storage.errors import ModelError, UsageError
-from tests.flows.merging.tiny_folders import Folder, folder, quiet, transformers
+from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.networks.pretrained import inputs_by_kind
+from tests.flows.merging.tiny_folders import Folder, folder, made, quiet, transformers
 
 __all__ = ["folder", "quiet"]
 ONE, OTHER = ["cat", "dog", "owl"], ["owl", "emu", "cat", "elk"]
@@ -57,6 +59,24 @@ def test_units_are_matched_though_labels_differ(folder: Folder, tmp_path) -> Non
     with torch.no_grad():
         assert merged(tokens).logits.shape == (2, 3)
         torch.testing.assert_close(merged(tokens).logits[:, 0], one(tokens).logits[:, 0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "vit"])
+def test_a_row_of_one_network_alone_has_its_units_in_the_order_of_all(folder: Folder, tmp_path, kind) -> None:
+    """Two networks are one whose units were permuted, and each has some of its labels: the merge has all."""
+    whole, every = made(kind, **named(["cat", "dog", "owl"])), {}
+    units = find_units(whole, inputs_by_kind(whole))
+    permuted = units.permute(whole.state_dict(), units.random(torch.Generator().manual_seed(1)))
+    for name, state, rows in (("one", whole.state_dict(), [0, 1]), ("other", permuted, [2, 1])):
+        part = made(kind, **named([["cat", "dog", "owl"][row] for row in rows]))
+        part.load_state_dict({n: t[rows] if n.startswith("classifier.") else t for n, t in state.items()})
+        every[folder(name, part)] = part
+    out = str(tmp_path / "out")
+    rw.merge(rw.MergeConfig(networks=tuple(every), executor="inline", match="weights", labels="union", out=out))
+    merged = type(whole).from_pretrained(out)
+    with torch.no_grad():
+        given, wanted = (network.eval()(**inputs_by_kind(whole)).logits for network in (merged, whole))
+    assert (given - wanted).abs().max() <= 1e-5 * wanted.std()
 
 
 def test_other_labels_are_refused_without_a_choice_or_names(folder: Folder, tmp_path) -> None:

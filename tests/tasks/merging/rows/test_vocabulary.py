@@ -9,8 +9,10 @@ import torch
 
 import roundweave as rw
 from roundweave.storage.errors import UsageError
+from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
-from tests.flows.merging.tiny_folders import Folder, folder, quiet, transformers
+from roundweave.tasks.networks.pretrained import inputs_by_kind
+from tests.flows.merging.tiny_folders import Folder, folder, made, quiet, transformers
 
 __all__ = ["folder", "quiet"]
 ONE, OTHER = ["[UNK]", "cat", "dog", "owl"], ["[UNK]", "owl", "cat", "emu", "elk"]
@@ -38,11 +40,10 @@ def pair(folder: Folder) -> tuple[str, str]:
     )
 
 
-@pytest.mark.parametrize("match", ["none", "weights"])
 @pytest.mark.parametrize("choice", ["union", "first"])
-def test_a_row_of_a_token_is_the_mean_of_those_who_have_it(pair, tmp_path, choice, match) -> None:
+def test_a_row_of_a_token_is_the_mean_of_those_who_have_it(pair, tmp_path, choice) -> None:
     out = str(tmp_path / "out")
-    given = {"match": match, "vocabulary": choice, "coefficients": (1, 3), "executor": "inline"}
+    given = {"match": "none", "vocabulary": choice, "coefficients": (1, 3), "executor": "inline"}
     rw.merge(rw.MergeConfig(networks=(pair[0], pair[0]), out=str(tmp_path / "same"), **given))
     rw.merge(rw.MergeConfig(networks=pair, out=out, **given))
     merged = transformers.LlamaForCausalLM.from_pretrained(out)
@@ -50,8 +51,6 @@ def test_a_row_of_a_token_is_the_mean_of_those_who_have_it(pair, tmp_path, choic
     assert set(tokens) == (set(ONE) | set(OTHER) if choice == "union" else set(ONE))
     assert {token: number for token, number in tokens.items() if token in ONE} == {w: n for n, w in enumerate(ONE)}
     one, other = (transformers.LlamaForCausalLM.from_pretrained(place) for place in pair)
-    if match == "weights":  # rows are of units in another order there; those of the first are as they were
-        return
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
         a, b, rows = (network.state_dict()[name] for network in (one, other, merged))
         assert len(rows) == len(tokens)
@@ -61,6 +60,29 @@ def test_a_row_of_a_token_is_the_mean_of_those_who_have_it(pair, tmp_path, choic
             having = [(weight * network[row], weight) for network, row, weight in both if row is not None]
             wanted = sum(row for row, _ in having) / sum(weight for _, weight in having)
             torch.testing.assert_close(rows[number], wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_a_row_of_one_network_alone_has_its_units_in_the_order_of_all(folder, tmp_path) -> None:
+    """Two networks are one whose units were permuted, and each has some of its tokens: the merge has all."""
+    words, few, pair = (
+        ["[UNK]", "cat", "dog", "owl"],
+        {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None},
+        [],
+    )
+    whole = made("llama", vocab_size=len(words), **few)
+    units = find_units(whole, inputs_by_kind(whole))
+    permuted = units.permute(whole.state_dict(), units.random(torch.Generator().manual_seed(1)))
+    for name, state, rows in (("one", whole.state_dict(), [0, 1, 2]), ("other", permuted, [3, 0, 2])):
+        part = made("llama", vocab_size=len(rows), **few)
+        part.load_state_dict({n: t[rows] if len(t) == len(words) else t for n, t in state.items()})
+        pair.append(tokenized(folder(name, part), [words[row] for row in rows]))
+    given = {"match": "weights", "vocabulary": "union", "executor": "inline", "out": str(tmp_path / "out")}
+    rw.merge(rw.MergeConfig(networks=tuple(pair), **given))
+    merged = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "out")
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").get_vocab()["owl"] == words.index("owl")
+    with torch.no_grad():
+        found, wanted = (network.eval()(torch.tensor([[0, 1, 2, 3]])).logits for network in (merged, whole))
+    assert (found - wanted).abs().max() <= 1e-5 * wanted.std()
 
 
 def test_other_tokens_are_refused_without_a_choice(pair, folder, tmp_path) -> None:
