@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from roundweave.flows.config.merging.merge import GramConfig
-from roundweave.flows.merging.recorded import of_folder, of_type, own_data, recorded_in, with_recorded
+from roundweave.flows.merging.recorded import check_data, of_folder, of_type, own_data, recorded_in, with_recorded
 from roundweave.flows.merging.subjects import kept_code, own_samples, subject
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.checkpoints.opening import check_checkpoint, lasting, open_checkpoint, outline
@@ -34,7 +34,9 @@ def write_gram_file(config: GramConfig) -> dict[str, Any]:
         raise UsageError("Gram matrices are of the inputs of examples; give --data")
     known = of_folder(known, config.network, {}) if (Path(config.network) / CONFIG).exists() else known
     known, _ = of_type(kept_code(known), [opened])
-    model = subject(known).objective.model
+    found = subject(known)
+    check_data((config.network,), runs, found.description)
+    model = found.objective.model
     network = model.outlined()
     check_checkpoint(config.network, renamed(opened, names_in_network(network, opened)), outline(network))
     ((data, seed),) = own_data(config, known, runs)

@@ -12,7 +12,7 @@ from torch import nn
 
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import MergeConfig
-from roundweave.flows.merging.recorded import of_folder, of_type, own_data, recorded_in, with_recorded
+from roundweave.flows.merging.recorded import check_data, of_folder, of_type, own_data, recorded_in, with_recorded
 from roundweave.flows.merging.subjects import (
     analysed,
     checked_error,
@@ -161,21 +161,18 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         return _plan_slices(config, dict(zip(config.networks, opened, strict=True)), root)
     check_same_function([*map(Path, config.every_folder)])
     orders = _orders(config)
-    runs = recorded_in(config.networks, root)
+    runs = recorded_in(config.checkpoints, root)[: len(config.networks)]
     known = with_recorded(config, runs, root, config.trust)
     if not any(runs) and config.folders and (orders or not config.by_name):
         options = {name: value for order in orders for name, value in order.options.items()}
         known = of_folder(known, config.folders[0], options)
     known, types = of_type(kept_code(known), opened)
-    wishes = {f"average = {known.average}": known.average in ("auto", "best", "pleas", "fisher")}
-    wishes |= {"average = regmean": known.average == "regmean" and not known.grams}
-    wishes |= {"within": known.within, "repair": bool(known.repair), "plot": bool(known.plot)}
-    wishes |= {f"match {known.match}": known.match in ("activations", "mixed")}
-    for wish in (wish for wish, wanted in wishes.items() if wanted and known.data is None):
-        raise UsageError(f"{wish} needs examples; give --data")
+    if known.data is None:
+        _check_without_data(known)
     if known.by_name:
         return _plan_by_name(known, opened, types, root, orders)
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
+    check_data(config.networks, runs, found.description)
     network, units = analysed(found)
     expected = outline(network)
     known = _decided(known, network)
@@ -220,6 +217,16 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         next(iter(places[count:]), None),
         recipe,
     )
+
+
+def _check_without_data(config: MergeConfig) -> None:
+    """Raise `UsageError` for what needs examples."""
+    wishes = {f"average = {config.average}": config.average in ("auto", "best", "pleas", "fisher")}
+    wishes |= {"average = regmean": config.average == "regmean" and not config.grams}
+    wishes |= {"within": config.within, "repair": bool(config.repair), "plot": bool(config.plot)}
+    wishes |= {f"match {config.match}": config.match in ("activations", "mixed")}
+    if wish := next((wish for wish, wanted in wishes.items() if wanted), None):
+        raise UsageError(f"{wish} needs examples; give --data")
 
 
 def _check_out(config: MergeConfig, out: str) -> None:
@@ -345,8 +352,10 @@ def _orders(config: MergeConfig) -> tuple[RowOrder, ...]:
     tokens = find_vocabulary(folders, sizes, config.vocabulary)
     labels = find_labels(folders, configs, config.labels)
     changed = [order for order in (tokens if config.vocabulary != "base" else None, labels) if order]
-    if changed and (config.base or config.wanted(len(config.networks), config.seed)):
-        raise UsageError("networks of other tokens or labels are merged by their mean; leave average and base out")
+    if changed and (config.base or config.distil or config.wanted(len(config.networks), config.seed)):
+        raise UsageError(
+            "networks of other tokens or labels are merged by their mean; leave average, base and distil out"
+        )
     if (tokens or labels) and config.data is not None:
         raise UsageError("networks of other tokens or labels have no examples in common; leave data out")
     more = "union" in (tokens and config.vocabulary, labels and config.labels)

@@ -13,9 +13,11 @@ from roundweave.flows.config.merging.merge import Architecture
 from roundweave.flows.config.recorded import check_trust
 from roundweave.storage.checkpoints.opening import types_of
 from roundweave.storage.places.base import Where
+from roundweave.storage.rounds.columns import Column
 from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.tensors import dtype_name
+from roundweave.tasks.data.description import Description, agreed_names
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
@@ -30,7 +32,10 @@ class Origin:
 
 
 def recorded_in(networks: Sequence[str], root: Where) -> list[Origin | None]:
-    """The runs of networks that are stored rounds; None for files."""
+    """The runs of networks that are stored rounds; None for files.
+
+    Raises `DataError` if what two networks know by one number has another name in their runs: it has no mean.
+    """
     every = []
     for place in networks:
         stored = stored_round(place)
@@ -39,7 +44,36 @@ def recorded_in(networks: Sequence[str], root: Where) -> list[Origin | None]:
         if run:
             fields["seed"] = fields.get("split_seed", fields["seed"])  # by which examples are held out
         every.append(Origin(run, fields) if run else None)
+    for what, named in _names(networks, every).items():
+        agreed_names(named, what)
     return every
+
+
+def check_data(networks: Sequence[str], runs: Sequence[Origin | None], data: Description | None) -> None:
+    """Raise `DataError` if what networks of runs know by one number has another name in the data."""
+    known = _names(networks, runs)
+    for what, names in (("class", data.class_names), ("column", data.input_names)) if data else ():
+        if names and known[what]:
+            agreed_names(known[what] | {"the data": names}, what)
+
+
+def _names(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """The names of labels and of a table's columns in the networks' runs that have such names, by the network.
+
+    Labels that are numbers are named by these where another run has names.
+    """
+    known = {network: each.run for network, each in zip(networks, runs, strict=True) if each}
+    columns = {network: run.columns.columns if run.columns else {} for network, run in known.items()}
+    inputs = {
+        network: tuple(name for name in every if not name.startswith(("inputs", "targets")))
+        for network, every in columns.items()
+    }
+    labels = {network: tuple(run.attributes["data"].get("class_names", ())) for network, run in known.items()}
+    if any(labels.values()):
+        counted = {network: every.get("targets", Column("", 0)).categories for network, every in columns.items()}
+        labels = {network: names or tuple(counted[network]) for network, names in labels.items()}
+    named = {"class": labels, "column": inputs}
+    return {what: {place: each for place, each in names.items() if each} for what, names in named.items()}
 
 
 def with_recorded(

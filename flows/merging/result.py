@@ -137,7 +137,11 @@ def _persist_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors,
     attributes = {
         "config": recorded | {"algorithm": {"name": "merge"}, "model_options": config.model_options or {}},
         "algorithm": f"merge of {len(aligned)} networks, matched by {config.match}",
-        "data": {"examples": described.examples if described else 0, "held_out": score.examples if score else 0},
+        "data": {
+            "examples": described.examples if described else 0,
+            "held_out": score.examples if score else 0,
+            "class_names": list(described.class_names) if described else [],
+        },
         "network": {"inputs": plan.model.inputs, "outputs": plan.model.outputs},
         "fingerprint": None,
         **provenance(),

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -23,8 +23,17 @@ from roundweave.flows.config.resolving import (
     resolve_work,
 )
 from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import CodeError, ModelError, UnitsUnsound, UsageError, failing_as, one_line
+from roundweave.storage.errors import (
+    CodeError,
+    DataError,
+    ModelError,
+    UnitsUnsound,
+    UsageError,
+    failing_as,
+    one_line,
+)
 from roundweave.storage.values.tensors import dtype_name
+from roundweave.tasks.data.description import Description, combine, gather_here
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.sources.table import keep_source
 from roundweave.tasks.matching.check import check_function
@@ -52,11 +61,15 @@ OUTPUTS = 10
 
 @dataclass(frozen=True)
 class Subject:
-    """A network to analyse: how it is built, example inputs, and partitions of examples if there are data."""
+    """A network to analyse: how it is built, example inputs, and partitions of examples if there are data.
+
+    `description` is that of the data; of partitions that are loaded one by one, that of the first.
+    """
 
     objective: Objective
     inputs: Inputs
     partitions: Partitions | None
+    description: Description | None = None
 
     @property
     def few(self) -> Inputs:
@@ -87,12 +100,22 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     each = config.data if isinstance(config.data, tuple) else ()
     forget_examples()  # of an earlier run or merge; their files may have changed
     resolved = _resolved(config, len(each) or blocks)
-    partitions, objective = resolved.partitions, resolved.objective
+    partitions, objective, description = resolved.partitions, resolved.objective, resolved.description
     if objective is None:  # each partition is loaded on its own, so the network is tried on the first one
-        description = partitions.describe(0)
+        partitions, description = _described(partitions) if each else (partitions, partitions.describe(0))
         objective = objective_for(resolved.config, description)
         objective = check_fit(objective, partitions, description, 0, may_own_loss(resolved.config))
-    return Subject(objective, partitions.load(0, 0).train.first(BATCH).inputs, partitions)
+    return Subject(objective, partitions.load(0, 0).train.first(BATCH).inputs, partitions, description)
+
+
+def _described(partitions: Partitions) -> tuple[Partitions, Description]:
+    """Data sets with labels numbered alike, and what is known of all; raises `DataError` for different kinds."""
+    partitions, descriptions = partitions.described_by(gather_here)
+    for number, each in enumerate(descriptions):
+        if each.unreadable:
+            raise DataError(f"data set {number}: {each.unreadable}")
+    description = combine(descriptions, "data set {}".format)
+    return replace(partitions, shared=bool(description.shared)), description
 
 
 def _resolved(config: Architecture, partitions: int) -> Resolved:

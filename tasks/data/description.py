@@ -246,8 +246,8 @@ def combine(
         classes=max(d.classes for d in every),
         target_classes=max(d.target_classes for d in every),
         distinct=sum(d.distinct for d in every) if all(d.distinct for d in every) else 0,
-        class_names=_names({name: d.class_names for name, d in known.items()}, "class"),
-        input_names=_names({name: d.input_names for name, d in known.items()}, "column"),
+        class_names=agreed_names({name: d.class_names for name, d in known.items()}, "class"),
+        input_names=agreed_names({name: d.input_names for name, d in known.items()}, "column"),
         files={name: shown for d in every for name, shown in d.files.items()},
         digest=json_digest([d.digest for d in descriptions]),
         shared=shared,
@@ -275,14 +275,14 @@ def _check_alike(name: str, other: Description, one: str, first: Description) ->
         raise DataError(f"{name} has inputs that are {other.kind}, {one} has {first.kind}; make them alike")
 
 
-def _names(named: Mapping[str, tuple[str, ...]], what: str) -> tuple[str, ...]:
-    """The names that all partitions have, some perhaps without the last ones; raises `DataError` for others."""
-    best, longest = max(named.items(), key=lambda each: len(each[1]))
+def agreed_names(named: Mapping[str, tuple[str, ...]], what: str) -> tuple[str, ...]:
+    """The names that all have, some perhaps without the last ones; raises `DataError` for others."""
+    best, longest = max(named.items(), key=lambda each: len(each[1]), default=("", ()))
     for one, names in named.items():
         for place, (name, other) in enumerate(zip(names, longest, strict=False)):
             if name != other:
                 raise DataError(
                     f"{one} has {name!r} as {what} {place}, where {best} "
-                    f"has {other!r}; give all partitions the same, in the same order"
+                    f"has {other!r}; give both the same, in the same order"
                 )
     return longest
