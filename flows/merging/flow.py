@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from prefect import flow
@@ -89,13 +91,20 @@ def aligned(plan: MergePlan, orders: Sequence[Permutation], folder: str) -> Alig
             for state, order in zip(states, orders, strict=True)
         ]
     states = plan.filled(states)
-    if plan.gallery is None or plan.config.match == "none":
+    if plan.gallery is None or (plan.config.match == "none" and not plan.orders):
         return Aligned(orders[:count], states[:count], plan.places, states[count:], plan.base_place)
-    places = tuple(f"{folder}/{i}.pt" for i in range(len(states)))
-    for place, state in zip(places, states, strict=True):
-        write_checkpoint(place, state)
+    places = _written(states, folder)
     base_place = places[count] if plan.base is not None else None
     return Aligned(orders[:count], states[:count], places[:count], states[count:], base_place)
+
+
+def _written(states: Sequence[LazyTensors], folder: str) -> tuple[str, ...]:
+    """The files in a new or empty folder to which networks are written, for workers to read them."""
+    Path(folder).mkdir(exist_ok=True)
+    places = tuple(f"{folder}/{number}.pt" for number in range(len(states)))
+    for place, state in zip(places, states, strict=True):
+        write_checkpoint(place, state)
+    return places
 
 
 @flow(name="roundweave-merge", persist_result=False)
@@ -110,8 +119,10 @@ def merge_flow(config: MergeConfig) -> MergeResult:
 def merge_networks(plan: MergePlan, executor: Executor) -> MergeResult:
     """Merge planned networks as the current flow run."""
     by_activations = plan.config.match in ("activations", "mixed")
-    moments = observe_units(executor, plan, plan.gallery) if plan.gallery and by_activations else {}
     with workspace(plan) as folder:
+        if plan.orders and plan.gallery:
+            plan = replace(plan, places=_written(plan.states, f"{folder}/own"))
+        moments = observe_units(executor, plan, plan.gallery) if plan.gallery and by_activations else {}
         networks = aligned(plan, match_units(plan, moments), folder)
         result = write_merge(plan, networks, choose(executor, plan, networks, folder))
     with flow_page(result.name) as page:

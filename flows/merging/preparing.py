@@ -12,8 +12,18 @@ from torch import nn
 
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import MergeConfig
-from roundweave.flows.merging.recorded import check_data, of_folder, of_type, own_data, recorded_in, with_recorded
+from roundweave.flows.merging.recorded import (
+    Origin,
+    check_data,
+    names_of,
+    of_folder,
+    of_type,
+    own_data,
+    recorded_in,
+    with_recorded,
+)
 from roundweave.flows.merging.subjects import (
+    Subject,
     analysed,
     checked_error,
     example_inputs,
@@ -36,7 +46,7 @@ from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.figures import check_plot
-from roundweave.storage.runs.names import is_run, run_address
+from roundweave.storage.runs.names import is_run, run_address, stored_round
 from roundweave.storage.values.lazy import LazyTensors
 from roundweave.storage.values.tensors import let_go
 from roundweave.tasks.matching.groups import UnitGroups
@@ -49,7 +59,7 @@ from roundweave.tasks.merging.fisher import check_likelihood
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
-from roundweave.tasks.merging.rows.labels import find_labels
+from roundweave.tasks.merging.rows.labels import find_labels, union_of_labels
 from roundweave.tasks.merging.rows.orders import RowOrder
 from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
 from roundweave.tasks.merging.slices import COUNTS, stacked
@@ -161,7 +171,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         return _plan_slices(config, dict(zip(config.networks, opened, strict=True)), root)
     check_same_function([*map(Path, config.every_folder)])
     orders = _orders(config)
-    runs = recorded_in(config.checkpoints, root)[: len(config.networks)]
+    union = config.labels == "union"
+    runs = recorded_in(config.checkpoints, root, union)[: len(config.networks)]
     known = with_recorded(config, runs, root, config.trust)
     if not any(runs) and config.folders and (orders or not config.by_name):
         options = {name: value for order in orders for name, value in order.options.items()}
@@ -172,7 +183,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if known.by_name:
         return _plan_by_name(known, opened, types, root, orders)
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
-    check_data(config.networks, runs, found.description)
+    check_data(config.networks, runs, found.description, union)
+    orders = orders or _orders_of_runs(config, runs, found)
     network, units = analysed(found)
     expected = outline(network)
     known = _decided(known, network)
@@ -225,6 +237,7 @@ def _check_without_data(config: MergeConfig) -> None:
     wishes |= {"average = regmean": config.average == "regmean" and not config.grams}
     wishes |= {"within": config.within, "repair": bool(config.repair), "plot": bool(config.plot)}
     wishes |= {f"match {config.match}": config.match in ("activations", "mixed")}
+    wishes |= {"labels of runs": bool(config.labels) and config.folders != config.networks}
     if wish := next((wish for wish, wanted in wishes.items() if wanted), None):
         raise UsageError(f"{wish} needs examples; give --data")
 
@@ -341,8 +354,12 @@ def _named_alike(
 def _orders(config: MergeConfig) -> tuple[RowOrder, ...]:
     """How rows of tokens and labels are put in order; empty if all have the same, or files do not say which."""
     if config.folders != config.networks:
-        if given := next((name for name in ("vocabulary", "labels") if getattr(config, name)), None):
-            raise UsageError(f"{given} is for folders, which say what their tokens and labels are; leave it out")
+        if config.vocabulary:
+            raise UsageError("vocabulary is for folders, which say what their tokens are; leave it out")
+        if config.labels and (config.labels == "first" or not all(map(stored_round, config.networks))):
+            raise UsageError(
+                "labels is for folders, which say what their labels are, and labels = union for runs; leave it out"
+            )
         return ()
     if config.vocabulary == "base" and len(config.every_folder) == len(config.folders):
         raise UsageError("vocabulary = base is that of a base network in a folder; give --base FOLDER")
@@ -351,17 +368,35 @@ def _orders(config: MergeConfig) -> tuple[RowOrder, ...]:
     sizes = [int(each.get("vocab_size") or 0) for each in configs]
     tokens = find_vocabulary(folders, sizes, config.vocabulary)
     labels = find_labels(folders, configs, config.labels)
-    changed = [order for order in (tokens if config.vocabulary != "base" else None, labels) if order]
-    if changed and (config.base or config.distil or config.wanted(len(config.networks), config.seed)):
-        raise UsageError(
-            "networks of other tokens or labels are merged by their mean; leave average, base and distil out"
-        )
+    if labels or (tokens and config.vocabulary != "base"):
+        _check_mean(config)
     if (tokens or labels) and config.data is not None:
         raise UsageError("networks of other tokens or labels have no examples in common; leave data out")
     more = "union" in (tokens and config.vocabulary, labels and config.labels)
     if more and not (config.out and is_folder(config.out)):
         raise UsageError("a union needs files that name all tokens and labels; give --out FOLDER")
     return tuple(order for order in (tokens, labels) if order)
+
+
+def _orders_of_runs(config: MergeConfig, runs: Sequence[Origin | None], found: Subject) -> tuple[RowOrder, ...]:
+    """How rows of labels of runs are put in the order of all their data; empty where it is that of each."""
+    named = names_of(config.networks, runs)["class"]
+    merged = found.description.class_names if found.description else ()
+    if config.labels is None or all(named.get(network) == merged for network in config.networks):
+        return ()
+    for network in config.networks:
+        if unknown := [name for name in named.get(network, ("",)) if name not in merged]:
+            raise UsageError(f"{network} has label {unknown[0]!r}, which no data set names; leave labels out")
+    _check_mean(config)
+    return (union_of_labels([named[network] for network in config.networks], merged, found.objective.model),)
+
+
+def _check_mean(config: MergeConfig) -> None:
+    """Raise `UsageError` for what networks of other rows cannot do."""
+    if config.base or config.distil or config.wanted(len(config.networks), config.seed):
+        raise UsageError(
+            "networks of other tokens or labels are merged by their mean; leave average, base and distil out"
+        )
 
 
 def _is_quick(config: MergeConfig, network: nn.Module) -> bool:

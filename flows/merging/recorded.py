@@ -31,10 +31,11 @@ class Origin:
     fields: dict[str, Any]
 
 
-def recorded_in(networks: Sequence[str], root: Where) -> list[Origin | None]:
+def recorded_in(networks: Sequence[str], root: Where, union: bool = False) -> list[Origin | None]:
     """The runs of networks that are stored rounds; None for files.
 
-    Raises `DataError` if what two networks know by one number has another name in their runs: it has no mean.
+    Raises `DataError` if what two networks know by one number has another name in their runs: it has no mean. In a
+    `union` of labels these may differ.
     """
     every = []
     for place in networks:
@@ -44,20 +45,27 @@ def recorded_in(networks: Sequence[str], root: Where) -> list[Origin | None]:
         if run:
             fields["seed"] = fields.get("split_seed", fields["seed"])  # by which examples are held out
         every.append(Origin(run, fields) if run else None)
-    for what, named in _names(networks, every).items():
-        agreed_names(named, what)
+    named = names_of(networks, every)
+    agreed_names(named["column"], "column")
+    if not union:
+        agreed_names(named["class"], "class")
     return every
 
 
-def check_data(networks: Sequence[str], runs: Sequence[Origin | None], data: Description | None) -> None:
-    """Raise `DataError` if what networks of runs know by one number has another name in the data."""
-    known = _names(networks, runs)
+def check_data(
+    networks: Sequence[str], runs: Sequence[Origin | None], data: Description | None, union: bool = False
+) -> None:
+    """Raise `DataError` if what networks of runs know by one number has another name in the data.
+
+    In a `union` of labels these may differ.
+    """
+    known = names_of(networks, runs)
     for what, names in (("class", data.class_names), ("column", data.input_names)) if data else ():
-        if names and known[what]:
+        if names and known[what] and not (union and what == "class"):
             agreed_names(known[what] | {"the data": names}, what)
 
 
-def _names(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str, dict[str, tuple[str, ...]]]:
+def names_of(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str, dict[str, tuple[str, ...]]]:
     """The names of labels and of a table's columns in the networks' runs that have such names, by the network.
 
     Labels that are numbers are named by these where another run has names.

@@ -84,7 +84,7 @@ class Merging(RecipeConfig):
         description="of folders whose tokenizers differ: all tokens, or those of the first or the base",
     )
     labels: Literal["union", "first"] | None = Field(
-        default=None, description="of folders with other labels: all, or those of the first"
+        default=None, description="of folders or runs with other labels: all, or of folders those of the first"
     )
     repair: bool | None = Field(
         default=None,

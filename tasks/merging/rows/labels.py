@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from roundweave.storage.errors import UsageError
-from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, rows_of
+from roundweave.storage.errors import ModelError, UsageError
+from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, config_of, rows_of
+from roundweave.tasks.networks.objective import ModelSpec
 
 NAMES = "id2label"
 """The member of a configuration that has the names of labels by their numbers."""
@@ -55,9 +58,31 @@ def _labels(config: Mapping[str, Any]) -> Numbers:
 
 def _of_labels(network: Any) -> set[str]:
     """The names of tensors with a row for each label: those that would have one more with one label more."""
-    config = deepcopy(network.config)
+    config = deepcopy(config_of(network))
     config.num_labels += 1
     with torch.device("meta"):
-        larger: nn.Module = type(network)(config)
+        return _of_another_shape(network, type(network)(config))
+
+
+def union_of_labels(every: Sequence[Sequence[str]], merged: Sequence[str], model: ModelSpec) -> RowOrder:
+    """How the rows of networks of runs, each with its own labels in order, are put in the merged one's order."""
+    numbers = _numbered(merged)
+    rows = tuple(rows_of(_numbered(labels), numbers, len(merged)) for labels in every)
+    return RowOrder(rows, partial(_of_outputs, model), {})
+
+
+def _numbered(labels: Sequence[str]) -> Numbers:
+    return {name: number for number, name in enumerate(labels)}
+
+
+def _of_outputs(model: ModelSpec, network: nn.Module) -> set[str]:
+    """The names of tensors with a row for each output: those that would have one more with one output more."""
+    names = _of_another_shape(network, replace(model, outputs=model.outputs + 1).outlined())
+    if not names:
+        raise ModelError(f"model {model.name} has as many outputs for any labels, so its rows are of none of them")
+    return names
+
+
+def _of_another_shape(network: nn.Module, larger: nn.Module) -> set[str]:
     shapes = {name: tensor.shape for name, tensor in larger.state_dict().items()}
     return {name for name, tensor in network.state_dict().items() if tensor.shape != shapes[name]}

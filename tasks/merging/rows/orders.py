@@ -45,12 +45,8 @@ class RowOrder:
     def of(self, network: nn.Module) -> RowOrder:
         """The order for such a network as the merged one.
 
-        Raises `ModelError` if it is none of transformers, or one of the tensors has another number of rows in it.
+        Raises `ModelError` if it does not say which rows these are, or has another number of them in a tensor.
         """
-        if not hasattr(network, "config"):
-            raise ModelError(
-                f"{type(network).__name__} does not say which rows are of tokens and labels; give no model"
-            )
         names, size = self.tensors(network), len(self.rows[0])
         for name, tensor in network.state_dict().items():
             if name in names and len(tensor) != size:
@@ -98,6 +94,15 @@ class RowOrder:
         specs = [replace(s, shape=(rows, *s.shape[1:])) for s in known_specs(state) if s.name in self.names]
         own = LazyTensors(tuple(spec.name for spec in specs), read, specs)
         return picked({name: (own if name in own else state, name) for name in state})
+
+
+def config_of(network: nn.Module) -> Any:
+    """The configuration of a network of transformers; raises `ModelError` for another one."""
+    if not hasattr(network, "config"):
+        raise ModelError(
+            f"{type(network).__name__} does not say which rows are of tokens and labels; give no model"
+        )
+    return network.config
 
 
 def rows_of(own: Numbers, merged: Numbers, size: int) -> torch.Tensor:

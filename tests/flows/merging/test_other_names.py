@@ -1,18 +1,25 @@
-"""Networks that know other things by one number, labels or columns of tables, have no mean: they are refused."""
+"""Networks that know other things by one number have no mean: they are refused, or their labels put together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import torch
+from torch.nn import functional
 
 import roundweave as rw
 from roundweave.flows.config.merging.merge import GramConfig
 from roundweave.flows.merging.grams import write_gram_file
 from roundweave.flows.merging.preparing import MergePlan, plan_merge
-from roundweave.storage.errors import CheckpointError, DataError
+from roundweave.flows.merging.result import MergeResult
+from roundweave.storage.checkpoints.opening import open_checkpoint
+from roundweave.storage.errors import CheckpointError, DataError, ModelError, UsageError
 from roundweave.tasks.merging.gallery import Blend, score_blend
 from tests import training
+from tests.flows.command.in_process import run
+from tests.storage.checkpoints.reading import read_checkpoint
 
 TABLES = {
     "one": ("a,b,animal", ["cat", "dog"]),
@@ -122,3 +129,82 @@ def test_examples_that_two_data_sets_both_hold_out_count_once(plan, tmp_path) ->
     score = score_blend(gallery, [Blend(("low@-1",), (1.0,))], 0)
     assert score is not None
     assert score.examples == 7
+
+
+# A union of their labels.
+
+ANIMALS = {"cats": ["cat", "dog"], "mice": ["mouse", "cat"]}
+PLACES = {"cat": (0, 0), "dog": (4, 0), "mouse": (0, 4)}
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two runs, on tables of two animals each, of which one is in both."""
+    folder = tmp_path_factory.mktemp("apart")
+    generator = torch.Generator().manual_seed(0)
+    for seed, (name, animals) in enumerate(ANIMALS.items()):
+        lines = ["a,b,animal"]
+        for row in range(200):
+            noise = torch.randn(2, generator=generator).tolist()
+            a, b = (at + 0.3 * more for at, more in zip(PLACES[animals[row % 2]], noise, strict=True))
+            lines.append(f"{a},{b},{animals[row % 2]}")
+        (folder / f"{name}.csv").write_text("\n".join(lines))
+        fields = {"partitions": 1, "rounds": 2, "local_epochs": 10, "lr": 0.1, "seed": seed}
+        training.trained(folder, data=f"csv:{folder}/{name}.csv", name=name, **fields)
+    return folder
+
+
+def merged(apart: Path, out: Path, **fields: object) -> tuple[MergeResult, dict[str, torch.Tensor]]:
+    config = {"executor": "inline", "labels": "union", "root": str(apart), "out": str(out), "force": True}
+    config["networks"] = tuple(f"{name}@-1" for name in ANIMALS)
+    return rw.merge(rw.MergeConfig(**config | fields)), read_checkpoint(str(out))
+
+
+def test_a_row_of_a_label_that_one_run_has_is_its_own(apart, tmp_path) -> None:
+    fields = {"match": "none", "average": "mean", "coefficients": (1, 3)}
+    _, state = merged(apart, tmp_path / "out.safetensors", **fields)
+    one, other = (open_checkpoint(f"{name}@-1", str(apart)) for name in ANIMALS)
+    for name in ("fc2.weight", "fc2.bias"):  # cat, dog and mouse; the other network has cat and mouse
+        rows = [(one[name][0] + 3 * other[name][0]) / 4, one[name][1], other[name][1]]
+        torch.testing.assert_close(state[name], torch.stack(rows))
+    torch.testing.assert_close(state["fc1.weight"], (one["fc1.weight"] + 3 * other["fc1.weight"]) / 4)
+
+
+@pytest.mark.parametrize("average", ["mean", "regmean", "pleas", "fisher"])
+def test_the_union_tells_apart_what_neither_network_could(apart, tmp_path, average) -> None:
+    """What is written is what was scored: on the held-out examples of both, with all three labels."""
+    result, state = merged(apart, tmp_path / "out.safetensors", average=average)
+    score = result.scores[result.chosen]
+    assert score.examples == 40
+    assert score.accuracy == 1.0
+    assert all(result.scores[f"parent {name}@-1"].accuracy < 0.9 for name in ANIMALS)
+    inputs = torch.tensor([PLACES[name] for name in ("cat", "dog", "mouse")], dtype=torch.float32)
+    hidden = functional.linear(inputs, state["fc1.weight"], state["fc1.bias"]).relu()
+    logits = functional.linear(hidden, state["fc2.weight"], state["fc2.bias"])
+    assert logits.argmax(1).tolist() == [0, 1, 2]
+
+
+def test_a_union_by_the_command_is_a_run_that_knows_its_labels(apart, tmp_path, capsys) -> None:
+    words = [*(f"{name}@-1" for name in ANIMALS), "--labels", "union", "--name", "all", "--root", str(apart)]
+    code, out, _ = run(capsys, "merge", *words, "--executor", "inline")
+    assert code == 0, out
+    assert rw.Run(f"{apart}/all.zarr").attributes["data"]["class_names"] == ["cat", "dog", "mouse"]
+    with pytest.raises(DataError, match="mice@-1 has 'mouse' as class 1, where all@-1 has 'dog'"):
+        plan_merge(rw.MergeConfig(networks=("mice@-1", "cats@-1", "all@-1"), root=str(apart)))
+
+
+def test_what_no_union_can_be_made_of_is_refused(apart, tmp_path) -> None:
+    (tmp_path / "own.py").write_text("import torch\ndef net(): return torch.nn.Linear(2, 3)\n")
+    for fields, message in (
+        ({"labels": "first"}, "labels = union for runs"),
+        ({"input": "2x2", "match": "none"}, "labels of runs needs examples; give --data"),
+        ({"distil": 5}, "leave average, base and distil out"),
+        ({"average": "slerp"}, "leave average, base and distil out"),
+        ({"data": f"csv:{apart}/cats.csv"}, "mice@-1 has label 'mouse', which no data set names"),
+        ({"networks": ("cats@-1", f"{tmp_path}/a.safetensors")}, "labels = union for runs"),
+    ):
+        rw.Run(f"{apart}/cats.zarr").round(-1).save(f"{tmp_path}/a.safetensors")
+        with pytest.raises(UsageError, match=message):
+            merged(apart, tmp_path / "out.safetensors", **fields)
+    with pytest.raises(ModelError, match="has as many outputs for any labels"):
+        merged(apart, tmp_path / "out.safetensors", model=f"{tmp_path}/own.py:net")
