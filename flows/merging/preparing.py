@@ -13,17 +13,16 @@ from torch import nn
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.flows.merging.recorded import (
-    Origin,
     check_data,
-    names_of,
     of_folder,
     of_type,
+    orders_of_folders,
+    orders_of_runs,
     own_data,
     recorded_in,
     with_recorded,
 )
 from roundweave.flows.merging.subjects import (
-    Subject,
     analysed,
     checked_error,
     example_inputs,
@@ -46,7 +45,7 @@ from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.figures import check_plot
-from roundweave.storage.runs.names import is_run, run_address, stored_round
+from roundweave.storage.runs.names import is_run, run_address
 from roundweave.storage.values.lazy import LazyTensors
 from roundweave.storage.values.tensors import let_go
 from roundweave.tasks.matching.groups import UnitGroups
@@ -59,14 +58,11 @@ from roundweave.tasks.merging.fisher import check_likelihood
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
-from roundweave.tasks.merging.rows.labels import find_labels, union_of_labels
 from roundweave.tasks.merging.rows.orders import RowOrder
-from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
 from roundweave.tasks.merging.slices import COUNTS, stacked
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import (
     check_same_function,
-    checked_config,
     names_in_network,
     renamed,
 )
@@ -170,7 +166,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if config.slices:
         return _plan_slices(config, dict(zip(config.networks, opened, strict=True)), root)
     check_same_function([*map(Path, config.every_folder)])
-    orders = _orders(config)
+    orders = orders_of_folders(config)
     union = config.labels == "union"
     runs = recorded_in(config.checkpoints, root, union)[: len(config.networks)]
     known = with_recorded(config, runs, root, config.trust)
@@ -184,7 +180,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         return _plan_by_name(known, opened, types, root, orders)
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     check_data(config.networks, runs, found.description, union)
-    orders = orders or _orders_of_runs(config, runs, found)
+    orders = orders or orders_of_runs(config, runs, found.description, found.objective.model)
     network, units = analysed(found)
     expected = outline(network)
     known = _decided(known, network)
@@ -267,7 +263,7 @@ def _check_adapters(config: MergeConfig) -> None:
 def _plan_slices(config: MergeConfig, opened: Mapping[str, Mapping[str, torch.Tensor]], root: str) -> MergePlan:
     """The plan of a network whose layers are those of slices of others, in the first one's place."""
     check_same_function([*map(Path, config.every_folder)], but=COUNTS)
-    _orders(config)  # refuses other tokens and labels
+    orders_of_folders(config)  # refuses other tokens and labels
     alone = config.model_copy(update={"match": "none", "networks": (config.slices[0].network,)})
     stack = stacked(config.slices, opened)
     return _plan_by_name(alone, [stack], types_of([stack]), root, ())
@@ -349,54 +345,6 @@ def _named_alike(
     for order in known:
         alike = [*order.ordered(alike)]
     return alike, each[base], known
-
-
-def _orders(config: MergeConfig) -> tuple[RowOrder, ...]:
-    """How rows of tokens and labels are put in order; empty if all have the same, or files do not say which."""
-    if config.folders != config.networks:
-        if config.vocabulary:
-            raise UsageError("vocabulary is for folders, which say what their tokens are; leave it out")
-        if config.labels and (config.labels == "first" or not all(map(stored_round, config.networks))):
-            raise UsageError(
-                "labels is for folders, which say what their labels are, and labels = union for runs; leave it out"
-            )
-        return ()
-    if config.vocabulary == "base" and len(config.every_folder) == len(config.folders):
-        raise UsageError("vocabulary = base is that of a base network in a folder; give --base FOLDER")
-    folders = [*map(Path, config.every_folder)]
-    configs = [checked_config(folder) for folder in folders]
-    sizes = [int(each.get("vocab_size") or 0) for each in configs]
-    tokens = find_vocabulary(folders, sizes, config.vocabulary)
-    labels = find_labels(folders, configs, config.labels)
-    if labels or (tokens and config.vocabulary != "base"):
-        _check_mean(config)
-    if (tokens or labels) and config.data is not None:
-        raise UsageError("networks of other tokens or labels have no examples in common; leave data out")
-    more = "union" in (tokens and config.vocabulary, labels and config.labels)
-    if more and not (config.out and is_folder(config.out)):
-        raise UsageError("a union needs files that name all tokens and labels; give --out FOLDER")
-    return tuple(order for order in (tokens, labels) if order)
-
-
-def _orders_of_runs(config: MergeConfig, runs: Sequence[Origin | None], found: Subject) -> tuple[RowOrder, ...]:
-    """How rows of labels of runs are put in the order of all their data; empty where it is that of each."""
-    named = names_of(config.networks, runs)["class"]
-    merged = found.description.class_names if found.description else ()
-    if config.labels is None or all(named.get(network) == merged for network in config.networks):
-        return ()
-    for network in config.networks:
-        if unknown := [name for name in named.get(network, ("",)) if name not in merged]:
-            raise UsageError(f"{network} has label {unknown[0]!r}, which no data set names; leave labels out")
-    _check_mean(config)
-    return (union_of_labels([named[network] for network in config.networks], merged, found.objective.model),)
-
-
-def _check_mean(config: MergeConfig) -> None:
-    """Raise `UsageError` for what networks of other rows cannot do."""
-    if config.base or config.distil or config.wanted(len(config.networks), config.seed):
-        raise UsageError(
-            "networks of other tokens or labels are merged by their mean; leave average, base and distil out"
-        )
 
 
 def _is_quick(config: MergeConfig, network: nn.Module) -> bool:

@@ -1,24 +1,32 @@
-"""What a merge takes from its networks' runs and files: the architecture, and examples of each network's own."""
+"""What a merge takes from its networks' runs and files: architecture, own examples, order of labels and tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from roundweave.flows.config.merging.merge import Architecture
+from roundweave.flows.config.exports import is_folder
+from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.config.recorded import check_trust
 from roundweave.storage.checkpoints.opening import types_of
+from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import Where
 from roundweave.storage.rounds.columns import Column
 from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description, agreed_names
+from roundweave.tasks.merging.rows.labels import find_labels, union_of_labels
+from roundweave.tasks.merging.rows.orders import RowOrder
+from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
+from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
+from roundweave.tasks.networks.pretrained import checked_config
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 
@@ -141,3 +149,55 @@ def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | 
         return [(data, known.seed) for data in one_each or [known.data] * len(runs)]
     given = [(run.fields.get("data") or known.data, run.fields["seed"]) if run else None for run in runs]
     return [each or (known.data, known.seed) for each in given]
+
+
+def orders_of_folders(config: MergeConfig) -> tuple[RowOrder, ...]:
+    """How rows of tokens and labels are put in order; empty if all have the same, or files do not say which."""
+    if config.folders != config.networks:
+        if config.vocabulary:
+            raise UsageError("vocabulary is for folders, which say what their tokens are; leave it out")
+        if config.labels and (config.labels == "first" or not all(map(stored_round, config.networks))):
+            raise UsageError(
+                "labels is for folders, which say what their labels are, and labels = union for runs; leave it out"
+            )
+        return ()
+    if config.vocabulary == "base" and len(config.every_folder) == len(config.folders):
+        raise UsageError("vocabulary = base is that of a base network in a folder; give --base FOLDER")
+    folders = [*map(Path, config.every_folder)]
+    configs = [checked_config(folder) for folder in folders]
+    sizes = [int(each.get("vocab_size") or 0) for each in configs]
+    tokens = find_vocabulary(folders, sizes, config.vocabulary)
+    labels = find_labels(folders, configs, config.labels)
+    if labels or (tokens and config.vocabulary != "base"):
+        _check_mean(config)
+    if (tokens or labels) and config.data is not None:
+        raise UsageError("networks of other tokens or labels have no examples in common; leave data out")
+    more = "union" in (tokens and config.vocabulary, labels and config.labels)
+    if more and not (config.out and is_folder(config.out)):
+        raise UsageError("a union needs files that name all tokens and labels; give --out FOLDER")
+    return tuple(order for order in (tokens, labels) if order)
+
+
+def orders_of_runs(
+    config: MergeConfig, runs: Sequence[Origin | None], data: Description | None, model: ModelSpec
+) -> tuple[RowOrder, ...]:
+    """How rows of labels of runs are put in the order of all their data; empty where it is that of each."""
+    named = names_of(config.networks, runs)["class"]
+    merged = data.class_names if data else ()
+    if config.labels is None or all(named.get(network) == merged for network in config.networks):
+        return ()
+    for network in config.networks:
+        if network not in named:
+            raise UsageError(f"{network} has no names of its labels; leave labels out")
+        if unknown := [name for name in named[network] if name not in merged]:
+            raise UsageError(f"{network} has label {unknown[0]!r}, which no data set names; leave labels out")
+    _check_mean(config)
+    return (union_of_labels([named[network] for network in config.networks], merged, model),)
+
+
+def _check_mean(config: MergeConfig) -> None:
+    """Raise `UsageError` for what networks of other rows cannot do."""
+    if config.base or config.distil or config.wanted(len(config.networks), config.seed):
+        raise UsageError(
+            "networks of other tokens or labels are merged by their mean; leave average, base and distil out"
+        )
