@@ -64,6 +64,11 @@ class DataConfig(Config):
     data: NamedOrOwn | EachOwn | None = Field(
         default=None, description="as `roundweave train --data`; default: of the run that is merged"
     )
+    data_options: dict[str, JsonValue] = Field(
+        default={},
+        description="keyword arguments of the function of data, such as day; {date} is today, {date-1} yesterday",
+        examples=[{"day": "{date-1}"}],
+    )
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
     held_out: float = Field(
         default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
@@ -82,11 +87,6 @@ class Dealing(DataConfig):
     """The examples, how they are split into partitions, and how they are prepared."""
 
     data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
-    data_options: dict[str, JsonValue] = Field(
-        default={},
-        description="keyword arguments of the function of data, such as day; {date} is today, {date-1} yesterday",
-        examples=[{"day": "{date-1}"}],
-    )
     hash_data: bool = Field(
         default=False, description="read all bytes of files larger than 256 MB to show that they are the same"
     )

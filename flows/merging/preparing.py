@@ -13,17 +13,18 @@ from torch import nn
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.flows.merging.recorded import (
-    check_data,
     of_folder,
     of_type,
     orders_of_folders,
     orders_of_runs,
     own_data,
+    own_models,
     recorded_in,
     with_recorded,
 )
 from roundweave.flows.merging.subjects import (
     analysed,
+    check_same_models,
     checked_error,
     example_inputs,
     kept_code,
@@ -167,8 +168,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         return _plan_slices(config, dict(zip(config.networks, opened, strict=True)), root)
     check_same_function([*map(Path, config.every_folder)])
     orders = orders_of_folders(config)
-    union = config.labels == "union"
-    runs = recorded_in(config.checkpoints, root, union)[: len(config.networks)]
+    runs = recorded_in(config.checkpoints, root, config.labels == "union")[: len(config.networks)]
     known = with_recorded(config, runs, root, config.trust)
     if not any(runs) and config.folders and (orders or not config.by_name):
         options = {name: value for order in orders for name, value in order.options.items()}
@@ -179,7 +179,6 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if known.by_name:
         return _plan_by_name(known, opened, types, root, orders)
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
-    check_data(config.networks, runs, found.description, union)
     orders = orders or orders_of_runs(config, runs, found.description, found.objective.model)
     network, units = analysed(found)
     expected = outline(network)
@@ -192,6 +191,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     types = types and types_of(opened)
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
+    check_same_models(found, own_models(config, runs))
     count = len(config.networks)
     recipe = _recipe(known, network, units)
     fits = [fitted(state, expected, types) for state in opened]

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.exports import is_folder
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.config.recorded import check_trust
@@ -31,12 +32,28 @@ from roundweave.tasks.networks.pretrained import checked_config
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 
 
+SHARED = {"target", "data_options", *PREPARED}
+"""The fields that decide what the numbers of an example are, which must be the same for all networks."""
+
+
 @dataclass(frozen=True)
 class Origin:
     """The run of a stored round, and the fields of its configuration that have a value."""
 
     run: StoredRun
     fields: dict[str, Any]
+
+    @property
+    def own(self) -> Architecture:
+        """The run's own network and data."""
+        own: dict[str, Any] = {name: self.fields.get(name) for name in ("data", "model", "model_options")}
+        return Architecture(**own)
+
+    def decisive(self, field: str) -> Any:
+        """The value of a field; of the user's code what decides its behaviour, wherever it lies."""
+        value: Any = self.fields.get(field)
+        is_code = isinstance(value, dict) and "definitions" in value
+        return [value[part] for part in ("name", "pickled", "definitions")] if is_code else value or None
 
 
 def recorded_in(networks: Sequence[str], root: Where, union: bool = False) -> list[Origin | None]:
@@ -105,16 +122,24 @@ def with_recorded(
     open_fields = set(Architecture.model_fields) - config.model_fields_set
     if "input" not in open_fields:
         open_fields -= {"data"}
+    if "data" not in open_fields:
+        open_fields -= {"data_options"}
     if "model" not in open_fields:
         open_fields -= {"model_options"}
+    for field in sorted(open_fields & SHARED):
+        if other := next((run for run in known if run.decisive(field) != known[0].decisive(field)), None):
+            raise UsageError(
+                f"run {other.run.name} has another {field} than run {known[0].run.name}, so its examples may mean "
+                f"something else; give the one that is right for all by --{field.replace('_', '-')}"
+            )
     taken = {field: known[0].fields[field] for field in open_fields if field in known[0].fields}
     each = [run.fields.get("data") for run in known]
     if "data" in taken and len(known) == len(runs) and all(isinstance(data, str | dict) for data in each):
         taken["data"] = each[0] if all(data == each[0] for data in each) else each
     filled = type(config)(**config.model_dump(exclude_unset=True) | taken)
-    for run in known:  # of the others only the data are used, each network's own
-        of_run = filled.model_copy(update={"data": _data_of(run)})
-        check_trust(run.run, root, trust, of_run, taken if run is known[0] else taken.keys() & {"data"})
+    for run in known:  # of the others each network's own data are used, and its model, to see that it is the same
+        of_run = filled.model_copy(update={"data": run.own.data, "model": run.own.model})
+        check_trust(run.run, root, trust, of_run, taken if run is known[0] else taken.keys() & {"data", "model"})
     return filled
 
 
@@ -134,11 +159,6 @@ def of_type(
     return config, types
 
 
-def _data_of(run: Origin) -> Any:
-    """The data of a run, a name or the user's function; those of several partitions as a tuple."""
-    return Architecture(data=run.fields.get("data")).data
-
-
 def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | None]) -> list[tuple[Any, int]]:
     """The data that each network was trained on, and the seed of what it held out.
 
@@ -149,6 +169,12 @@ def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | 
         return [(data, known.seed) for data in one_each or [known.data] * len(runs)]
     given = [(run.fields.get("data") or known.data, run.fields["seed"]) if run else None for run in runs]
     return [each or (known.data, known.seed) for each in given]
+
+
+def own_models(config: Architecture, runs: Sequence[Origin | None]) -> list[Architecture]:
+    """The models with which the networks' runs were trained; none if the user gives the model."""
+    given = {"model", "model_options"} & config.model_fields_set
+    return [] if given else [run.own for run in runs if run and run.own.model is not None]
 
 
 def orders_of_folders(config: MergeConfig) -> tuple[RowOrder, ...]:
@@ -181,7 +207,11 @@ def orders_of_folders(config: MergeConfig) -> tuple[RowOrder, ...]:
 def orders_of_runs(
     config: MergeConfig, runs: Sequence[Origin | None], data: Description | None, model: ModelSpec
 ) -> tuple[RowOrder, ...]:
-    """How rows of labels of runs are put in the order of all their data; empty where it is that of each."""
+    """How rows of labels of runs are put in the order of all their data; empty where it is that of each.
+
+    Raises `DataError` and `UsageError` if the labels, or columns, of the data and the runs do not go together.
+    """
+    check_data(config.networks, runs, data, config.labels == "union")
     named = names_of(config.networks, runs)["class"]
     merged = data.class_names if data else ()
     if config.labels is None or all(named.get(network) == merged for network in config.networks):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -36,11 +36,12 @@ from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description, combine, gather_here
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.sources.table import keep_source
-from roundweave.tasks.matching.check import check_function
+from roundweave.tasks.matching.check import check_function, randomise
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.tapping import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, as_call
 from roundweave.tasks.matching.units import find_units
+from roundweave.tasks.matching.unofficial import tensors_in
 from roundweave.tasks.merging.gallery import Samples
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.pretrained import (
@@ -50,10 +51,14 @@ from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES
 from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.numerics.devices import moved
+from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 
+
+SAME = 1e-4
+"""The largest difference of outputs, over the largest of them, of two models that are the same network."""
 
 OUTPUTS = 10
 """The number of outputs of a built-in model if there are no data."""
@@ -120,7 +125,7 @@ def _described(partitions: Partitions) -> tuple[Partitions, Description]:
 
 def _resolved(config: Architecture, partitions: int) -> Resolved:
     """What is known of a network and its examples in so many partitions, as a run with them would know it."""
-    fields = ("held_out", "dtype", "seed", "data", "target", "loss", "model", *PREPARED)
+    fields = ("held_out", "dtype", "seed", "data", "data_options", "target", "loss", "model", *PREPARED)
     same: dict[str, Any] = {field: getattr(config, field) for field in fields}
     return resolve_work(TrainConfig(**same, model_options=config.model_options or {}, partitions=partitions))
 
@@ -162,6 +167,31 @@ def checked_error(found: Subject, network: nn.Module, units: UnitGroups) -> floa
     """The function error of the units; raises `UnitsUnsound` if it is too large, and `ModelError`."""
     with _clearer(found):
         return check_function(network, found.few, units)
+
+
+def check_same_models(found: Subject, every: Iterable[Architecture]) -> None:
+    """Raise `ModelError` if one of the networks' own models gives something else with the same weights."""
+    model = found.objective.model
+    for own in map(kept_code, every):
+        assert own.model is not None
+        options = json.dumps(own.model_options or {}, sort_keys=True)
+        _check_same(found, model, replace(model, model=own.model, options=options))
+
+
+def _check_same(found: Subject, model: ModelSpec, other: ModelSpec) -> None:
+    if other == model:
+        return
+    what = f"models {model.name} {model.options} and {other.name} {other.options} of these runs are other networks"
+    what += "; give --model and --model-options if one is right for all"
+    one, two = model.build().eval(), other.build().eval()
+    randomise(one, torch.Generator().manual_seed(0))
+    given, named = as_call(found.few)
+    with failing_as(lambda error: ModelError(what)), torch.no_grad(), pinned(0, threads=1):
+        two.load_state_dict(one.state_dict())
+        pairs = zip(*(tensors_in(each(*given, **named)) for each in (one, two)), strict=True)
+        same = all((a - b).abs().max() <= SAME * a.abs().max() for a, b in pairs)
+    if not same:
+        raise ModelError(what)
 
 
 @contextmanager

@@ -195,7 +195,7 @@ def test_a_merge_does_not_run_the_code_of_a_foreign_store(
     mine = f"{store_at(tmp_path / 'runs' / 'mine.zarr').path}@0"
     networks = (foreign, mine) if first else (mine, foreign)
     config = MergeConfig(networks=networks, executor="inline")
-    if first or case.startswith("data"):  # each network's data are its own run's
+    if first or case.startswith(("data", "model")):  # each network's data are its own run's, and so is its model
         with pytest.raises(UsageError, match=r"is outside .* and holds code"):
             plan_merge(config)
     else:  # what else is left open is taken from the first stored round
