@@ -187,7 +187,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
     as_saved = opened[: len(config.networks)]
-    opened, names, orders = _named_alike(network, config, opened, orders)
+    opened, names, orders = _named_alike(config, network, opened, orders)
     types = types and types_of(opened)
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
@@ -292,7 +292,7 @@ def _plan_by_name(
     spectral = network is not None and any(True for _ in spectral_norms(network))
     if network is None and (named := next((name for name in expected if SPECTRAL.search(name)), None)):
         raise UsageError(f"{named} may be of a spectral norm, whose vectors have no mean; give --model")
-    opened, names, orders = _named_alike(network, config, opened, orders) if network else (opened, {}, ())
+    opened, names, orders = _named_alike(config, network, opened, orders) if network else (opened, {}, ())
     types = types_of(opened) if types and network else types
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected, values=False)
@@ -329,15 +329,12 @@ def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -
 
 
 def _named_alike(
-    network: nn.Module,
     config: MergeConfig,
+    network: nn.Module,
     opened: Sequence[Mapping[str, torch.Tensor]],
     orders: Sequence[RowOrder],
 ) -> tuple[list[Mapping[str, torch.Tensor]], dict[str, str], tuple[RowOrder, ...]]:
-    """The tensors under the network's names and with rows in one order; the names by those in the folder.
-
-    And the orders of rows, for this network.
-    """
+    """The tensors under the network's names with rows in one order, the names by the folder's, and its orders."""
     each = [names_in_network(network, tensors) for tensors in opened]
     base = config.networks.index(config.folders[0]) if config.folders else 0
     alike = [renamed(tensors, names) for tensors, names in zip(opened, each, strict=True)]
