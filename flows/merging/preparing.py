@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from roundweave.flows.config.exports import check_folder, is_folder
-from roundweave.flows.config.merging.merge import MergeConfig
+from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.merging.recorded import (
     of_folder,
     of_type,
@@ -177,8 +177,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if known.data is None:
         _check_without_data(known)
     if known.by_name:
-        return _plan_by_name(known, opened, types, root, orders)
-    found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
+        return _plan_by_name(known, opened, types, root, orders, own_models(config, runs))
+    found = subject(known, min(config.blocks, max(1, config.examples // BATCH)), opened[0])
     orders = orders or orders_of_runs(config, runs, found.description, found.objective.model)
     network, units = analysed(found)
     expected = outline(network)
@@ -191,7 +191,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     types = types and types_of(opened)
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
-    check_same_models(found, own_models(config, runs))
+    check_same_models(found.objective.model, found.few, own_models(config, runs))
     count = len(config.networks)
     recipe = _recipe(known, network, units)
     fits = [fitted(state, expected, types) for state in opened]
@@ -275,6 +275,7 @@ def _plan_by_name(
     types: Mapping[str, torch.dtype],
     root: str,
     orders: tuple[RowOrder, ...],
+    models: Sequence[Architecture] = (),
 ) -> MergePlan:
     """The plan of a merge that matches nothing and keeps only a file: tensors are read when they are averaged.
 
@@ -284,7 +285,9 @@ def _plan_by_name(
         config = config.model_copy(update={"executor": "inline"})
     model, network, expected = None, None, outline_of(opened[0])
     if config.model is not None:
-        model = spec_of(config, config.model, example_inputs(config.input, config.dtype) if config.input else ())
+        inputs = example_inputs(config.input, config.dtype) if config.input else ()
+        model = spec_of(config, config.model, inputs, opened[0])
+        check_same_models(model, inputs, models)
         network = model.outlined()
         expected = outline(network)
     elif "dtype" in config.model_fields_set:

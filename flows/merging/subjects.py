@@ -32,17 +32,19 @@ from roundweave.storage.errors import (
     failing_as,
     one_line,
 )
+from roundweave.storage.values.lazy import known_specs
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description, combine, gather_here
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.sources.table import keep_source
 from roundweave.tasks.matching.check import check_function, randomise
-from roundweave.tasks.matching.groups import UnitGroups
+from roundweave.tasks.matching.groups import Tensors, UnitGroups
 from roundweave.tasks.matching.tapping import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, as_call
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.matching.unofficial import tensors_in
 from roundweave.tasks.merging.gallery import Samples
+from roundweave.tasks.merging.rows.labels import with_a_row_for_each_output
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.pretrained import (
     inputs_by_kind,
@@ -61,7 +63,7 @@ SAME = 1e-4
 """The largest difference of outputs, over the largest of them, of two models that are the same network."""
 
 OUTPUTS = 10
-"""The number of outputs of a built-in model if there are no data."""
+"""The number of outputs of a built-in model if there are neither data nor a network."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +95,16 @@ def kept_code(config: AnyArchitecture) -> AnyArchitecture:
     return config.model_copy(update=sources)
 
 
-def subject(config: Architecture, blocks: int = 1) -> Subject:
+def subject(config: Architecture, blocks: int = 1, tensors: Tensors | None = None) -> Subject:
     """The network of a configuration that went through `kept_code`, tried once on example inputs.
 
-    The examples are split into `blocks`. Raises `UsageError` if neither data nor the inputs' shape are given.
+    The examples are split into `blocks`. Without data a built-in model has as many outputs as the `tensors` of a
+    network show. Raises `UsageError` if neither data nor the inputs' shape are given.
     """
     if config.model is None:
         raise UsageError("no model is named; give --model FILE.py:function, or one of " + ", ".join(MODELS))
     if config.data is None:
-        return _without_data(config, config.model)
+        return _without_data(config, config.model, tensors)
     each = config.data if isinstance(config.data, tuple) else ()
     forget_examples()  # of an earlier run or merge; their files may have changed
     resolved = _resolved(config, len(each) or blocks)
@@ -130,16 +133,27 @@ def _resolved(config: Architecture, partitions: int) -> Resolved:
     return resolve_work(TrainConfig(**same, model_options=config.model_options or {}, partitions=partitions))
 
 
-def _without_data(config: Architecture, model: str | Code) -> Subject:
+def _without_data(config: Architecture, model: str | Code, tensors: Tensors | None) -> Subject:
     inputs = example_inputs(config.input, config.dtype) if config.input else _inputs_by_kind(config, model)
-    return Subject(Objective(spec_of(config, model, inputs), config.loss or "cross_entropy"), inputs, None)
+    spec = spec_of(config, model, inputs, tensors)
+    return Subject(Objective(spec, config.loss or "cross_entropy"), inputs, None)
 
 
-def spec_of(config: Architecture, model: str | Code, inputs: Inputs = ()) -> ModelSpec:
-    """How a configuration's network is built for example inputs (examples, …); users' functions need none."""
+def spec_of(
+    config: Architecture, model: str | Code, inputs: Inputs = (), tensors: Tensors | None = None
+) -> ModelSpec:
+    """How a configuration's network is built for example inputs (examples, …); users' functions need none.
+
+    A built-in model has as many outputs as the `tensors` of a network show.
+    """
     options = json.dumps(config.model_options or {}, sort_keys=True)
     shape = next((tuple(tensor.shape[1:]) for tensor in _tensors(inputs)), ())
-    return ModelSpec(model, shape, OUTPUTS, config.dtype, config.seed, options)
+    spec = ModelSpec(model, shape, OUTPUTS, config.dtype, config.seed, options)
+    if isinstance(model, Code) or tensors is None:
+        return spec
+    rows = {each.name: each.shape[0] for each in known_specs(tensors) if each.shape}
+    shown = rows.keys() & with_a_row_for_each_output(spec, spec.outlined())
+    return replace(spec, outputs=rows[min(shown)]) if shown else spec
 
 
 def _inputs_by_kind(config: Architecture, model: str | Code) -> Inputs:
@@ -169,23 +183,22 @@ def checked_error(found: Subject, network: nn.Module, units: UnitGroups) -> floa
         return check_function(network, found.few, units)
 
 
-def check_same_models(found: Subject, every: Iterable[Architecture]) -> None:
+def check_same_models(model: ModelSpec, inputs: Inputs, every: Iterable[Architecture]) -> None:
     """Raise `ModelError` if one of the networks' own models gives something else with the same weights."""
-    model = found.objective.model
     for own in map(kept_code, every):
         assert own.model is not None
         options = json.dumps(own.model_options or {}, sort_keys=True)
-        _check_same(found, model, replace(model, model=own.model, options=options))
+        _check_same(model, inputs, replace(model, model=own.model, options=options))
 
 
-def _check_same(found: Subject, model: ModelSpec, other: ModelSpec) -> None:
+def _check_same(model: ModelSpec, inputs: Inputs, other: ModelSpec) -> None:
     if other == model:
         return
     what = f"models {model.name} {model.options} and {other.name} {other.options} of these runs are other networks"
     what += "; give --model and --model-options if one is right for all"
     one, two = model.build().eval(), other.build().eval()
     randomise(one, torch.Generator().manual_seed(0))
-    given, named = as_call(found.few)
+    given, named = as_call(inputs)
     with failing_as(lambda error: ModelError(what)), torch.no_grad(), pinned(0, threads=1):
         two.load_state_dict(one.state_dict())
         pairs = zip(*(tensors_in(each(*given, **named)) for each in (one, two)), strict=True)

@@ -68,16 +68,20 @@ def union_of_labels(every: Sequence[Sequence[str]], merged: Sequence[str], model
     """How the rows of networks of runs, each with its own labels in order, are put in the merged one's order."""
     numbers = _numbered(merged)
     rows = tuple(rows_of(_numbered(labels), numbers, len(merged)) for labels in every)
-    return RowOrder(rows, partial(_of_outputs, model), {})
+    return RowOrder(rows, partial(_of_labels_of, model), {})
 
 
 def _numbered(labels: Sequence[str]) -> Numbers:
     return {name: number for number, name in enumerate(labels)}
 
 
-def _of_outputs(model: ModelSpec, network: nn.Module) -> set[str]:
-    """The names of tensors with a row for each output: those that would have one more with one output more."""
-    names = _of_another_shape(network, replace(model, outputs=model.outputs + 1).outlined())
+def with_a_row_for_each_output(model: ModelSpec, network: nn.Module) -> set[str]:
+    """The names of tensors of a model's network that would have one row more with one output more."""
+    return _of_another_shape(network, replace(model, outputs=model.outputs + 1).outlined())
+
+
+def _of_labels_of(model: ModelSpec, network: nn.Module) -> set[str]:
+    names = with_a_row_for_each_output(model, network)
     if not names:
         raise ModelError(f"model {model.name} has as many outputs for any labels, so its rows are of none of them")
     return names

@@ -118,6 +118,18 @@ def test_files_say_no_names_and_their_data_do(plan, tables) -> None:
     assert plan(*files, model="mlp", data=f"{tables('one')},{tables('more')}").gallery is not None
 
 
+@pytest.mark.parametrize("match", ["weights", "none"])
+def test_without_data_there_are_as_many_outputs_as_the_networks_have(plan, match) -> None:
+    """Of a table of two labels two, of a text as many as it has characters; of runs and of files."""
+    for name, given, outputs in (("one", "2x2", 2), ("letters", "int64:2x64", 5)):
+        assert plan(name, name, input=given, match=match).model.outputs == outputs
+    file = f"{plan.root}/outputs.safetensors"
+    rw.Run(f"{plan.root}/one.zarr").round(-1).save(file)
+    assert plan(file, file, model="mlp", input="2x2", match=match).model.outputs == 2
+    with pytest.raises(CheckpointError, match="lacks"):
+        plan(file, file, model="cnn", input="2x1x8x8", match=match)
+
+
 def test_examples_that_two_data_sets_both_hold_out_count_once(plan, tmp_path) -> None:
     (tmp_path / "sets.py").write_text(SETS)
     for name in ("low", "high"):

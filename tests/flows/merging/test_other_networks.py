@@ -63,11 +63,12 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., MergePlan]:
     return planned
 
 
-def test_models_that_compute_something_else_with_the_same_weights_are_refused(plan) -> None:
+@pytest.mark.parametrize("fields", [{}, {"match": "none", "input": "2x4", "out": "out.safetensors"}])
+def test_models_that_compute_something_else_with_the_same_weights_are_refused(plan, fields) -> None:
     with pytest.raises(
         ModelError, match=r"\{\} and .*net \{.act.: .Tanh.\} of these runs are other networks; give"
     ):
-        plan("first", "again", "tanh")
+        plan("first", "again", "tanh", **fields)
     assert plan("first", "tanh", model="net", model_options={"act": "Tanh"}).model.options == '{"act": "Tanh"}'
 
 
