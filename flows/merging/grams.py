@@ -39,8 +39,8 @@ def write_gram_file(config: GramConfig) -> dict[str, Any]:
     model = found.objective.model
     network = model.outlined()
     check_checkpoint(config.network, renamed(opened, names_in_network(network, opened)), outline(network))
-    ((data, seed),) = own_data(config, known, runs)
-    own = own_samples(known, data, seed, config.examples)
+    (fields,) = own_data(config, known, runs)
+    own = own_samples(known, fields, config.examples)
     grams = grams_of(model, (own,), (lasting(config.network, root),), 0)
     inputs = own.every_input
     size = batch_size(inputs)

@@ -13,6 +13,7 @@ from torch import nn
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.merging.recorded import (
+    known_classes,
     of_folder,
     of_type,
     orders_of_folders,
@@ -93,7 +94,8 @@ class MergePlan:
     `expected` outlines their tensors, and `names` has the names that tensors of the first folder have in the
     network, where they are others; `orders` has those of rows, if tokenizers or labels differ. `model` is None
     where tensors are merged by their names alone. `recipe` says how each tensor is averaged, if it is not the
-    plain mean, and `base` is the network from which all were trained, if the recipe takes one.
+    plain mean, and `base` is the network from which all were trained, if the recipe takes one. `class_names` are
+    those of the labels, if they have names.
     """
 
     config: MergeConfig
@@ -114,6 +116,7 @@ class MergePlan:
     base: LazyTensors | None = None
     base_place: str | None = None
     recipe: Recipe | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -168,7 +171,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         return _plan_slices(config, dict(zip(config.networks, opened, strict=True)), root)
     check_same_function([*map(Path, config.every_folder)])
     orders = orders_of_folders(config)
-    runs = recorded_in(config.checkpoints, root, config.labels == "union")[: len(config.networks)]
+    every = recorded_in(config.checkpoints, root, config.labels == "union")
+    runs = every[: len(config.networks)]
     known = with_recorded(config, runs, root, config.trust)
     if not any(runs) and config.folders and (orders or not config.by_name):
         options = {name: value for order in orders for name, value in order.options.items()}
@@ -177,7 +181,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if known.data is None:
         _check_without_data(known)
     if known.by_name:
-        return _plan_by_name(known, opened, types, root, orders, own_models(config, runs))
+        return _plan_by_name(known, opened, types, root, orders, own_models(config, every))
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)), opened[0])
     orders = orders or orders_of_runs(config, runs, found.description, found.objective.model)
     network, units = analysed(found)
@@ -191,7 +195,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     types = types and types_of(opened)
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
-    check_same_models(found.objective.model, found.few, own_models(config, runs))
+    check_same_models(found.objective.model, found.few, own_models(config, every))
     count = len(config.networks)
     recipe = _recipe(known, network, units)
     fits = [fitted(state, expected, types) for state in opened]
@@ -203,7 +207,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     if gallery and known.average == "fisher":
         check_likelihood(gallery)
     each = own_data(config, known, runs) if gallery else ()
-    own = tuple(own_samples(known, *own, known.examples) for own in each)
+    own = tuple(own_samples(known, own, known.examples) for own in each)
     grams = tuple(read_grams(known.grams, [network_digest(state) for state in as_saved])) if known.grams else ()
     return MergePlan(
         known,
@@ -224,6 +228,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         base,
         next(iter(places[count:]), None),
         recipe,
+        known_classes(config, runs, found.description),
     )
 
 

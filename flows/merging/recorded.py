@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -22,7 +23,7 @@ from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description, agreed_names
-from roundweave.tasks.merging.rows.labels import find_labels, union_of_labels
+from roundweave.tasks.merging.rows.labels import NAMES, UNNAMED, find_labels, union_of_labels
 from roundweave.tasks.merging.rows.orders import RowOrder
 from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec
@@ -32,8 +33,14 @@ from roundweave.tasks.networks.pretrained import checked_config
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 
 
-SHARED = {"target", "data_options", *PREPARED}
-"""The fields that decide what the numbers of an example are, which must be the same for all networks."""
+SHARED = {"data_options", *PREPARED}
+"""The fields that decide which examples all networks are matched and scored by, and how these are prepared."""
+
+OWN = ("data", "data_options", "seed")
+"""The fields that say which examples a network was trained on."""
+
+NO_TABLE = re.compile(r"(inputs|targets)( .*)?")
+"""Matches the names of columns that are of no table."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,9 @@ def recorded_in(networks: Sequence[str], root: Where, union: bool = False) -> li
         if run:
             fields["seed"] = fields.get("split_seed", fields["seed"])  # by which examples are held out
         every.append(Origin(run, fields) if run else None)
-    named = names_of(networks, every)
-    agreed_names(named["column"], "column")
-    if not union:
-        agreed_names(named["class"], "class")
+    for what, named in names_of(networks, every).items():
+        if not (union and what == "class"):
+            agreed_names(named, what)
     return every
 
 
@@ -85,7 +91,7 @@ def check_data(
     In a `union` of labels these may differ.
     """
     known = names_of(networks, runs)
-    for what, names in (("class", data.class_names), ("column", data.input_names)) if data else ():
+    for what, names in (("class", data.class_names), ("column", _of_table(data.input_names))) if data else ():
         if names and known[what] and not (union and what == "class"):
             agreed_names(known[what] | {"the data": names}, what)
 
@@ -97,16 +103,34 @@ def names_of(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str
     """
     known = {network: each.run for network, each in zip(networks, runs, strict=True) if each}
     columns = {network: run.columns.columns if run.columns else {} for network, run in known.items()}
-    inputs = {
-        network: tuple(name for name in every if not name.startswith(("inputs", "targets")))
-        for network, every in columns.items()
-    }
-    labels = {network: tuple(run.attributes["data"].get("class_names", ())) for network, run in known.items()}
-    if any(labels.values()):
+    classes = {network: tuple(run.attributes["data"].get("class_names", ())) for network, run in known.items()}
+    if any(classes.values()):
         counted = {network: every.get("targets", Column("", 0)).categories for network, every in columns.items()}
-        labels = {network: names or tuple(counted[network]) for network, names in labels.items()}
-    named = {"class": labels, "column": inputs}
+        classes = {network: names or _numbers(counted[network]) for network, names in classes.items()}
+    named = {
+        "class": classes,
+        "label": {network: _of_transformers(run) for network, run in known.items()},
+        "column": {network: _of_table(every) for network, every in columns.items()},
+    }
     return {what: {place: each for place, each in names.items() if each} for what, names in named.items()}
+
+
+def _numbers(labels: Iterable[str]) -> tuple[str, ...]:
+    """The numbers of labels without names, of which some may not occur."""
+    return tuple(map(str, range(1 + max((int(label) for label in labels if label.isdecimal()), default=-1))))
+
+
+def _of_transformers(run: StoredRun) -> tuple[str, ...]:
+    """The names of labels in the configuration of a network of transformers; none if nobody named them."""
+    labels = (run.config.get("model_options") or {}).get(NAMES)
+    numbered = sorted(labels.items(), key=lambda each: int(each[0])) if isinstance(labels, dict) else ()
+    names = tuple(str(name) for _, name in numbered)
+    return () if any(map(UNNAMED.fullmatch, names)) else names
+
+
+def _of_table(columns: Iterable[Any]) -> tuple[str, ...]:
+    """The names of a table's columns in order, but for those that inputs and targets have without a table."""
+    return tuple(name for name in map(str, columns) if not NO_TABLE.fullmatch(name))
 
 
 def with_recorded(
@@ -129,13 +153,14 @@ def with_recorded(
     for field in sorted(open_fields & SHARED):
         if other := next((run for run in known if run.decisive(field) != known[0].decisive(field)), None):
             raise UsageError(
-                f"run {other.run.name} has another {field} than run {known[0].run.name}, so its examples may mean "
-                f"something else; give the one that is right for all by --{field.replace('_', '-')}"
+                f"run {other.run.name} has another {field} than run {known[0].run.name}; give the one by which "
+                f"all networks are to be matched and scored, by --{field.replace('_', '-')}"
             )
     taken = {field: known[0].fields[field] for field in open_fields if field in known[0].fields}
     each = [run.fields.get("data") for run in known]
-    if "data" in taken and len(known) == len(runs) and all(isinstance(data, str | dict) for data in each):
-        taken["data"] = each[0] if all(data == each[0] for data in each) else each
+    if "data" in taken and len(known) == len(runs) and all(each) and any(data != each[0] for data in each):
+        every = [data for of_run in each for data in (of_run if isinstance(of_run, list) else [of_run])]
+        taken["data"] = [data for number, data in enumerate(every) if data not in every[:number]]
     filled = type(config)(**config.model_dump(exclude_unset=True) | taken)
     for run in known:  # of the others each network's own data are used, and its model, to see that it is the same
         of_run = filled.model_copy(update={"data": run.own.data, "model": run.own.model})
@@ -159,16 +184,23 @@ def of_type(
     return config, types
 
 
-def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | None]) -> list[tuple[Any, int]]:
-    """The data that each network was trained on, and the seed of what it held out.
+def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | None]) -> list[dict[str, Any]]:
+    """The fields that say which data each network was trained on, and the seed of what it held out.
 
     They are those that are given in `config`, for all or for each, else those of its run, else those of `known`.
     """
+    common: dict[str, Any] = {name: getattr(known, name) for name in OWN}
     if config.data is not None:
         one_each = known.data if isinstance(known.data, tuple) and len(known.data) == len(runs) else None
-        return [(data, known.seed) for data in one_each or [known.data] * len(runs)]
-    given = [(run.fields.get("data") or known.data, run.fields["seed"]) if run else None for run in runs]
-    return [each or (known.data, known.seed) for each in given]
+        return [{**common, "data": data} for data in one_each or [known.data] * len(runs)]
+    every = [run.fields if run else {} for run in runs]
+    return [common | {name: fields[name] for name in OWN if name in fields} for fields in every]
+
+
+def known_classes(config: MergeConfig, runs: Sequence[Origin | None], data: Description | None) -> tuple[str, ...]:
+    """The names of the merged network's labels, of the data or else of the runs; none if nobody named them."""
+    named = names_of(config.networks, runs)["class"]
+    return data.class_names if data else next(iter(named.values()), ())
 
 
 def own_models(config: Architecture, runs: Sequence[Origin | None]) -> list[Architecture]:
@@ -220,14 +252,17 @@ def orders_of_runs(
         if network not in named:
             raise UsageError(f"{network} has no names of its labels; leave labels out")
         if unknown := [name for name in named[network] if name not in merged]:
-            raise UsageError(f"{network} has label {unknown[0]!r}, which no data set names; leave labels out")
+            raise UsageError(f"{network} has label {unknown[0]!r}, which no data set names; give all by --data")
+    if unknown := [name for name in merged if not any(name in labels for labels in named.values())]:
+        raise UsageError(f"the data has label {unknown[0]!r}, which none of the networks knows")
     _check_mean(config)
     return (union_of_labels([named[network] for network in config.networks], merged, model),)
 
 
 def _check_mean(config: MergeConfig) -> None:
     """Raise `UsageError` for what networks of other rows cannot do."""
-    if config.base or config.distil or config.wanted(len(config.networks), config.seed):
+    whole = config.wanted(len(config.networks), config.seed) is None and config.average != "fisher"
+    if config.base or config.distil or not whole:
         raise UsageError(
             "networks of other tokens or labels are merged by their mean; leave average, base and distil out"
         )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -34,13 +35,13 @@ from roundweave.storage.errors import (
 )
 from roundweave.storage.values.lazy import known_specs
 from roundweave.storage.values.tensors import dtype_name
-from roundweave.tasks.data.description import Description, combine, gather_here
+from roundweave.tasks.data.description import Description, agreed_names, gather_here
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.sources.table import keep_source
-from roundweave.tasks.matching.check import check_function, randomise
-from roundweave.tasks.matching.groups import Tensors, UnitGroups
+from roundweave.tasks.matching.check import check_function, difference, randomise
+from roundweave.tasks.matching.groups import Tensors, UnitGroups, as_real
 from roundweave.tasks.matching.tapping import BATCH
-from roundweave.tasks.matching.tracing.trace import Inputs, as_call
+from roundweave.tasks.matching.tracing.trace import Inputs, as_call, changed_inputs
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.matching.unofficial import tensors_in
 from roundweave.tasks.merging.gallery import Samples
@@ -60,7 +61,7 @@ AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 
 
 SAME = 1e-4
-"""The largest difference of outputs, over the largest of them, of two models that are the same network."""
+"""The largest difference of outputs, over their spread, of two models that are the same network."""
 
 OUTPUTS = 10
 """The number of outputs of a built-in model if there are neither data nor a network."""
@@ -117,13 +118,27 @@ def subject(config: Architecture, blocks: int = 1, tensors: Tensors | None = Non
 
 
 def _described(partitions: Partitions) -> tuple[Partitions, Description]:
-    """Data sets with labels numbered alike, and what is known of all; raises `DataError` for different kinds."""
+    """Data sets with labels numbered alike, and a description of the first with what is known of all.
+
+    They need not be of one kind, as partitions are: images may have other sizes. Raises `DataError` for names.
+    """
     partitions, descriptions = partitions.described_by(gather_here)
     for number, each in enumerate(descriptions):
         if each.unreadable:
             raise DataError(f"data set {number}: {each.unreadable}")
-    description = combine(descriptions, "data set {}".format)
-    return replace(partitions, shared=bool(description.shared)), description
+    named = {f"data set {number}": each.class_names for number, each in enumerate(descriptions) if each.labels}
+    if any(named.values()) and not all(named.values()):
+        raise DataError("some data sets have labels that are names, and others numbers; make them alike")
+    columns = {f"data set {number}": each.input_names for number, each in enumerate(descriptions)}
+    first, shared = descriptions[0], len({each.shared for each in descriptions}) == 1
+    description = replace(
+        first,
+        class_names=agreed_names(named, "class"),
+        input_names=agreed_names(columns, "column"),
+        classes=max(each.classes for each in descriptions),
+        target_classes=max(each.target_classes for each in descriptions),
+    )
+    return replace(partitions, shared=shared and bool(first.shared)), description
 
 
 def _resolved(config: Architecture, partitions: int) -> Resolved:
@@ -198,13 +213,19 @@ def _check_same(model: ModelSpec, inputs: Inputs, other: ModelSpec) -> None:
     what += "; give --model and --model-options if one is right for all"
     one, two = model.build().eval(), other.build().eval()
     randomise(one, torch.Generator().manual_seed(0))
-    given, named = as_call(inputs)
     with failing_as(lambda error: ModelError(what)), torch.no_grad(), pinned(0, threads=1):
         two.load_state_dict(one.state_dict())
-        pairs = zip(*(tensors_in(each(*given, **named)) for each in (one, two)), strict=True)
-        same = all((a - b).abs().max() <= SAME * a.abs().max() for a, b in pairs)
-    if not same:
-        raise ModelError(what)
+        for scale in (1, 10):  # what differs for large numbers alone shows, too
+            given, named = as_call(changed_inputs(inputs, partial(_scaled, scale)))
+            outputs = [
+                [as_real(leaf).double() for leaf in tensors_in(each(*given, **named))] for each in (one, two)
+            ]
+            if any(difference(a, b) > SAME for a, b in zip(*outputs, strict=True)):
+                raise ModelError(what)
+
+
+def _scaled(scale: int, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor * scale if tensor.is_floating_point() else tensor
 
 
 @contextmanager
@@ -292,7 +313,7 @@ def unit_report(config: Architecture) -> dict[str, Any]:
     }
 
 
-def own_samples(config: Architecture, data: Any, seed: int, examples: int) -> Samples:
-    """The training examples of one network's own, of which the seed decides which are held out."""
-    each = len(data) if isinstance(data, tuple | list) else 1
-    return Samples(_resolved(config.model_copy(update={"data": data, "seed": seed}), each).partitions, examples)
+def own_samples(config: Architecture, own: Mapping[str, Any], examples: int) -> Samples:
+    """The training examples of one network's own, by the fields of `own_data`."""
+    each = len(own["data"]) if isinstance(own["data"], tuple | list) else 1
+    return Samples(_resolved(config.model_copy(update=dict(own)), each).partitions, examples)

@@ -20,6 +20,12 @@ def data(day=1):
     inputs = torch.randn(60, 4, generator=torch.Generator().manual_seed(day))
     return inputs, (inputs[:, 0] > 0).long()
 
+class Masked(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs).masked_fill(torch.arange(3) == 2, -torch.inf)
+
+def masked(): return Masked(4, 3)
+
 def net(act="ReLU", dropout=0.0):
     head = nn.Linear(8, 2)
     nn.init.zeros_(head.weight)  # by which no difference of what comes before would show
@@ -35,6 +41,8 @@ RUNS: dict[str, dict[str, object]] = {
     "tanh": {"model_options": {"act": "Tanh"}},
     "dropped": {"model_options": {"dropout": 0.5}},
     "tenfold": {"transform": "tenfold", "held_out_transform": "tenfold"},
+    "relu6": {"model_options": {"act": "ReLU6"}},
+    "masked": {"model": "masked"},
     "later": {"data_options": {"day": 2}},
     "latest": {"data_options": {"day": 3}},
 }
@@ -52,8 +60,8 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., MergePlan]:
         return {name: f"{file}:{text}" if name in functions else text for name, text in given.items()}
 
     basic = {"data": "data", "model": "net", "partitions": 1, "rounds": 1, "local_steps": 1}
-    for name, more in (RUNS | {"edited": {}}).items():
-        file = folder / ("edited.py" if name == "edited" else "mine.py")
+    for name, more in (RUNS | {"edited": {}, "edited_mask": {"model": "masked"}}).items():
+        file = folder / ("edited.py" if name.startswith("edited") else "mine.py")
         training.trained(folder, **fields(file, basic | more), name=name)
 
     def planned(*names: str, **given: object) -> MergePlan:
@@ -72,14 +80,24 @@ def test_models_that_compute_something_else_with_the_same_weights_are_refused(pl
     assert plan("first", "tanh", model="net", model_options={"act": "Tanh"}).model.options == '{"act": "Tanh"}'
 
 
-@pytest.mark.parametrize("other", ["again", "dropped", "edited"])
-def test_models_that_compute_the_same_are_merged(plan, other) -> None:
+def test_large_numbers_and_the_base_are_looked_at_too(plan) -> None:
+    for names, more in ((["first", "relu6"], {}), (["first", "again"], {"base": "tanh@-1", "average": "ties"})):
+        with pytest.raises(ModelError, match="of these runs are other networks"):
+            plan(*names, **more)
+
+
+@pytest.mark.parametrize(
+    "pair", [("first", "again"), ("first", "dropped"), ("first", "edited"), ("masked", "edited_mask")]
+)
+def test_models_that_compute_the_same_are_merged(plan, pair) -> None:
     """Though their text or their options are others."""
-    assert plan("first", other).function_error < 1e-10
+    assert plan(*pair).function_error < 1e-10
 
 
 def test_examples_that_are_prepared_in_another_way_are_refused(plan) -> None:
-    with pytest.raises(UsageError, match="run tenfold has another held_out_transform than run first, so its ex"):
+    with pytest.raises(
+        UsageError, match="run tenfold has another held_out_transform than run first; give the one by"
+    ):
         plan("first", "tenfold")
     plan("first", "tenfold", transform="plain", held_out_transform="plain")
     assert plan("tenfold", "tenfold").config.transform.name == "tenfold"
@@ -97,4 +115,6 @@ def test_options_of_the_data_are_those_of_the_runs(plan) -> None:
     assert not any((first[0] == each).all() for each in first[1:])
     with pytest.raises(UsageError, match=r"run latest has another data_options than run later.* --data-options"):
         plan("later", "latest")
+    own = [samples.partitions.load(0, 0).train.inputs for samples in alike.own]
+    assert not (own[0] == own[1]).all()  # each network's own are those of its day
     plan("later", "latest", data="data")  # the user names data, which have options of their own
