@@ -38,7 +38,7 @@ from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description, agreed_names, gather_here
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.sources.table import keep_source
-from roundweave.tasks.matching.check import check_function, difference, randomise
+from roundweave.tasks.matching.check import check_function, output_difference, randomise
 from roundweave.tasks.matching.groups import Tensors, UnitGroups, as_real
 from roundweave.tasks.matching.tapping import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, as_call, changed_inputs
@@ -220,7 +220,7 @@ def _check_same(model: ModelSpec, inputs: Inputs, other: ModelSpec) -> None:
             outputs = [
                 [as_real(leaf).double() for leaf in tensors_in(each(*given, **named))] for each in (one, two)
             ]
-            if any(difference(a, b) > SAME for a, b in zip(*outputs, strict=True)):
+            if any(output_difference(a, b) > SAME for a, b in zip(*outputs, strict=True)):
                 raise ModelError(what)
 
 

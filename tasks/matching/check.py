@@ -36,7 +36,7 @@ def function_error(model: nn.Module, inputs: Inputs, units: UnitGroups, seed: in
     before = _outputs(_drawn(model, seed, units, {}), inputs)
     # A fresh copy of the network: the first one may have cached values that it computed from its parameters.
     after = _outputs(_drawn(model, seed, units, order), inputs)
-    return max((difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
+    return max((output_difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
 
 
 def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -> nn.Module:
@@ -117,7 +117,7 @@ def _outputs(network: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
         return [as_real(leaf).double().clone() for leaf in tensors_in(network(*given, **named))]
 
 
-def difference(before: torch.Tensor, after: torch.Tensor) -> float:
+def output_difference(before: torch.Tensor, after: torch.Tensor) -> float:
     """The largest difference of two outputs in float64, over the spread of the first; infinities may be equal."""
     if not before.numel():
         return 0.0
