@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
 from roundweave.tasks.networks.pretrained import checked_config
+from roundweave.tasks.own_code.code import Code
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 
@@ -45,22 +46,30 @@ NO_TABLE = re.compile(r"(inputs|targets)( .*)?")
 
 @dataclass(frozen=True)
 class Origin:
-    """The run of a stored round, and the fields of its configuration that have a value."""
+    """The run of a stored round, the fields of its configuration that have a value, and its examples' columns."""
 
     run: StoredRun
     fields: dict[str, Any]
+    columns: Mapping[str, Column]
 
-    @property
+    @classmethod
+    def of(cls, run: StoredRun) -> Origin:
+        """What is recorded in a run, read once."""
+        fields = {field: value for field, value in run.config.items() if value is not None}
+        fields["seed"] = fields.get("split_seed", fields["seed"])  # by which examples are held out
+        recorded = run.columns
+        return cls(run, fields, recorded.columns if recorded else {})
+
+    @cached_property
     def own(self) -> Architecture:
-        """The run's own network and data."""
-        own: dict[str, Any] = {name: self.fields.get(name) for name in ("data", "model", "model_options")}
-        return Architecture(**own)
+        """The run's own network and data, and how these are prepared."""
+        names = {"data", "model", "model_options", *SHARED}
+        return Architecture(**{name: value for name, value in self.fields.items() if name in names})
 
     def decisive(self, field: str) -> Any:
         """The value of a field; of the user's code what decides its behaviour, wherever it lies."""
-        value: Any = self.fields.get(field)
-        is_code = isinstance(value, dict) and "definitions" in value
-        return [value[part] for part in ("name", "pickled", "definitions")] if is_code else value or None
+        value = getattr(self.own, field)
+        return value.digest if isinstance(value, Code) else value
 
 
 def recorded_in(networks: Sequence[str], root: Where, union: bool = False) -> list[Origin | None]:
@@ -69,14 +78,8 @@ def recorded_in(networks: Sequence[str], root: Where, union: bool = False) -> li
     Raises `DataError` if what two networks know by one number has another name in their runs: it has no mean. In a
     `union` of labels these may differ.
     """
-    every = []
-    for place in networks:
-        stored = stored_round(place)
-        run = open_stored(stored[0], root) if stored else None
-        fields = {field: value for field, value in run.config.items() if value is not None} if run else {}
-        if run:
-            fields["seed"] = fields.get("split_seed", fields["seed"])  # by which examples are held out
-        every.append(Origin(run, fields) if run else None)
+    stored = [stored_round(place) for place in networks]
+    every = [Origin.of(open_stored(each[0], root)) if each else None for each in stored]
     for what, named in names_of(networks, every).items():
         if not (union and what == "class"):
             agreed_names(named, what)
@@ -101,28 +104,29 @@ def names_of(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str
 
     Labels that are numbers are named by these where another run has names.
     """
-    known = {network: each.run for network, each in zip(networks, runs, strict=True) if each}
-    columns = {network: run.columns.columns if run.columns else {} for network, run in known.items()}
-    classes = {network: tuple(run.attributes["data"].get("class_names", ())) for network, run in known.items()}
+    known = {network: each for network, each in zip(networks, runs, strict=True) if each}
+    classes = {
+        network: tuple(each.run.attributes["data"].get("class_names", ())) for network, each in known.items()
+    }
     if any(classes.values()):
-        counted = {network: every.get("targets", Column("", 0)).categories for network, every in columns.items()}
-        classes = {network: names or _numbers(counted[network]) for network, names in classes.items()}
+        classes = {network: names or _numbers(known[network].columns) for network, names in classes.items()}
     named = {
         "class": classes,
-        "label": {network: _of_transformers(run) for network, run in known.items()},
-        "column": {network: _of_table(every) for network, every in columns.items()},
+        "label": {network: _of_transformers(each.own) for network, each in known.items()},
+        "column": {network: _of_table(each.columns) for network, each in known.items()},
     }
     return {what: {place: each for place, each in names.items() if each} for what, names in named.items()}
 
 
-def _numbers(labels: Iterable[str]) -> tuple[str, ...]:
-    """The numbers of labels without names, of which some may not occur."""
+def _numbers(columns: Mapping[str, Column]) -> tuple[str, ...]:
+    """The numbers of labels without names, of which some may not occur; none if targets are no labels."""
+    labels = columns["targets"].categories if "targets" in columns else ()
     return tuple(map(str, range(1 + max((int(label) for label in labels if label.isdecimal()), default=-1))))
 
 
-def _of_transformers(run: StoredRun) -> tuple[str, ...]:
+def _of_transformers(own: Architecture) -> tuple[str, ...]:
     """The names of labels in the configuration of a network of transformers; none if nobody named them."""
-    labels = (run.config.get("model_options") or {}).get(NAMES)
+    labels = (own.model_options or {}).get(NAMES)
     numbered = sorted(labels.items(), key=lambda each: int(each[0])) if isinstance(labels, dict) else ()
     names = tuple(str(name) for _, name in numbered)
     return () if any(map(UNNAMED.fullmatch, names)) else names
@@ -150,12 +154,7 @@ def with_recorded(
         open_fields -= {"data_options"}
     if "model" not in open_fields:
         open_fields -= {"model_options"}
-    for field in sorted(open_fields & SHARED):
-        if other := next((run for run in known if run.decisive(field) != known[0].decisive(field)), None):
-            raise UsageError(
-                f"run {other.run.name} has another {field} than run {known[0].run.name}; give the one by which "
-                f"all networks are to be matched and scored, by --{field.replace('_', '-')}"
-            )
+    _check_shared(known, open_fields & SHARED)
     taken = {field: known[0].fields[field] for field in open_fields if field in known[0].fields}
     each = [run.fields.get("data") for run in known]
     if "data" in taken and len(known) == len(runs) and all(each) and any(data != each[0] for data in each):
@@ -166,6 +165,17 @@ def with_recorded(
         of_run = filled.model_copy(update={"data": run.own.data, "model": run.own.model})
         check_trust(run.run, root, trust, of_run, taken if run is known[0] else taken.keys() & {"data", "model"})
     return filled
+
+
+def _check_shared(runs: Sequence[Origin], fields: Iterable[str]) -> None:
+    """Raise `UsageError` for a field in which runs differ."""
+    first = runs[0]
+    for field in sorted(fields):
+        if other := next((each for each in runs if each.decisive(field) != first.decisive(field)), None):
+            raise UsageError(
+                f"run {other.run.name} has another {field} than run {first.run.name}; give the one by which "
+                f"all networks are to be matched and scored, by --{field.replace('_', '-')}"
+            )
 
 
 def of_folder(config: AnyArchitecture, folder: str, options: Mapping[str, Any]) -> AnyArchitecture:

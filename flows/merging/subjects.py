@@ -35,7 +35,7 @@ from roundweave.storage.errors import (
 )
 from roundweave.storage.values.lazy import known_specs
 from roundweave.storage.values.tensors import dtype_name
-from roundweave.tasks.data.description import Description, agreed_names, gather_here
+from roundweave.tasks.data.description import Description, combine, gather_here
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.sources.table import keep_source
 from roundweave.tasks.matching.check import check_function, output_difference, randomise
@@ -118,27 +118,16 @@ def subject(config: Architecture, blocks: int = 1, tensors: Tensors | None = Non
 
 
 def _described(partitions: Partitions) -> tuple[Partitions, Description]:
-    """Data sets with labels numbered alike, and a description of the first with what is known of all.
+    """Data sets with labels numbered alike, and what is known of all; raises `DataError` for different names.
 
-    They need not be of one kind, as partitions are: images may have other sizes. Raises `DataError` for names.
+    Other than partitions they need not be of one kind: images may have other sizes.
     """
     partitions, descriptions = partitions.described_by(gather_here)
     for number, each in enumerate(descriptions):
         if each.unreadable:
             raise DataError(f"data set {number}: {each.unreadable}")
-    named = {f"data set {number}": each.class_names for number, each in enumerate(descriptions) if each.labels}
-    if any(named.values()) and not all(named.values()):
-        raise DataError("some data sets have labels that are names, and others numbers; make them alike")
-    columns = {f"data set {number}": each.input_names for number, each in enumerate(descriptions)}
-    first, shared = descriptions[0], len({each.shared for each in descriptions}) == 1
-    description = replace(
-        first,
-        class_names=agreed_names(named, "class"),
-        input_names=agreed_names(columns, "column"),
-        classes=max(each.classes for each in descriptions),
-        target_classes=max(each.target_classes for each in descriptions),
-    )
-    return replace(partitions, shared=shared and bool(first.shared)), description
+    description = combine(descriptions, "data set {}".format, alike=False)
+    return replace(partitions, shared=bool(description.shared)), description
 
 
 def _resolved(config: Architecture, partitions: int) -> Resolved:

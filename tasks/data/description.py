@@ -226,17 +226,19 @@ def agreed_classes(descriptions: Sequence[Description]) -> tuple[str, ...]:
 
 
 def combine(
-    descriptions: Sequence[Description], called: Callable[[int], str] = "partition {}".format
+    descriptions: Sequence[Description], called: Callable[[int], str] = "partition {}".format, alike: bool = True
 ) -> Description:
     """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together.
 
     `called` gives what a partition is called. Of those that cannot be read nothing is known but that, by their
-    empty digests.
+    empty digests. Unless all are to be `alike`, their examples may be of other kinds, such as images of other sizes.
     """
     known = {called(number): each for number, each in enumerate(descriptions) if not each.unreadable}
     one, first = next(iter(known.items()))
     for name, other in known.items():
-        _check_alike(name, other, one, first)
+        if alike:
+            _check_alike(name, other, one, first)
+        _check_named(name, other, one, first)
     every = known.values()
     shared = first.shared if len({d.shared for d in every}) == 1 else ""
     return replace(
@@ -256,10 +258,7 @@ def combine(
 
 
 def _check_alike(name: str, other: Description, one: str, first: Description) -> None:
-    """Raise `DataError` if the examples of two partitions, called `name` and `one`, are not of one kind.
-
-    Labels that are numbers in one and names in another may mean different things by a number.
-    """
+    """Raise `DataError` if the examples of two partitions, called `name` and `one`, are not of one kind."""
     if (other.inputs, other.targets) != (first.inputs, first.targets):
         raise DataError(
             f"{name} has inputs {other.inputs} and targets {other.targets}, "
@@ -268,11 +267,18 @@ def _check_alike(name: str, other: Description, one: str, first: Description) ->
     if other.labels != first.labels:
         mine, its = ("labels" if each.labels else "quantities" for each in (other, first))
         raise DataError(f"{name} has targets that are {mine}, {one} has {its}; make them alike")
+    if other.kind and first.kind and other.kind != first.kind:
+        raise DataError(f"{name} has inputs that are {other.kind}, {one} has {first.kind}; make them alike")
+
+
+def _check_named(name: str, other: Description, one: str, first: Description) -> None:
+    """Raise `DataError` if labels are numbers in one partition and names in another.
+
+    They may mean different things by a number.
+    """
     if bool(other.class_names) != bool(first.class_names):
         mine, its = ("names" if each.class_names else "numbers" for each in (other, first))
         raise DataError(f"{name} has labels that are {mine}, {one} has {its}; make them alike")
-    if other.kind and first.kind and other.kind != first.kind:
-        raise DataError(f"{name} has inputs that are {other.kind}, {one} has {first.kind}; make them alike")
 
 
 def agreed_names(named: Mapping[str, tuple[str, ...]], what: str) -> tuple[str, ...]:
