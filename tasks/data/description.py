@@ -231,7 +231,7 @@ def combine(
     """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together.
 
     `called` gives what a partition is called. Of those that cannot be read nothing is known but that, by their
-    empty digests. Unless all are to be `alike`, their examples may be of other kinds, such as images of other sizes.
+    empty digests. Unless all are to be `alike`, examples may be of other kinds, such as images of other sizes.
     """
     known = {called(number): each for number, each in enumerate(descriptions) if not each.unreadable}
     one, first = next(iter(known.items()))

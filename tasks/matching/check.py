@@ -33,10 +33,14 @@ def function_error(model: nn.Module, inputs: Inputs, units: UnitGroups, seed: in
     the module's own are not read. Raises `ModelError` if the module cannot run in float64.
     """
     order = units.random(torch.Generator().manual_seed(seed))
-    before = _outputs(_drawn(model, seed, units, {}), inputs)
     # A fresh copy of the network: the first one may have cached values that it computed from its parameters.
-    after = _outputs(_drawn(model, seed, units, order), inputs)
-    return max((output_difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
+    return largest_change(_drawn(model, seed, units, {}), _drawn(model, seed, units, order), inputs)
+
+
+def largest_change(network: nn.Module, other: nn.Module, inputs: Inputs) -> float:
+    """The largest difference of an output of two networks in float64, over the outputs' spread."""
+    pairs = zip(_outputs(network, inputs), _outputs(other, inputs), strict=True)
+    return max((_difference(a, b) for a, b in pairs), default=0.0)
 
 
 def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -> nn.Module:
@@ -117,8 +121,7 @@ def _outputs(network: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
         return [as_real(leaf).double().clone() for leaf in tensors_in(network(*given, **named))]
 
 
-def output_difference(before: torch.Tensor, after: torch.Tensor) -> float:
-    """The largest difference of two outputs in float64, over the spread of the first; infinities may be equal."""
+def _difference(before: torch.Tensor, after: torch.Tensor) -> float:
     if not before.numel():
         return 0.0
     finite = before[before.isfinite()]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import ModelError, UsageError
-from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, config_of, rows_of
+from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, check_of_transformers, rows_of
 from roundweave.tasks.networks.objective import ModelSpec
 
 NAMES = "id2label"
@@ -58,7 +58,8 @@ def _labels(config: Mapping[str, Any]) -> Numbers:
 
 def _of_labels(network: Any) -> set[str]:
     """The names of tensors with a row for each label: those that would have one more with one label more."""
-    config = deepcopy(config_of(network))
+    check_of_transformers(network)
+    config = deepcopy(network.config)
     config.num_labels += 1
     with torch.device("meta"):
         return _of_another_shape(network, type(network)(config))
@@ -68,7 +69,7 @@ def union_of_labels(every: Sequence[Sequence[str]], merged: Sequence[str], model
     """How the rows of networks of runs, each with its own labels in order, are put in the merged one's order."""
     numbers = _numbered(merged)
     rows = tuple(rows_of(_numbered(labels), numbers, len(merged)) for labels in every)
-    return RowOrder(rows, partial(_of_labels_of, model), {})
+    return RowOrder(rows, partial(_of_outputs, model), {})
 
 
 def _numbered(labels: Sequence[str]) -> Numbers:
@@ -80,7 +81,7 @@ def with_a_row_for_each_output(model: ModelSpec, network: nn.Module) -> set[str]
     return _of_another_shape(network, replace(model, outputs=model.outputs + 1).outlined())
 
 
-def _of_labels_of(model: ModelSpec, network: nn.Module) -> set[str]:
+def _of_outputs(model: ModelSpec, network: nn.Module) -> set[str]:
     names = with_a_row_for_each_output(model, network)
     if not names:
         raise ModelError(f"model {model.name} has as many outputs for any labels, so its rows are of none of them")

@@ -96,13 +96,12 @@ class RowOrder:
         return picked({name: (own if name in own else state, name) for name in state})
 
 
-def config_of(network: nn.Module) -> Any:
-    """The configuration of a network of transformers; raises `ModelError` for another one."""
+def check_of_transformers(network: nn.Module) -> None:
+    """Raise `ModelError` for a network that is none of transformers, and so says nothing of its rows."""
     if not hasattr(network, "config"):
         raise ModelError(
             f"{type(network).__name__} does not say which rows are of tokens and labels; give no model"
         )
-    return network.config
 
 
 def rows_of(own: Numbers, merged: Numbers, size: int) -> torch.Tensor:

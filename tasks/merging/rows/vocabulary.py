@@ -10,7 +10,7 @@ import torch
 
 from roundweave.storage.checkpoints.folders import folder_config, within
 from roundweave.storage.errors import CheckpointError, UsageError, failing_as, one_line
-from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, config_of, rows_of
+from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, check_of_transformers, rows_of
 from roundweave.tasks.networks.pretrained import transformers_package
 
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
@@ -51,7 +51,7 @@ def find_vocabulary(
 
 def _of_tokens(network: Any) -> set[str]:
     """The names of tensors with a row for each token: the embedding, and the output head's weight and bias."""
-    config_of(network)
+    check_of_transformers(network)
     layers = [network.get_input_embeddings(), network.get_output_embeddings()]
     found = {id(each) for layer in layers if layer is not None for each in layer.parameters(recurse=False)}
     return {name for name, tensor in network.state_dict(keep_vars=True).items() if id(tensor) in found}
