@@ -21,7 +21,7 @@ from urllib.parse import urlparse
 from distributed import Client, Future, wait
 from distributed.client import FuturesCancelledError
 
-from roundweave.storage.errors import ClusterError
+from roundweave.storage.errors import ClusterError, RoundweaveError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.compute.compute import whole_part
 from roundweave.tasks.executors.base import DEFAULTS, Setting
@@ -245,6 +245,8 @@ class RunningRanks:
         self._events: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self._idleness = Idleness(pool.client)
         self._broken: float | None = None
+        self._error: RoundweaveError | None = None
+        self._ended_ranks = set[int]()
         self._draw = job.draw(round + 1)
         server: list[Any] = [{}] if job.work.algorithm.when.asynchronous else []
         self._data = server + pool.data(job, round + 1, load_and_persist)
@@ -327,6 +329,8 @@ class RunningRanks:
         if self.pool.look(self.job):
             raise LostWork("the worker of a rank is lost")
         if self._broken is not None and time.monotonic() > self._broken + FOLLOWING_SECONDS:
+            if self._error is not None:
+                raise self._error
             notify("ranks no longer reach each other, and their workers are there; tasks do this round")
             raise LostWork("a rank is lost")
         self._idleness.look()
@@ -334,9 +338,16 @@ class RunningRanks:
     def _ended(self, rank: int) -> None:
         """Take note that a rank has ended. Its result is the last committed round, or None after a loss.
 
-        Raises the rank's error, if it ended with one.
+        Raises a rank's error, if one ended with one, once rank 0 has ended and has told of all rounds before it.
         """
-        last: int | None = result(self.pool.client, self._ranks[rank])
+        self._ended_ranks.add(rank)
+        last: int | None = None
+        try:
+            last = result(self.pool.client, self._ranks[rank])
+        except RoundweaveError as error:
+            self._error = self._error or error
+        if self._error is not None and 0 in self._ended_ranks:
+            raise self._error
         if last is not None:
             self._made = max(self._made, last)
         elif self._broken is None:

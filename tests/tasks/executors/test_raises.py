@@ -155,13 +155,19 @@ def test_what_raises_at_a_server_on_one_worker_alone_is_mapped_on_another(train,
 
 
 FAILS_LATE = """
+import time
 from dataclasses import dataclass
+import torch.distributed as dist
 import roundweave as rw
+from roundweave.tasks.executors import rank_task
+
+rank_task.TELLING_MS = 60_000  # the first rank tells of its rounds only once it ends
 
 @dataclass(frozen=True)
 class Late(rw.Sgd):
     def __call__(self, state, update):
         if state.round == 12:
+            time.sleep(0.5 * (dist.get_rank() == SLOWER))
             raise ValueError("too late")
         return super().__call__(state, update)
 
@@ -170,10 +176,17 @@ def algorithm():
 """
 
 
-def test_all_rounds_before_an_error_are_told_of(train, client, own) -> None:
-    """Ranks tell of several rounds at once, and end with an error before they would tell of the last ones."""
+@pytest.mark.parametrize("slower", [0, 1])
+def test_all_rounds_before_an_error_are_told_of(train, own, slower) -> None:
+    """The first rank tells of several rounds at once, and another one may end with the error before it has."""
     told: list[int] = []
-    fields = {"algorithm": f"{own(FAILS_LATE)}:algorithm", "data": "digits", "model": "logistic", "rounds": 20}
-    with pytest.raises(RoundFailed, match=r"^round 13: the reduce or apply failed with ValueError: too late"):
+    fields = {
+        "algorithm": f"{own(f'SLOWER = {slower}{FAILS_LATE}')}:algorithm",
+        "data": "digits",
+        "model": "logistic",
+        "rounds": 20,
+    }
+    wanted = r"^round 13: the reduce or apply failed with ValueError: too late"
+    with connect(None, 2) as client, pytest.raises(RoundFailed, match=wanted):
         train(RanksExecutor(client), 20, lambda commit: told.append(commit.round), **fields, name="run")
     assert told == list(range(1, 13))
