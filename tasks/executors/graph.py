@@ -194,6 +194,8 @@ class GraphExecutor:
                     rounds, losses, self.pool.out_of_memory = rounds[1:], 0, 0
             except LostWork as error:
                 self.pool.look(job)
+                if isinstance(error, DeadlyWork):
+                    self.pool.blame(job, error)
                 if isinstance(error.__cause__, StoreError):
                     self.pool.ask_again(error.__cause__)
                     self.end()

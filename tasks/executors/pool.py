@@ -19,6 +19,7 @@ from roundweave.tasks.executors.clusters.workers import (
     ANSWER_SECONDS,
     LOOK_SECONDS,
     SITE,
+    DeadlyWork,
     Lost,
     Watch,
     offers,
@@ -289,6 +290,12 @@ class WorkerPool:
                     f"{what}; give workers more memory, or more --partitions of fewer examples each"
                 )
         return bool(seen.lost)
+
+    def blame(self, job: Job | None, deadly: DeadlyWork) -> None:
+        """Count the deaths at the work that Dask gave up, which it knows also where workers had more than that."""
+        at = {partition for _, partition in _parts(job, [deadly.key], PLACED)}
+        if len(at) == 1:
+            self.deaths |= dict.fromkeys(at, deadly.workers)
 
     def suspects(self) -> str:
         """The partitions at which workers died most often, as the beginning of an error text; empty for none."""
