@@ -106,8 +106,8 @@ def test_a_map_that_hangs_is_named_while_it_hangs(train, client, fields, hang, c
 def test_a_partition_that_takes_all_memory_is_named_and_given_up_after_the_third_worker(
     train, fields, do, caplog, kind
 ) -> None:
-    """The nanny kills its worker at 95 % of the memory it may have."""
-    do("hog = torch.ones(1 << 28); time.sleep(60)", 2, 1, always=True)
+    """The nanny kills its worker at 95 % of the memory it may have. Heartbeats tell meanwhile what it maps."""
+    do("hog = [(torch.ones(1 << 22), time.sleep(0.05)) for _ in range(1000)]", 2, 1, always=True)
     wanted = (
         r"workers died at partition [^:]*2[^:]*: 3 workers ran out of memory in a row \(.* of 1.00 GiB\); give"
     )
