@@ -13,6 +13,7 @@ from torch import nn
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.merging.recorded import (
+    Origin,
     known_classes,
     of_folder,
     of_type,
@@ -63,17 +64,12 @@ from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.merging.rows.orders import RowOrder
 from roundweave.tasks.merging.slices import COUNTS, stacked
 from roundweave.tasks.networks.objective import ModelSpec
-from roundweave.tasks.networks.pretrained import (
-    check_same_function,
-    names_in_network,
-    renamed,
-)
+from roundweave.tasks.networks.pretrained import check_same_function, names_in_network, renamed
 from roundweave.tasks.numerics.unofficial import spectral_norms
 from roundweave.tasks.own_code.code import short_name
 
 SPECTRAL = re.compile(r"(^|\.)parametrizations\..*\._u$|_orig$")
 """Matches names of the tensors that torch's spectral norms have."""
-
 
 STATISTICS = ("running_mean", "running_var")
 """The ends of names of BatchNorm's statistics."""
@@ -155,13 +151,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     Raises `RoundweaveError` for anything that would make the merge fail later.
     """
     root = full_address(config.root)
-    # Checked here, since otherwise the merge would fail only after all the work.
-    if config.name and is_run(address := run_address(root, config.name)):
-        raise UsageError(f"{address} exists already; give the merge another --name")
-    if config.out:
-        _check_out(config, config.out)
-    if config.plot:
-        check_plot(config.plot)
+    _check_places(config, root)
     opened = [open_checkpoint(place, root) for place in config.checkpoints]
     if config.adapters:
         _check_adapters(config)
@@ -172,7 +162,23 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     check_same_function([*map(Path, config.every_folder)])
     orders = orders_of_folders(config)
     every = recorded_in(config.checkpoints, root, config.labels == "union")
-    runs = every[: len(config.networks)]
+    known, types = _completed(config, every[: len(config.networks)], opened, root, orders)
+    if known.by_name:
+        return _plan_by_name(known, opened, types, root, orders, own_models(config, every))
+    return _plan_matched(config, known, opened, types, root, orders, every)
+
+
+def _completed(
+    config: MergeConfig,
+    runs: Sequence[Origin | None],
+    opened: Sequence[Mapping[str, torch.Tensor]],
+    root: str,
+    orders: Sequence[RowOrder],
+) -> tuple[MergeConfig, dict[str, torch.dtype]]:
+    """The configuration with missing fields from the runs, folders and types; each tensor's type by name.
+
+    Raises `UsageError` for what needs examples if there are none.
+    """
     known = with_recorded(config, runs, root, config.trust)
     if not any(runs) and config.folders and (orders or not config.by_name):
         options = {name: value for order in orders for name, value in order.options.items()}
@@ -180,8 +186,23 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     known, types = of_type(kept_code(known), opened)
     if known.data is None:
         _check_without_data(known)
-    if known.by_name:
-        return _plan_by_name(known, opened, types, root, orders, own_models(config, every))
+    return known, types
+
+
+def _plan_matched(
+    config: MergeConfig,
+    known: MergeConfig,
+    opened: Sequence[Mapping[str, torch.Tensor]],
+    types: Mapping[str, torch.dtype],
+    root: str,
+    orders: tuple[RowOrder, ...],
+    every: Sequence[Origin | None],
+) -> MergePlan:
+    """The plan of a merge that knows how the networks compute; `config` is as it was given, `known` is complete.
+
+    `every` has the runs of all networks, and of their base.
+    """
+    runs = every[: len(config.networks)]
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)), opened[0])
     orders = orders or orders_of_runs(config, runs, found.description, found.objective.model)
     network, units = analysed(found)
@@ -241,6 +262,16 @@ def _check_without_data(config: MergeConfig) -> None:
     wishes |= {"labels of runs": bool(config.labels) and config.folders != config.networks}
     if wish := next((wish for wish, wanted in wishes.items() if wanted), None):
         raise UsageError(f"{wish} needs examples; give --data")
+
+
+def _check_places(config: MergeConfig, root: str) -> None:
+    """Raise `UsageError` if something cannot be written, which would else be noticed after all the work."""
+    if config.name and is_run(address := run_address(root, config.name)):
+        raise UsageError(f"{address} exists already; give the merge another --name")
+    if config.out:
+        _check_out(config, config.out)
+    if config.plot:
+        check_plot(config.plot)
 
 
 def _check_out(config: MergeConfig, out: str) -> None:
