@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from roundweave.storage.errors import RoundweaveError
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.tasks.compute.communicator import Alone, Communicator
 from roundweave.tasks.data.loading import BlockExamples
@@ -160,7 +161,7 @@ class Committer:
         return self._pending is not None and self._pending.done() and bool(self._pending.result().stop)
 
     def commits(self, rounds: Iterable[Computed]) -> Iterator[Commit]:
-        """Commit each round, and yield the commits. An error of one is raised, and ends them.
+        """Commit each round, and yield the commits. An error of a round is raised after all commits before it.
 
         No commit is under way when this ends.
         """
@@ -172,18 +173,27 @@ class Committer:
             return
         began, slow = time.monotonic(), self.job.attempt.open().tensors.slow
         with ThreadPoolExecutor(1) as thread:
-            for computed in rounds:
-                if self._pending is not None:
-                    previous = self._pending.result()
-                    yield previous
-                if not slow and time.monotonic() - began < SHORT_SECONDS:
-                    self._pending = Future()
-                    self._pending.set_result(self._commit(computed, previous))
-                else:
-                    self._pending = thread.submit(self._commit, computed, previous)
-                began = time.monotonic()
-            if self._pending is not None:
-                yield self._pending.result()
+            try:
+                for computed in rounds:
+                    for previous in self._awaited():
+                        yield previous
+                    if not slow and time.monotonic() - began < SHORT_SECONDS:
+                        commit = self._commit(computed, previous)
+                        self._pending = Future()
+                        self._pending.set_result(commit)
+                    else:
+                        self._pending = thread.submit(self._commit, computed, previous)
+                    began = time.monotonic()
+            except RoundweaveError:
+                yield from self._awaited()
+                raise
+            yield from self._awaited()
+
+    def _awaited(self) -> Iterator[Commit]:
+        """The commit that is under way, if there is one, once it is done."""
+        if self._pending is not None:
+            commit, self._pending = self._pending.result(), None
+            yield commit
 
     def _commit(self, computed: Computed, previous: Commit | None) -> Commit:
         held = computed.outcome.state.round == self.held

@@ -11,14 +11,19 @@ import pytest
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
+from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places import base
+from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.compute.communicator import Alone
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.process_group.messages import Message, read_message
 from roundweave.tasks.rounds import engine
 from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import map_and_persist
 from roundweave.tasks.rounds.persistence.recomputing import read_outcome
+from roundweave.tasks.rounds.steps import Outcome
 
 OWN_MEAN = """
 import roundweave as rw
@@ -97,6 +102,35 @@ def test_short_rounds_are_committed_by_the_thread_that_computes_them(tmp_path: P
     assert [name == here for name in threads] == [False] * 6 + [True] * 6
     assert digests[0] == digests[1]
     assert len(set(digests[0])) == 6
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("short", [0.0, 3600.0])
+@pytest.mark.parametrize("at", ["map", "commit"])
+def test_all_commits_before_an_error_are_yielded(
+    tmp_path: Path, monkeypatch, ahead: bool, short: float, at
+) -> None:
+    commit, done = engine.commit_round, list[int]()
+
+    def mapped(outcome: Outcome, *given: Any) -> Any:
+        if at == "map" and outcome.state.round == 3:
+            raise RoundFailed("too hot")
+        return map_and_persist(job, outcome, *given)
+
+    def committed(job: Job, computed: Computed, *given: Any, **named: Any) -> Commit:
+        if at == "commit" and computed.outcome.state.round == 4:
+            raise RoundFailed("too hot")
+        return commit(job, computed, *given, **named)
+
+    monkeypatch.setattr(engine, "SHORT_SECONDS", short)
+    monkeypatch.setattr(engine, "commit_round", committed)
+    with run_in(tmp_path) as run:
+        job = run.job
+        rounds = Engine(job, BlockData(0), mapped).rounds(read_outcome(job, 0), 6)
+        with pytest.raises(RoundFailed, match="too hot"):
+            for each in Committer(job, ahead=ahead).commits(rounds):
+                done.append(each.round)
+    assert done == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("keep", "threads"), [("all", True), ("every:100", False)])
