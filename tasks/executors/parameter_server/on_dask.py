@@ -18,6 +18,7 @@ from typing import Any
 
 from distributed import Future
 
+from roundweave.storage.errors import RoundweaveError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
 from roundweave.tasks.executors.parameter_server.server import ArrivingServer
@@ -62,12 +63,12 @@ class DaskServer(ArrivingServer):
     def rounds(self, last: int) -> Iterator[Commit]:
         """Compute the rounds up to `last`, and yield each commit as it is made.
 
-        If work is lost, it yields the commits that are still made, and then raises `LostWork`.
+        If work fails or is lost, it yields the commits that are still made, and then raises the error.
         """
         try:
             yield from self._rounds(last)
-        except LostWork:
-            with suppress(LostWork):  # what is being committed must end before other work begins
+        except (LostWork, RoundweaveError):
+            with suppress(LostWork, RoundweaveError):  # what is being committed must end before other work begins
                 self._settle()
             log = self.job.attempt.open().log
             yield from (log.read(round) for round in range(self.committed + 1, last + 1) if log.has(round))
@@ -94,7 +95,7 @@ class DaskServer(ArrivingServer):
                     return
 
     def _settle(self) -> None:
-        """Drop the pushes in flight, and wait for the commits under way. Raises `LostWork` if these are lost."""
+        """Drop the pushes in flight, and wait for the commits under way. Raises as `finished` does."""
         for task, _ in self._server.maps.values():
             task.release()  # its callback holds it, too, until it is done
         if self._committing is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import roundweave as rw
@@ -13,6 +15,8 @@ from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import Lost, Seen
 from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.parameter_server import on_dask
+from roundweave.tasks.rounds.persistence.pushes import commit_server_rounds
 from tests.tasks.executors.deeds import KILL, SOURCE, replay_job
 from tests.tasks.executors.parameter_server.proving import ROUNDS, RUNS, SMALL, identities
 from tests.tasks.sampled import sampled
@@ -90,6 +94,24 @@ def test_a_map_that_fails_ends_the_run_by_name(train, client, deeds, arm, name) 
         train(GraphExecutor(client), 50, armed, **fields, name="failing")
     assert "\n" not in str(caught.value)
     assert rw.open_run("failing").verify().sound
+
+
+def test_a_commit_under_way_at_an_error_is_told_of(train, client, deeds, arm, monkeypatch) -> None:
+    told, armed = list[int](), arm((2,), "raise MemoryError('none left')", always=True)
+
+    def slowly(*given: object) -> object:
+        time.sleep(1)
+        return commit_server_rounds(*given)
+
+    def tell(commit) -> None:
+        told.append(commit.round)
+        armed(commit)
+
+    monkeypatch.setattr(on_dask, "commit_server_rounds", slowly)
+    with pytest.raises(RoundFailed, match="none left"):
+        train(GraphExecutor(client), 50, tell, **deeds | RUNS["async_sgd"] | {"rounds": 100}, name="failing")
+    time.sleep(1.5)  # a commit that nobody waited for would have ended
+    assert told == list(range(1, rw.open_run("failing").done + 1))
 
 
 def test_a_run_that_failed_goes_on_once_what_failed_is_mended(train, client, deeds, arm, proven, tmp_path) -> None:
