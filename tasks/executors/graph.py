@@ -231,11 +231,15 @@ class GraphExecutor:
         # Where a run may stop at a score, that comes before the next map, of which nobody may want the result.
         later = {*PLACED} - ({"score"} if self.pool.apart and job.attempt.may_stop else set())
         futures = self.pool.submit(job, tasks.graph, last, lambda key: 0 if key[0] in later else 1)
-        for round, future in zip(rounds, futures, strict=True):
-            done = partial(log.has, round) if log else bool
-            finished(self.client, future, unless=done, look=partial(self.pool.look, job))
-            yield log.read(round) if log and done() else result(self.client, future)
-            future.release()
+        try:
+            for round, future in zip(rounds, futures, strict=True):
+                done = partial(log.has, round) if log else bool
+                finished(self.client, future, unless=done, look=partial(self.pool.look, job))
+                yield log.read(round) if log and done() else result(self.client, future)
+                future.release()
+        finally:  # an error would keep the others, whose tasks would go on beside those of the next attempt
+            for future in futures:
+                future.release()
         self.pool.look(job)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from dask import annotate  # type: ignore[attr-defined]
@@ -22,6 +23,7 @@ from roundweave.tasks.executors.clusters.workers import (
     DeadlyWork,
     Lost,
     Watch,
+    finished,
     offers,
     report_timing,
     usable_workers,
@@ -214,7 +216,8 @@ class WorkerPool:
     def data(self, job: Job, round: int, load: Callable[..., Any]) -> list[Future[Any]]:
         """Futures of each block's examples in a round, made by `load(job, round, block)`.
 
-        Workers hold the examples of the present split, or cohort, and of the one before.
+        Workers hold the examples of the present split, or cohort, and of the one before. If blocks are mapped one
+        by one, all are loaded before.
         """
         shared, number = self.shared(job), job.draw(round)
         if self.apart and load is not load_block:
@@ -227,7 +230,15 @@ class WorkerPool:
             if (task := Task(*key)).spread == Task(*keys[0]).spread
             and (task.kind not in ("data", "split") or task.round >= number - 1)
         }
-        return [self._hold(job, key, load, shared, round, block) for block, key in enumerate(keys)]
+        examples = [self._hold(job, key, load, shared, round, block) for block, key in enumerate(keys)]
+        if job.one_by_one:
+            self.await_loaded(job, examples)
+        return examples
+
+    def await_loaded(self, job: Job, examples: Iterable[Future[Any]]) -> None:
+        """Wait until examples are loaded: a worker that dies at a map then had no other partition's to load."""
+        for future in examples:
+            finished(self.client, future, look=partial(self.look, job))
 
     def _hold(self, job: Job, key: Key, function: Any, *arguments: Any) -> Future[Any]:
         """The future of a call, which is kept beyond its window of rounds and made only once for a key."""

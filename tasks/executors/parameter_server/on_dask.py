@@ -79,6 +79,8 @@ class DaskServer(ArrivingServer):
         self._server.data = self.pool.data(self.job, self._server.round + 1, load_and_persist)
         due = self._go_on()
         suspects = due & self.pool.deaths.keys()
+        if suspects:
+            self.pool.await_loaded(self.job, self._server.data)
         for partition in suspects:  # one after the other, so that the next death is that of one alone
             self._begin([partition])
             while partition not in self._arrived:
