@@ -29,6 +29,7 @@ from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
 from roundweave.tasks.networks.pretrained import checked_config
+from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.own_code.code import Code
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
@@ -256,6 +257,9 @@ def orders_of_runs(
     check_data(config.networks, runs, data, config.labels == "union")
     named = names_of(config.networks, runs)["class"]
     merged = data.class_names if data else ()
+    few = [network for network, names in named.items() if data and len(names) < len(merged)]
+    if few and config.labels is None and model.model in MODELS:  # which have an output for each label
+        raise UsageError(f"{few[0]} knows {len(named[few[0]])} labels of {len(merged)}; give --labels union")
     if config.labels is None or all(named.get(network) == merged for network in config.networks):
         return ()
     for network in config.networks:

@@ -27,6 +27,7 @@ TABLES = {
     "one": ("a,b,animal", ["cat", "dog"]),
     "more": ("a,b,animal", ["dog", "cat"]),
     "other": ("a,b,animal", ["cat", "mouse"]),
+    "three": ("a,b,animal", ["cat", "dog", "mouse"]),
     "turned": ("b,a,animal", ["cat", "dog"]),
     "numbers": ("a,b,animal", ["0", "1"]),
     "from_one": ("a,b,animal", ["1", "2"]),
@@ -96,6 +97,12 @@ def plan(tmp_path_factory: pytest.TempPathFactory, tables) -> Callable[..., Merg
 def test_runs_of_other_labels_columns_or_characters_are_refused(plan, names, message, fields) -> None:
     with pytest.raises(DataError, match=f"^{message}; give both the same, in the same order$"):
         plan(*names, **fields)
+
+
+def test_a_run_of_the_first_labels_of_another_is_refused_with_the_way_out(plan) -> None:
+    with pytest.raises(UsageError, match=r"^one@-1 knows 2 labels of 3; give --labels union$"):
+        plan("three", "one")
+    assert plan("three", "one", labels="union").states[1]["fc2.bias"].shape == (3,)
 
 
 def test_columns_may_have_any_names(plan, tmp_path) -> None:
