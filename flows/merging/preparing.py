@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
+from roundweave.flows.merging.checks import check_adapters, check_places, check_rescaled, check_without_data
 from roundweave.flows.merging.recorded import (
     Origin,
     known_classes,
@@ -34,7 +34,6 @@ from roundweave.flows.merging.subjects import (
     spec_of,
     subject,
 )
-from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.checkpoints.opening import (
     check_checkpoint,
     fitted,
@@ -44,18 +43,15 @@ from roundweave.storage.checkpoints.opening import (
     outline_of,
     types_of,
 )
-from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
-from roundweave.storage.runs.figures import check_plot
-from roundweave.storage.runs.names import is_run, run_address
 from roundweave.storage.values.lazy import LazyTensors
 from roundweave.storage.values.tensors import let_go
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, first_names
-from roundweave.tasks.merging.adapters import adapter_config, side_by_side
+from roundweave.tasks.merging.adapters import side_by_side
 from roundweave.tasks.merging.averages.recipe import Recipe
 from roundweave.tasks.merging.fisher import check_likelihood
 from roundweave.tasks.merging.gallery import Gallery, Samples
@@ -151,10 +147,10 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     Raises `RoundweaveError` for anything that would make the merge fail later.
     """
     root = full_address(config.root)
-    _check_places(config, root)
+    check_places(config, root)
     opened = [open_checkpoint(place, root) for place in config.checkpoints]
     if config.adapters:
-        _check_adapters(config)
+        check_adapters(config)
         alone = config.model_copy(update={"match": "none"})
         return _plan_by_name(alone, side_by_side(opened), {}, root, ())
     if config.slices:
@@ -185,7 +181,7 @@ def _completed(
         known = of_folder(known, config.folders[0], options)
     known, types = of_type(kept_code(known), opened)
     if known.data is None:
-        _check_without_data(known)
+        check_without_data(known)
     return known, types
 
 
@@ -208,6 +204,8 @@ def _plan_matched(
     network, units = analysed(found)
     expected = outline(network)
     known = _decided(known, network)
+    if known.repair and not has_batch_norm(network):
+        check_rescaled(known)
     spectral = any(True for _ in spectral_norms(network))
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
@@ -253,56 +251,14 @@ def _plan_matched(
     )
 
 
-def _check_without_data(config: MergeConfig) -> None:
-    """Raise `UsageError` for what needs examples."""
-    wishes = {f"average = {config.average}": config.average in ("auto", "best", "pleas", "fisher")}
-    wishes |= {"average = regmean": config.average == "regmean" and not config.grams}
-    wishes |= {"within": config.within, "repair": bool(config.repair), "plot": bool(config.plot)}
-    wishes |= {f"match {config.match}": config.match in ("activations", "mixed")}
-    wishes |= {"labels of runs": bool(config.labels) and config.folders != config.networks}
-    if wish := next((wish for wish, wanted in wishes.items() if wanted), None):
-        raise UsageError(f"{wish} needs examples; give --data")
-
-
-def _check_places(config: MergeConfig, root: str) -> None:
-    """Raise `UsageError` if something cannot be written, which would else be noticed after all the work."""
-    if config.name and is_run(address := run_address(root, config.name)):
-        raise UsageError(f"{address} exists already; give the merge another --name")
-    if config.out:
-        _check_out(config, config.out)
-    if config.plot:
-        check_plot(config.plot)
-
-
-def _check_out(config: MergeConfig, out: str) -> None:
-    """Raise `UsageError` if the merged network cannot be written there."""
-    if not is_folder(out):
-        check_place(out, config.force)
-    elif not config.folders and not config.adapters:
-        raise UsageError(f"{out} is to be a folder, whose {CONFIG} none of the networks has; give --out FILE")
-    else:
-        check_folder(out, config.force)
-
-
-def _check_adapters(config: MergeConfig) -> None:
-    """Raise `UsageError` or `CheckpointError` if adapters cannot be merged as asked."""
-    full = [place for place in config.networks if place not in config.adapters]
-    if full:
-        raise UsageError(f"{full[0]} is no adapter, and {config.adapters[0]} is one; merge adapters with adapters")
-    given = (config.model, config.data, config.name, config.vocabulary, config.labels, config.distil)
-    plain = (config.average or "mean", config.match or "none") == ("mean", "none") and not any(given)
-    if not plain or not (config.out and is_folder(config.out)):
-        raise UsageError("adapters have a mean, and nothing else: give --out FOLDER and coefficients alone")
-    adapter_config([*map(Path, config.adapters)])
-
-
 def _plan_slices(config: MergeConfig, opened: Mapping[str, Mapping[str, torch.Tensor]], root: str) -> MergePlan:
     """The plan of a network whose layers are those of slices of others, in the first one's place."""
     check_same_function([*map(Path, config.every_folder)], but=COUNTS)
     orders_of_folders(config)  # refuses other tokens and labels
     alone = config.model_copy(update={"match": "none", "networks": (config.slices[0].network,)})
     stack = stacked(config.slices, opened)
-    return _plan_by_name(alone, [stack], types_of([stack]), root, ())
+    plan = _plan_by_name(alone, [stack], types_of([stack]), root, ())
+    return replace(plan, config=plan.config.model_copy(update={"networks": config.networks}))
 
 
 def _plan_by_name(

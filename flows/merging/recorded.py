@@ -275,8 +275,8 @@ def orders_of_runs(
 
 def _check_mean(config: MergeConfig) -> None:
     """Raise `UsageError` for what networks of other rows cannot do."""
-    whole = config.wanted(len(config.networks), config.seed) is None and config.average != "fisher"
-    if config.base or config.distil or not whole:
-        raise UsageError(
-            "networks of other tokens or labels are merged by their mean; leave average, base and distil out"
-        )
+    other = config.wanted(len(config.networks), config.seed) is not None or config.average == "fisher"
+    average = f"average = {config.average}" if config.average not in (None, "mean") else "layers and coefficients"
+    wishes = {"base": config.base, "distil": config.distil, average: other}
+    if wish := next((wish for wish, wanted in wishes.items() if wanted), None):
+        raise UsageError(f"networks of other tokens or labels are merged by their mean; leave {wish} out")

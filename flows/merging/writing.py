@@ -62,7 +62,7 @@ def _checked(plan: MergePlan, merged: Tensors) -> LazyTensors:
         try:
             check_finite("the merged network", name, block, plan.expected[name])
         except CheckpointError:
-            for place, state in zip(plan.config.networks, plan.states, strict=True):
+            for place, state in () if plan.config.slices else zip(plan.config.networks, plan.states, strict=True):
                 check_finite(place, name, state[name], plan.expected[name])
             check_finite("the merged network", name, merged[name], plan.expected[name])
         return block

@@ -93,22 +93,25 @@ def rescale(
 
     The parents' units must be in the merged network's order. Rescaled are the layers whose outputs are
     interchangeable units, in one pass over the inputs (examples, …), so that each layer reads repaired ones
-    (Jordan et al. 2023, section 3.2). Raises `UsageError` if no layer has such outputs.
+    (Jordan et al. 2023, section 3.2). A layer that is called twice, or shares its weight with another one, has two
+    spreads and stays as it is. Raises `UsageError` if no layer has such outputs.
     """
     # The first axis of a layer's weight has its outputs.
     free = {tensor for group in units.groups for tensor, axis, _ in units.members(group) if axis == 0}
+    free -= {*units.aliases, *units.aliases.values()}
     every = (name for name, layer in network.named_modules() if isinstance(layer, LAYERS))
     names = [name for name in every if f"{name}.weight" in free]
     if not names:
         raise UsageError(
             "no linear or convolutional layer has interchangeable outputs, so there is nothing to rescale"
         )
-    spreads: list[dict[str, torch.Tensor]] = []
+    spreads: list[dict[str, list[torch.Tensor]]] = []
     for parent in parents:
-        spreads.append({})
-        _run(parent, inputs, {name: partial(_measure, spreads[-1], name) for name in names})
+        spreads.append({name: [] for name in names})
+        _run(parent, inputs, {name: partial(_measure, spreads[-1][name]) for name in names})
     # Some layers are never called, as attention reads the weights of its projection directly.
-    targets = {name: _mean([each[name] for each in spreads], coefficients) for name in spreads[0]}
+    once = [name for name in names if all(len(each[name]) == 1 for each in spreads)]
+    targets = {name: _mean([each[name][0] for each in spreads], coefficients) for name in once}
     _run(network, inputs, {name: partial(_correct, target) for name, target in targets.items()})
 
 
@@ -120,10 +123,8 @@ def _run(network: nn.Module, inputs: Tensors, hooks: Mapping[str, Callable[..., 
         call(network.eval(), inputs)
 
 
-def _measure(
-    spreads: dict[str, torch.Tensor], name: str, module: nn.Module, _: object, output: torch.Tensor
-) -> None:
-    spreads[name] = spread_of(module, output)
+def _measure(spreads: list[torch.Tensor], module: nn.Module, _: object, output: torch.Tensor) -> None:
+    spreads.append(spread_of(module, output))
 
 
 def _correct(target: torch.Tensor, module: nn.Module, _: object, output: torch.Tensor) -> torch.Tensor:

@@ -55,33 +55,40 @@ EachSetting = Annotated[tuple[Setting, ...], BeforeValidator(read_each)]
 NUMBERED = re.compile(r"(?:^|\.)(\d+)\.")
 """Matches the number of a layer in the name of a tensor, such as that in model.layers.3.mlp.weight."""
 
-BEFORE = re.compile(r"(^|[._])(emb(?!ed_out)|wte|wpe)")
+BEFORE = re.compile(r"(^|[._])(emb(?!ed_out)|wte|wpe|pre_?(layer|layr)?norm|ln_pre|norm_pre)")
 """Matches names of tensors that a network has before its layers."""
 
-AFTER = re.compile(r"norm|ln_f|head|classifier|score|pooler|cls|embed_out")
+AFTER = re.compile(r"norm|ln_f|head|classifier|score|pooler|cls|embed_out|^(fc|output|logits)\.")
 """Matches names of tensors that a network has after its layers, if they are none before them."""
 
 
 def positions(names: Iterable[str]) -> dict[str, float]:
     """How deep each tensor lies by its name: 0 for the first numbered layer and before, 1 for the last and after.
 
-    What is neither before nor after them by its name lies at 0.
+    What is neither before nor after them by its name lies at 0. Layers in stages, as layer1.0 and layer2.0, are
+    one stack, and an encoder's and a decoder's are two.
 
     Raises `UsageError` if no layer is numbered.
     """
-    found = {name: NUMBERED.search(name) for name in names}
-    numbers: dict[str, set[int]] = {}
-    for match in filter(None, found.values()):
-        numbers.setdefault(match.string[: match.start(1)], set()).add(int(match[1]))
-    if not numbers:
+    layers = {name: _layer(match) if (match := NUMBERED.search(name)) else None for name in names}
+    stacks: dict[str, set[tuple[int, ...]]] = {}
+    for stack, numbers in filter(None, layers.values()):
+        stacks.setdefault(stack, set()).add(numbers)
+    if not stacks:
         raise UsageError("no tensor is of a numbered layer, so no setting can go from the first to the last")
-    orders = {stem: sorted(each) for stem, each in numbers.items()}
+    orders = {stack: sorted(each) for stack, each in stacks.items()}
 
-    def position(match: re.Match[str]) -> float:
-        order = orders[match.string[: match.start(1)]]
-        return order.index(int(match[1])) / (len(order) - 1) if len(order) > 1 else 1.0
+    def position(stack: str, numbers: tuple[int, ...]) -> float:
+        order = orders[stack]
+        return order.index(numbers) / (len(order) - 1) if len(order) > 1 else 1.0
 
-    return {name: position(match) if match else float(is_after(name)) for name, match in found.items()}
+    return {name: position(*layer) if layer else float(is_after(name)) for name, layer in layers.items()}
+
+
+def _layer(match: re.Match[str]) -> tuple[str, tuple[int, ...]]:
+    """The stack that a layer is of, by its name without numbers, and the layer's numbers, of its stage first."""
+    name = match.string[: match.end(1)]
+    return re.sub(r"\d+", "", name), tuple(map(int, re.findall(r"\d+", name)))
 
 
 def is_before(name: str) -> bool:

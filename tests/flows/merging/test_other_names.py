@@ -246,9 +246,10 @@ def test_what_no_union_can_be_made_of_is_refused(apart, tmp_path) -> None:
     for fields, message in (
         ({"labels": "first"}, "labels = union for runs"),
         ({"input": "2x2", "match": "none"}, "labels of runs needs examples; give --data"),
-        ({"distil": 5}, "leave average, base and distil out"),
-        ({"average": "slerp"}, "leave average, base and distil out"),
-        ({"average": "fisher"}, "leave average, base and distil out"),
+        ({"distil": 5}, "leave distil out"),
+        ({"average": "slerp"}, "leave average = slerp out"),
+        ({"average": "fisher"}, "leave average = fisher out"),
+        ({"average": "mean", "coefficients": (1, -2)}, "leave layers and coefficients out"),
         ({"data": f"csv:{apart}/cows.csv"}, "the data has label 'cow', which none of the networks knows"),
         ({"data": f"csv:{apart}/cats.csv"}, "mice@-1 has label 'mouse', which no data set names"),
         ({"networks": ("cats@-1", f"{tmp_path}/a.safetensors")}, "labels = union for runs"),

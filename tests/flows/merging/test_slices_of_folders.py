@@ -11,6 +11,8 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.config.files import read_recipe
+from roundweave.flows.merging.flow import merge_flow
+from roundweave.flows.merging.preparing import plan_merge
 from roundweave.storage.errors import RoundweaveError, UsageError
 from tests.commands import plain_command
 from tests.flows.merging.tiny_folders import folder, made, quiet, transformers
@@ -30,6 +32,14 @@ def merged(out: Path, *slices: tuple[str, int, int], **more: object) -> Path:
     parts = tuple({"network": place, "layers": (first, end)} for place, first, end in slices)
     rw.merge(rw.MergeConfig(slices=parts, out=f"{out}/", executor="inline", **more))
     return out
+
+
+def test_prefect_takes_the_plan_as_the_parameters_of_a_flow(folder) -> None:
+    parts = tuple(
+        {"network": folder(name, made("llama", seed)), "layers": (0, 1)} for seed, name in enumerate("ab")
+    )
+    plan = plan_merge(rw.MergeConfig(slices=parts, out="out/", executor="inline"))
+    assert merge_flow.validate_parameters({"config": plan.config})["config"] == plan.config
 
 
 @pytest.mark.parametrize(("kind", "stack"), [("llama", "model.layers"), ("gpt2", "transformer.h")])

@@ -217,6 +217,23 @@ REFUSED = {
     "grams for a mean": ({"average": "mean", "grams": ("a", "b")}, "Gram matrices are for average = regmean"),
     "soft": ({"average": "pleas", "soft": 2, "match": "mixed"}, "average pleas needs units one to one"),
     "within by weights": ({"within": True, "average": "mean"}, "within pairs units by their activations"),
+    "within and coefficients": (
+        {"within": True, "match": None, "average": "mean", "coefficients": (3, 1)},
+        "leave coefficients out",
+    ),
+    "within and a repair": (
+        {"within": True, "match": None, "average": "mean", "repair": True},
+        "without BatchNorm, repair is for the plain mean, and not for within",
+    ),
+    "a solve and a repair": (
+        {"average": "regmean", "repair": True},
+        "and not for average regmean; leave repair out",
+    ),
+    "slerp and a repair": ({"average": "slerp", "repair": True}, "and not for average slerp; leave repair out"),
+    "weights below zero and a repair": (
+        {"average": "mean", "coefficients": (2, -1), "repair": True},
+        "and not for weights by layers or below 0; leave repair out",
+    ),
     "within and a solve": ({"within": True, "match": None, "average": "pleas"}, "leave within out"),
     "within without data": (
         {"within": True, "match": None, "average": "mean", "input": "2x1x8x8"},

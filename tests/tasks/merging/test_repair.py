@@ -67,6 +67,40 @@ def test_rescaled_units_vary_as_much_as_the_parents(bias: bool) -> None:
     assert not any(module._forward_hooks for net in (merged, one, other) for module in net.modules())
 
 
+class Twice(nn.Module):
+    """Its middle layer is called twice, or there is another one with its weight."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.again = nn.Linear(8, 8) if tied else None
+        if self.again:
+            self.again.weight = self.middle.weight
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.middle(self.first(inputs).relu()).relu()
+        return self.last((self.again or self.middle)(hidden).relu())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_layer_that_has_two_spreads_stays_as_it_is(tied: bool) -> None:
+    torch.manual_seed(0)
+    one, other = Twice(tied), Twice(tied)
+    inputs = torch.randn(200, 6)
+    units = find_units(one, (inputs,))
+    assert "middle.weight" in {tensor for group in units.groups for tensor, axis, _ in units.members(group)}
+    merged = copy.deepcopy(one)
+    merged.load_state_dict(average([one.state_dict(), other.state_dict()], [1.0, 1.0]))
+    before = merged.state_dict()["middle.weight"].clone()
+    rescale(merged, [one, other], [1.0, 1.0], inputs, units)
+    assert torch.equal(merged.state_dict()["middle.weight"], before)
+    means = [spread_of(network.first, network.first(inputs))[1] for network in (merged, one, other)]
+    assert torch.allclose(means[0], (means[1] + means[2]) / 2, atol=1e-5)
+    itself = copy.deepcopy(one)
+    rescale(itself, [one, one], [1.0, 1.0], inputs, units)
+    assert torch.allclose(itself(inputs), one(inputs), atol=1e-5)
+
+
 def test_a_network_without_hidden_layers_has_nothing_to_rescale() -> None:
     network = nn.Linear(3, 2)
     units = find_units(network, (torch.randn(2, 3),))

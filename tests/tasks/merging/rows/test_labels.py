@@ -91,7 +91,7 @@ def test_other_labels_are_refused_without_a_choice_or_names(folder: Folder, tmp_
     with pytest.raises(UsageError, match="labels is for folders"):
         merge(f"{one}/model.safetensors", other, out=out, labels="first")
     for more in ({"average": "slerp"}, {"distil": 5}):
-        with pytest.raises(UsageError, match="leave average, base and distil out"):
+        with pytest.raises(UsageError, match="by their mean; leave"):
             merge(one, other, out=out, labels="union", **more)
     (tmp_path / "own.py").write_text("import torch\ndef net(**options): return torch.nn.Linear(2, 2)\n")
     with pytest.raises(ModelError, match="Linear does not say which rows are of tokens and labels; give no model"):

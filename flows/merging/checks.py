@@ -1,0 +1,67 @@
+"""What a merge refuses before its work, as it would fail later or mean something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from roundweave.flows.config.exports import check_folder, is_folder
+from roundweave.flows.config.merging.merge import MergeConfig
+from roundweave.storage.checkpoints.folders import CONFIG
+from roundweave.storage.checkpoints.writing import check_place
+from roundweave.storage.errors import UsageError
+from roundweave.storage.runs.figures import check_plot
+from roundweave.storage.runs.names import is_run, run_address
+from roundweave.tasks.merging.adapters import adapter_config
+
+
+def check_places(config: MergeConfig, root: str) -> None:
+    """Raise `UsageError` if something cannot be written, which would else be noticed after all the work."""
+    if config.name and is_run(address := run_address(root, config.name)):
+        raise UsageError(f"{address} exists already; give the merge another --name")
+    if config.out:
+        _check_out(config, config.out)
+    if config.plot:
+        check_plot(config.plot)
+
+
+def check_without_data(config: MergeConfig) -> None:
+    """Raise `UsageError` for what needs examples."""
+    wishes = {f"average = {config.average}": config.average in ("auto", "best", "pleas", "fisher")}
+    wishes |= {"average = regmean": config.average == "regmean" and not config.grams}
+    wishes |= {"within": config.within, "repair": bool(config.repair), "plot": bool(config.plot)}
+    wishes |= {f"match {config.match}": config.match in ("activations", "mixed")}
+    wishes |= {"labels of runs": bool(config.labels) and config.folders != config.networks}
+    if wish := next((wish for wish, wanted in wishes.items() if wanted), None):
+        raise UsageError(f"{wish} needs examples; give --data")
+
+
+def check_rescaled(config: MergeConfig) -> None:
+    """Raise `UsageError` for a repair by scaling of averages whose units are not to have the mean spread."""
+    by_layers = config.average == "mean" and config.wanted(len(config.networks), config.seed) is not None
+    what = (
+        "within" if config.within else "weights by layers or below 0" if by_layers else f"average {config.average}"
+    )
+    if config.within or by_layers or config.average not in ("auto", "best", "mean"):
+        raise UsageError(f"without BatchNorm, repair is for the plain mean, and not for {what}; leave repair out")
+
+
+def _check_out(config: MergeConfig, out: str) -> None:
+    """Raise `UsageError` if the merged network cannot be written there."""
+    if not is_folder(out):
+        check_place(out, config.force)
+    elif not config.folders and not config.adapters:
+        raise UsageError(f"{out} is to be a folder, whose {CONFIG} none of the networks has; give --out FILE")
+    else:
+        check_folder(out, config.force)
+
+
+def check_adapters(config: MergeConfig) -> None:
+    """Raise `UsageError` or `CheckpointError` if adapters cannot be merged as asked."""
+    full = [place for place in config.networks if place not in config.adapters]
+    if full:
+        raise UsageError(f"{full[0]} is no adapter, and {config.adapters[0]} is one; merge adapters with adapters")
+    given = (config.model, config.data, config.name, config.vocabulary, config.labels, config.distil)
+    plain = (config.average or "mean", config.match or "none") == ("mean", "none") and not any(given)
+    if not plain or not (config.out and is_folder(config.out)):
+        raise UsageError("adapters have a mean, and nothing else: give --out FOLDER and coefficients alone")
+    adapter_config([*map(Path, config.adapters)])
