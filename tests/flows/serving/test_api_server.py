@@ -22,6 +22,7 @@ from roundweave.flows.serving.server import (
     warm_up,
 )
 from roundweave.storage.errors import ClusterError, UsageError
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -122,7 +123,9 @@ def test_servers_that_start_at_once_make_one_sound_template(tmp_path, monkeypatc
     servers = [Server().settle(tmp_path / home) for home in ("one", "two", "two")]
     try:
         for server in servers:
-            made = httpx.post(f"{server.url()}/flows/", json={"name": "flow"}, auth=known(server))
+            made = httpx.post(
+                f"{server.url()}/flows/", json={"name": "flow"}, auth=known(server), timeout=PATIENCE
+            )
             assert made.status_code in (200, 201)
     finally:
         for server in servers:
@@ -142,7 +145,7 @@ def test_a_server_that_was_begun_before_its_root_was_known_serves_its_first_root
     first = start_server(tmp_path)
     assert first is not None
     assert first is start_server(tmp_path)
-    assert httpx.get(f"{first.url()}/health").json() is True
+    assert httpx.get(f"{first.url()}/health", timeout=PATIENCE).json() is True
     second = start_server(tmp_path / "other")
     assert second is not None
     assert (first.running, second.running) == (False, True)
@@ -200,7 +203,7 @@ def test_a_server_opens_its_own_database_whatever_settings_the_working_folder_an
     monkeypatch.chdir(tmp_path)
     server = Server().settle(tmp_path / "home")
     try:
-        made = httpx.post(f"{server.url()}/flows/", json={"name": "flow"}, auth=known(server))
+        made = httpx.post(f"{server.url()}/flows/", json={"name": "flow"}, auth=known(server), timeout=PATIENCE)
         assert made.status_code == 201
     finally:
         server.stop()

@@ -30,6 +30,7 @@ from roundweave.flows.training.serving import deploy
 from roundweave.storage.errors import UsageError
 from tests.flows.command.in_process import run as command
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
+from tests.patience import PATIENCE
 from tests.tasks.sampled import sampled
 from tests.training import trained
 
@@ -278,9 +279,11 @@ def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(tmp_path,
         trained = lambda: [rounds_done(run) for run in runs.glob("*.zarr")].count(2)  # noqa: E731
         until(lambda: trained() >= 2 or process.poll() is not None, log)
         address = re.search(r"page: (http://127\.0\.0\.1:\d+)/deployments/deployment/", log.read_text())[1]
-        assert "<title>Prefect" in httpx.get(address, follow_redirects=True).text
+        assert "<title>Prefect" in httpx.get(address, follow_redirects=True, timeout=PATIENCE).text
         metrics = re.search(r"for Prometheus: (http://127\.0\.0\.1:\d+/metrics)", log.read_text())[1]
-        counts = re.findall(r'roundweave_runs\{status="(complete|running)"\} (\d+)', httpx.get(metrics).text)
+        counts = re.findall(
+            r'roundweave_runs\{status="(complete|running)"\} (\d+)', httpx.get(metrics, timeout=PATIENCE).text
+        )
         assert sum(int(count) for _, count in counts) >= 2
         family = psutil.Process(process.pid).children(recursive=True)
     finally:
@@ -301,4 +304,4 @@ def test_the_server_of_a_root_listens_to_this_machine_and_answers_this_process_a
     with get_client(sync_client=True) as client:
         client.read_flow_runs(limit=1)
     for auth in (None, ("roundweave", "guess")):
-        assert httpx.post(f"{url}/flow_runs/filter", json={}, auth=auth).status_code == 401
+        assert httpx.post(f"{url}/flow_runs/filter", json={}, auth=auth, timeout=PATIENCE).status_code == 401

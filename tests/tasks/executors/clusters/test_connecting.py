@@ -196,9 +196,11 @@ def test_a_private_cluster_lets_nobody_in_and_shows_nothing() -> None:
                 Client(address, timeout=3, security=security, set_as_default=False)
         http = urlsplit(cluster.dashboard_link).port
         for page in ("status", "info/main/workers.html", "json/counts.json", "metrics"):
-            assert httpx.get(f"http://127.0.0.1:{http}/{page}").status_code == 404
+            assert httpx.get(f"http://127.0.0.1:{http}/{page}", timeout=PATIENCE).status_code == 404
         worker_pages = client.run(lambda dask_worker: dask_worker.http_server.port).values()
-        assert [httpx.get(f"http://127.0.0.1:{port}/metrics").status_code for port in worker_pages] == [404] * 2
+        assert [
+            httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE).status_code for port in worker_pages
+        ] == [404] * 2
 
 
 def test_a_private_cluster_gives_the_same_bits(train) -> None:
