@@ -80,7 +80,7 @@ class Cluster:
 
     def holders(self) -> list[psutil.Process]:
         """The workers that hold states of a parameter server, the newest one's last."""
-        with Client(scheduler_file=str(self.file), set_as_default=False, timeout=30) as client:
+        with Client(scheduler_file=str(self.file), set_as_default=False, timeout=PATIENCE) as client:
             held = client.run_on_scheduler(_holders)
         with suppress(psutil.NoSuchProcess):
             return [psutil.Process(pid) for pid in held]

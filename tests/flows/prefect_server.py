@@ -105,7 +105,7 @@ class PrefectServer:
         request = urllib.request.Request(
             f"{self.api}/{what}/filter", content, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)
 
 

@@ -33,7 +33,9 @@ with errors.ended_by_interrupts(lambda: print("interrupted", file=sys.stderr)):
 
 
 def test_an_interrupt_that_python_swallows_in_a_callback_is_one_line_all_the_same() -> None:
-    done = subprocess.run([sys.executable, "-c", LOST], check=False, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(
+        [sys.executable, "-c", LOST], check=False, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, done.stderr) == (1, "interrupted\n")
 
 
@@ -93,6 +95,6 @@ def test_an_interrupt_is_one_line(tmp_path: Path, moment: str, times: int) -> No
         said[0]
         == f"error: interrupted; {kept if (runs / 'run.zarr').exists() else 'nothing was stored since it began'}"
     )
-    assert psutil.wait_procs(family, timeout=30)[1] == []
+    assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
     if moment == "rounds are trained":
         assert open_run(runs / "run.zarr").status == "interrupted"

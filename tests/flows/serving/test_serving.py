@@ -291,7 +291,7 @@ def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(tmp_path,
         code = process.wait(60)
     assert (code, log.read_text().splitlines()[-1]) == (0, "no longer served; its schedule is paused")
     assert "Traceback" not in log.read_text()
-    assert psutil.wait_procs(family, timeout=30)[1] == []
+    assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
 
 
 def test_the_server_of_a_root_listens_to_this_machine_and_answers_this_process_alone() -> None:

@@ -15,6 +15,7 @@ from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
+from tests.patience import PATIENCE
 from tests.tasks.executors.deeds import KILL, STOP, foreign, lines, until
 
 slow = pytest.mark.slow
@@ -70,8 +71,8 @@ def test_a_rank_that_fails_ends_the_run_and_frees_workers(train, client, fields,
     executor = RanksExecutor(client)
     with pytest.raises(RoundFailed, match=wanted):
         train(executor, 30, **fields, name="there")
-    assert client.submit(sum, [1, 2], workers=list(client.nthreads())[:1]).result(timeout=20) == 3
-    assert client.submit(sum, [3, 4], workers=list(client.nthreads())[1:]).result(timeout=20) == 7
+    assert client.submit(sum, [1, 2], workers=list(client.nthreads())[:1]).result(timeout=PATIENCE) == 3
+    assert client.submit(sum, [3, 4], workers=list(client.nthreads())[1:]).result(timeout=PATIENCE) == 7
     assert open_run("there").done >= 3
 
 
@@ -203,7 +204,7 @@ def test_ranks_whose_client_is_gone_end_and_leave_their_workers_free(
     left.communicate()
     with Client(scheduler_file=scheduler) as client:
         until(lambda: not any(client.processing().values()))
-        assert client.submit(sum, [1, 2]).result(timeout=20) == 3
+        assert client.submit(sum, [1, 2]).result(timeout=PATIENCE) == 3
     done = open_run("there", tmp_path / "runs").done
     time.sleep(0.5)
     assert open_run("there", tmp_path / "runs").done == done

@@ -38,7 +38,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def client(head: str) -> Iterator[Client]:
-    with Client(head, timeout=30, set_as_default=False) as client:
+    with Client(head, timeout=PATIENCE, set_as_default=False) as client:
         yield client
 
 
