@@ -156,7 +156,7 @@ class GraphExecutor:
             server = DaskServer(self.pool, job, rounds[0] - 1)
         for commit in server.rounds(rounds[-1]):
             for partition in commit.updates:
-                del self.pool.deaths[partition]
+                self.pool.deaths.pop(partition, None)
             goes_on = not commit.stop and commit.round < job.attempt.rounds
             yield commit
         # A short window may end before the first look at the workers.
@@ -194,13 +194,11 @@ class GraphExecutor:
                     rounds, losses, self.pool.out_of_memory = rounds[1:], 0, 0
             except LostWork as error:
                 self.pool.look(job)
-                if isinstance(error, DeadlyWork):
-                    self.pool.blame(job, error)
                 if isinstance(error.__cause__, StoreError):
                     self.pool.ask_again(error.__cause__)
                     self.end()
                 else:
-                    losses = max(losses + 1, max(self.pool.deaths.values(), default=0) if by_deaths else 0)
+                    losses = max(losses + 1, int(max(self.pool.deaths.values(), default=0)) if by_deaths else 0)
                 most = self._most_losses(job)
                 if losses > most or (losses == most and isinstance(error, DeadlyWork)):
                     what = f"round {rounds[0]}" if rounds[0] else "work before round 1"

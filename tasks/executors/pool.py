@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,7 +20,6 @@ from roundweave.tasks.executors.clusters.workers import (
     ANSWER_SECONDS,
     LOOK_SECONDS,
     SITE,
-    DeadlyWork,
     Lost,
     Watch,
     finished,
@@ -79,8 +78,8 @@ STARVED = 3
 class WorkerPool:
     """The workers of a Dask client, and the futures that they hold for longer than a window of rounds.
 
-    `deaths` counts by partition how many workers died that had its work alone; one that had more, of which it
-    began one, makes each of them a suspect, with a count of 1. `out_of_memory` counts workers that ran out of
+    `deaths` counts by partition how many workers died at its work; a worker that had the work of several, of which
+    it began one, counts as a share for each of them. `out_of_memory` counts workers that ran out of
     memory since something was done. With `apart`, updates are not stored by the workers that map them, but handed
     to those that reach the store: as partitions have sites, or as some worker does not reach it.
     """
@@ -90,7 +89,7 @@ class WorkerPool:
         self.sites = setting.sites
         self.workers: list[str] = []
         self.apart = bool(self.sites)
-        self.deaths: Counter[int] = Counter()
+        self.deaths: dict[int, Fraction] = {}
         self.out_of_memory = 0
         self._mark = Mark.at(setting.store) if setting.store else None
         self._unreached: dict[str, str] = {}
@@ -289,7 +288,7 @@ class WorkerPool:
         for lost in seen.lost:
             at = {partition for _, partition in _parts(job, lost.working, PLACED)}
             at = at or {partition for partition in [lost.partition] if partition is not None}
-            self.deaths |= {p: self.deaths[p] + 1 if len(at) == 1 else 1 for p in at}  # the larger of two counts
+            self.deaths |= {p: self.deaths.get(p, Fraction(0)) + Fraction(1, len(at)) for p in at}
             self.out_of_memory += bool(lost.memory)
             again = _parts(job, (*lost.working, *lost.finished), ("map", *PUSHES))
             of = "push" if job and job.work.algorithm.when.asynchronous else "round"
@@ -302,15 +301,9 @@ class WorkerPool:
                 )
         return bool(seen.lost)
 
-    def blame(self, job: Job | None, deadly: DeadlyWork) -> None:
-        """Count the deaths at the work that Dask gave up, which it knows also where workers had more than that."""
-        at = {partition for _, partition in _parts(job, [deadly.key], PLACED)}
-        if len(at) == 1:
-            self.deaths |= dict.fromkeys(at, deadly.workers)
-
     def suspects(self) -> str:
         """The partitions at which workers died most often, as the beginning of an error text; empty for none."""
-        most = max(self.deaths.values(), default=0)
+        most = max(self.deaths.values(), default=Fraction(0))
         at = listed(partition for partition, deaths in self.deaths.items() if deaths == most)
         return f"workers died at partition {at}: " if most else ""
 

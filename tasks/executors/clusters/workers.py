@@ -37,12 +37,7 @@ class LostWork(Exception):
 
 
 class DeadlyWork(LostWork):
-    """Raised if several workers died one after the other at the same task, whose Dask key is `key`."""
-
-    def __init__(self, key: Hashable, workers: int) -> None:
-        super().__init__(f"{workers} {DEADLY}")
-        self.key = key
-        self.workers = workers
+    """Raised if several workers died one after the other at the same task."""
 
 
 class Idleness:
@@ -177,7 +172,7 @@ def result(client: Client, future: Future[Any], look: Callable[[], object] = lam
 
 
 def _deadly(error: KilledWorker) -> DeadlyWork:
-    return DeadlyWork(error.task, error.allowed_failures + 1)
+    return DeadlyWork(f"{error.allowed_failures + 1} {DEADLY}")
 
 
 def processes(client: Client) -> dict[str, tuple[str, int]]:

@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 from roundweave.storage.errors import ClusterError
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
-from roundweave.tasks.executors.clusters.workers import DeadlyWork, Lost, Seen, wait_at_most
+from roundweave.tasks.executors.clusters.workers import Lost, Seen, wait_at_most
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
@@ -76,18 +76,19 @@ def test_a_partition_that_ends_every_worker_is_named_by_a_run_and_by_a_replay(tr
             train(executor, 1, **fields, name="there")
 
 
-def test_the_partition_whose_work_dask_gave_up_is_named_and_no_other_that_died_as_often(
+def test_a_partition_at_whose_work_more_workers_died_is_named_before_others(
     train, client, fields, tmp_path, monkeypatch
 ) -> None:
+    """The second worker had to do again what the first one had done, too."""
     job = replay_job(train(**fields, name="run"), fields, tmp_path)
     pool = GraphExecutor(client).pool
-    died = [Lost("tcp://gone", (("map", "reader-1-4", 3, at),), ()) for at in (0, 2)]
-    monkeypatch.setattr(pool._watch, "look", lambda: Seen((), tuple(died), {}))
-    pool.look(job)
-    assert pool.suspects() == "workers died at partition 0, 2: "
-    for given_up, suspects in ((("rank", "topic", 3, 0), "0, 2"), (("map", "reader-1-4", 3, 2), "2")):
-        pool.blame(job, DeadlyWork(given_up, 2))
-        assert pool.suspects() == f"workers died at partition {suspects}: "
+    keys = {at: ("map", "reader-1-4", 3, at) for at in range(4)}
+    died = [Lost("tcp://gone", tuple(keys[at] for at in each), ()) for each in ([2], [0, 2], [0, 1])]
+    for lost in died:
+        monkeypatch.setattr(pool._watch, "look", lambda lost=lost: Seen((), (lost,), {}))
+        pool.look(job)
+        assert pool.suspects() == "workers died at partition 2: "
+    assert pool.deaths == {0: 1, 1: 1 / 2, 2: 3 / 2}
 
 
 @pytest.mark.parametrize("executor", ["inline", "graph"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from fractions import Fraction
 
 import pytest
 
@@ -156,13 +157,13 @@ def test_a_partition_that_ends_every_worker_is_named(train, deeds, arm) -> None:
     says = r"round \d+ was lost \d times \(workers died at partition 2: .*`roundweave resume` goes on"
     with connect(None, 2) as client, pytest.raises(ClusterError, match=says) as caught:
         executor = GraphExecutor(client)
-        executor.pool.deaths.update([0, 1, 1])
+        executor.pool.deaths.update({0: Fraction(1), 1: Fraction(2)})
         train(executor, 1000, arm((6,), KILL, always=True), **fields, name="deadly")
     assert "\n" not in str(caught.value)
     assert rw.open_run("deadly").verify().sound
 
 
-def test_only_a_death_that_is_one_partitions_alone_counts_further(client, tmp_path, monkeypatch, train) -> None:
+def test_a_death_counts_as_a_share_for_each_that_may_have_caused_it(client, tmp_path, monkeypatch, train) -> None:
     """Two workers die in one look, of which each has a deadly push and others; then one with that push alone."""
     executor = GraphExecutor(client)
     run = train(executor, 5, **SMALL | RUNS["async_sgd"], name="run")
@@ -172,8 +173,11 @@ def test_only_a_death_that_is_one_partitions_alone_counts_further(client, tmp_pa
         return Lost("tcp://gone", tuple(("push", "reader-1-2", 1, each) for each in pushes), ())
 
     for lost, deaths in (
-        ((dies_with((0,), (2,)), dies_with((1,), (0, 2))), {0: 1, 1: 1, 2: 1}),
-        ((dies_with((2,)),), {0: 1, 1: 1, 2: 2}),
+        (
+            (dies_with((0,), (2,)), dies_with((1,), (0, 2))),
+            {0: Fraction(5, 6), 1: Fraction(1, 3), 2: Fraction(5, 6)},
+        ),
+        ((dies_with((2,)),), {0: Fraction(5, 6), 1: Fraction(1, 3), 2: Fraction(11, 6)}),
     ):
         monkeypatch.setattr(executor.pool._watch, "look", lambda lost=lost: Seen((), lost, {}))
         assert executor.pool.look(job)
