@@ -41,6 +41,7 @@ from roundweave.storage.checkpoints.opening import (
     open_checkpoint,
     outline,
     outline_of,
+    tied_in,
     types_of,
 )
 from roundweave.storage.errors import UsageError
@@ -293,6 +294,8 @@ def _plan_by_name(
         check_checkpoint(place, state, expected, values=False)
     states, count = [fitted(state, expected, types) for state in opened], len(config.networks)
     aliases = {name: first for name, first in first_names(network).items() if name != first} if network else {}
+    if network is None and config.wanted(count, config.seed) is not None:  # which may give two names other values
+        aliases = tied_in(opened)
     units = UnitGroups({}, (), {name: tuple(t.shape) for name, t in expected.items()}, aliases, {}, {})
     places = tuple(lasting(place, root) for place in config.checkpoints)
     return MergePlan(

@@ -17,7 +17,8 @@ from roundweave.storage.places.base import Where, as_path, full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import is_run, run_address, stored_round
 from roundweave.storage.runs.run import open_stored
-from roundweave.storage.values.lazy import LazyTensors, changed, known_specs, picked
+from roundweave.storage.values.digests import tensor_digest
+from roundweave.storage.values.lazy import LazyTensors, blocks_of, changed, known_specs, picked
 from roundweave.storage.values.tensors import dtype_name, specs_of
 
 INTEGER = "integer of shape ()"
@@ -108,6 +109,22 @@ def outline_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         for spec in known_specs(tensors)
     }
     return {name: tensor.requires_grad_(tensor.is_floating_point()) for name, tensor in empty.items()}
+
+
+def tied_in(checkpoints: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, str]:
+    """By name the first of matrices that are the same bit for bit in all checkpoints, and so are tied."""
+    firsts: dict[Any, list[str]] = {}
+    tied: dict[str, str] = {}
+    for spec in known_specs(checkpoints[0]):
+        if len(spec.shape) > 1 and all(spec.name in tensors for tensors in checkpoints):
+            begins = [next(blocks_of(tensors, spec.name)) for tensors in checkpoints]
+            alike = firsts.setdefault((spec.shape, spec.dtype, *(tensor_digest("", each) for each in begins)), [])
+            same = (each for each in alike if all(torch.equal(t[each], t[spec.name]) for t in checkpoints))
+            if first := next(same, None):
+                tied[spec.name] = first
+            else:
+                alike.append(spec.name)
+    return tied
 
 
 def types_of(checkpoints: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, torch.dtype]:

@@ -34,7 +34,13 @@ class Taps:
         # A copied graph may give its nodes other names; their order is the same.
         pairs = zip(program.graph.nodes, module.graph.nodes, strict=True)
         nodes = {node.name: copied for node, copied in pairs}
-        next(node for node in nodes.values() if node.op == "output").args = (tuple(nodes[n] for n in names),)
+        every = list(module.graph.nodes)
+        first = next(node for node in every if node.op not in ("placeholder", "get_attr"))
+        tapped = [nodes[name] for name in names]
+        if any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in every):
+            # What is written in place later would change the values.
+            tapped = [_copied(module.graph, node, first) for node in tapped]
+        next(node for node in every if node.op == "output").args = (tuple(tapped),)
         module.graph.eliminate_dead_code()
         module.recompile()
         return cls(program, tuple(names), module)
@@ -48,6 +54,13 @@ class Taps:
             return dict(
                 zip(self.names, self.module(*(tensors[n] if n else next(given) for n in targets)), strict=True)
             )
+
+
+def _copied(graph: fx.Graph, node: fx.Node, first: fx.Node) -> fx.Node:
+    """A copy of a node's value, made as soon as it is there; `first` is the first node that computes."""
+    given = node.op in ("placeholder", "get_attr")
+    with graph.inserting_before(first) if given else graph.inserting_after(node):
+        return graph.call_function(torch.ops.aten.clone.default, (node,))
 
 
 def batch_size(inputs: Inputs) -> int:

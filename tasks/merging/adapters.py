@@ -23,11 +23,23 @@ from roundweave.tasks.matching.groups import Tensors
 AXES = {"lora_A": 0, "lora_B": 1, "lora_embedding_A": 0, "lora_embedding_B": 1}
 """The axis of the rank, by the part of a tensor's name that says which matrix it is."""
 
-PLAIN = ("use_dora", "use_rslora", "use_qalora", "use_bdlora", "rank_pattern", "alpha_pattern", "modules_to_save")
+PLAIN = (
+    "use_dora",
+    "use_rslora",
+    "use_qalora",
+    "use_bdlora",
+    "lora_bias",
+    "rank_pattern",
+    "alpha_pattern",
+    "modules_to_save",
+)
 """Members of an adapter's configuration that are refused unless they are empty: it would change otherwise."""
 
 NO_MATTER_HERE = ("peft_version", "inference_mode", "lora_dropout", "auto_mapping", "init_lora_weights")
 """Members in which adapters may differ."""
+
+BEGUN_AS_ZERO = (None, True, False, "gaussian", "orthogonal")
+"""The values of `init_lora_weights` that leave the network below as it is; others change it by the rank."""
 
 
 def adapter_config(folders: Sequence[Path]) -> dict[str, Any]:
@@ -38,6 +50,11 @@ def adapter_config(folders: Sequence[Path]) -> dict[str, Any]:
             raise CheckpointError(f"{folder / ADAPTER_CONFIG} is of no LORA without biases, which alone is merged")
         if own := next((name for name in PLAIN if config.get(name)), None):
             raise CheckpointError(f"{folder / ADAPTER_CONFIG} has {own}, and only plain LORA is merged")
+        if missing := next((name for name in ("r", "lora_alpha") if name not in config), None):
+            raise CheckpointError(f"{folder / ADAPTER_CONFIG} has no {missing}; save the adapter again")
+        if (begun := config.get("init_lora_weights")) not in BEGUN_AS_ZERO:
+            changed = f"has init_lora_weights = {begun}, which changes the network below"
+            raise CheckpointError(f"{folder / ADAPTER_CONFIG} {changed}; save the adapter as a plain one")
         for name in (name for name in first if name in config and name not in NO_MATTER_HERE):
             if _sorted(config[name]) != _sorted(first[name]):
                 differ = f"{name} is {config[name]}, but {first[name]} in {folders[0] / ADAPTER_CONFIG}"

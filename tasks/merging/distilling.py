@@ -49,9 +49,10 @@ def distil(
         ]
         loss = torch.stack(losses).mean()
         if not loss.isfinite():
-            raise ModelError(
-                f"distilling gives a loss that is not finite in step {step}; give a smaller --distil-lr"
-            )
+            # In float16 the small number by which Adam divides at least is 0.
+            half = any(parameter.dtype == torch.float16 for parameter in student.parameters())
+            advice = "--dtype float32" if half else "a smaller --distil-lr"
+            raise ModelError(f"distilling gives a loss that is not finite in step {step}; give {advice}")
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -91,7 +92,9 @@ class Teaching:
             return self.own[number].batches(BATCH, self.steps, seed)
         generator, shapes = torch.Generator().manual_seed(seed), self.inputs
         if not isinstance(shapes, Mapping):
-            (shapes,) = as_call(shapes)[0]
+            shapes, *more = as_call(shapes)[0]
+            if more:
+                raise UsageError("distilling on noise reads inputs by their names; give --input a dict of them")
         return (moved(shapes, partial(_noise, generator)) for _ in range(self.steps))
 
 

@@ -16,7 +16,6 @@ from roundweave.storage.values.lazy import LazyTensors
 from roundweave.tasks.data.examples import IGNORED, Examples
 from roundweave.tasks.matching.averaging import averaging
 from roundweave.tasks.matching.groups import Tensors
-from roundweave.tasks.merging.averages.base import exact_type
 from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.networks.scores import LabelRule, call, class_axis, output_of
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
@@ -38,7 +37,7 @@ def check_likelihood(gallery: Gallery) -> None:
 def fisher_of(
     gallery: Gallery, own: Sequence[Samples], places: Sequence[str], number: int
 ) -> dict[str, torch.Tensor]:
-    """The diagonal of one network's Fisher information by parameter: (*shape), float32, or float64 for float64.
+    """The diagonal of one network's Fisher information by parameter: (*shape), float64.
 
     It is the mean over examples of its own of the squared gradient of the log-likelihood of a target, which is
     drawn by the seed from what the network itself predicts. A parameter that no example reaches has 0.
@@ -46,7 +45,8 @@ def fisher_of(
     samples, network = own[number], gallery.network(gallery.read(places[number]))
     floats = {name: each for name, each in network.named_parameters() if each.is_floating_point()}
     parameters = [each.requires_grad_() for each in floats.values()]
-    sums = {name: torch.zeros(each.shape, dtype=exact_type(each)) for name, each in floats.items()}
+    # In float32 the squares of a confident network's gradients would be 0.
+    sums = {name: torch.zeros(each.shape, dtype=torch.float64) for name, each in floats.items()}
     generator = torch.Generator().manual_seed(derive_seed(samples.partitions.split.seed, "fisher", number))
     examples = [each for block in samples.blocks for each in samples.drawn(block).slices(1)]
     with pinned(0, threads=1), failing_as(lambda error: ModelError(f"average fisher fails with {located(error)}")):
@@ -102,7 +102,7 @@ def fisher_mean(
     def read(name: str) -> torch.Tensor:
         if (first := aliases.get(name, name)) not in fishers[0]:
             return averaged(name)
-        known = torch.stack([fisher[first] for fisher in fishers])
+        known = torch.stack([fisher[first] for fisher in fishers]).double()
         known = known.clamp_min(FLOOR * known.mean().item() or 1)
         weights = torch.stack([c * each for c, each in zip(coefficients, known, strict=True)])
         values = torch.stack([state[name].to(known.dtype) for state in states])

@@ -109,7 +109,8 @@ class Merging(RecipeConfig):
         mixed = "soft" if self.soft is not None else "within" if self.within else ""
         if mixed and self.average not in (None, "mean", "best"):
             raise ValueError(f"average {self.average} needs units one to one; leave {mixed} out, or give mean")
-        if self.within and (self.layers or len({*(self.coefficients or ())}) > 1):
+        unequal = self.layers or len({*(self.coefficients or ())}) > 1 or self.normalize is False
+        if self.within and unequal:
             raise ValueError("within gives both networks equal shares, as it pairs units; leave coefficients out")
         if self.within and self.average == "best":
             raise ValueError("average best looks for a point between two networks, and within pairs their units")

@@ -55,6 +55,9 @@ EachSetting = Annotated[tuple[Setting, ...], BeforeValidator(read_each)]
 NUMBERED = re.compile(r"(?:^|\.)(\d+)\.")
 """Matches the number of a layer in the name of a tensor, such as that in model.layers.3.mlp.weight."""
 
+STAGED = re.compile(r"(?:^|\.)(?:(?:stages|levels)\.\d+\.(?:blocks|layers)|layers\.\d+\.blocks)\.(\d+)\.")
+"""Matches the number of a layer within a numbered stage, such as that in stages.1.blocks.2.weight."""
+
 BEFORE = re.compile(r"(^|[._])(emb(?!ed_out)|wte|wpe|pre_?(layer|layr)?norm|ln_pre|norm_pre)")
 """Matches names of tensors that a network has before its layers."""
 
@@ -70,7 +73,8 @@ def positions(names: Iterable[str]) -> dict[str, float]:
 
     Raises `UsageError` if no layer is numbered.
     """
-    layers = {name: _layer(match) if (match := NUMBERED.search(name)) else None for name in names}
+    matches = {name: STAGED.search(name) or NUMBERED.search(name) for name in names}
+    layers = {name: _layer(match) if match else None for name, match in matches.items()}
     stacks: dict[str, set[tuple[int, ...]]] = {}
     for stack, numbers in filter(None, layers.values()):
         stacks.setdefault(stack, set()).add(numbers)

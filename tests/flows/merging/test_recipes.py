@@ -241,3 +241,32 @@ def test_a_layer_or_a_filter_of_no_tensor_is_refused(folder) -> None:
     with pytest.raises(UsageError, match="filter 'mpl' is in the name of no tensor"):
         merged(folder, "none", average="slerp", t=[{"filter": "mpl", "value": 0.1}, {"value": 0.5}])
     assert not (folder / "none.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"average": "dare_linear", "density": (0.5,), "base": "base.pt"},
+        {"average": "slerp", "t": (0.0, 1.0)},
+        {"average": "mean", "layers": {"embed": (1.0, 0.0)}},
+    ],
+    ids=["dare", "slerp", "layers"],
+)
+def test_what_is_tied_in_files_stays_tied(tmp_path, monkeypatch, fields) -> None:
+    """An embedding and a head that are one matrix, merged by their names, take the values of the first name."""
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(("one", "two", "base")):
+        torch.manual_seed(seed)
+        first, second = torch.randn(2, 9, 4)
+        state = {
+            "embed.weight": first,
+            "layers.0.weight": second,
+            "layers.1.weight": 2 * second,
+            "head.weight": first,
+        }
+        torch.save(state, f"{name}.pt")
+    networks = ("one.pt", "two.pt")
+    rw.merge(rw.MergeConfig(networks=networks, match="none", out="out.pt", executor="inline", **fields))
+    merged = torch.load("out.pt")
+    assert torch.equal(merged["embed.weight"], merged["head.weight"])
+    assert not torch.equal(merged["layers.0.weight"], torch.load("two.pt")["embed.weight"])

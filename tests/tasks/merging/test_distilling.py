@@ -112,6 +112,12 @@ def test_without_examples_noise_of_the_inputs_shape_is_taught(gallery, written, 
         assert functional.mse_loss(student(inputs), teacher(inputs)) < before / 10
 
 
+def test_noise_of_several_inputs_needs_their_names(gallery) -> None:
+    spec = gallery().objective.model
+    with pytest.raises(UsageError, match="give --input a dict of them"):
+        Teaching(spec, (), (torch.zeros(2, 6), torch.zeros(2, 3)), 1, 0.01, -1, 0).batches(0)
+
+
 def test_integers_have_no_noise(gallery) -> None:
     spec = gallery().objective.model
     teaching = Teaching(spec, (), {"ids": torch.zeros(2, 6, dtype=torch.int64)}, 1, 0.01, -1, 0)

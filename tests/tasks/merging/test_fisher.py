@@ -60,13 +60,13 @@ def information(own, folder, weight: torch.Tensor, data: str, loss: str) -> tupl
     place = str(folder / "net.pt")
     write_checkpoint(place, {"head.weight": weight, "unread": torch.zeros(2), "statistic": torch.zeros(2)})
     samples = Samples(partitions, 3000)
-    return fisher_of(gallery, [samples], [place], 0), samples.every_input
+    return fisher_of(gallery, [samples], [place], 0), samples.every_input.double()
 
 
 def test_of_a_linear_softmax_network_by_hand(own, tmp_path) -> None:
     """The gradient of log p of label y is (1{k = y} - p_k) x for row k, whose mean square is p_k (1 - p_k) x^2."""
     found, inputs = information(own, tmp_path, WEIGHT, "data", "cross_entropy")
-    p = (inputs @ WEIGHT.T).softmax(1)
+    p = (inputs @ WEIGHT.T.double()).softmax(1)
     wanted = ((p * (1 - p))[:, :, None] * inputs[:, None].square()).mean(0)
     torch.testing.assert_close(found["head.weight"], wanted, rtol=0.1, atol=0)  # labels are drawn, 3000 of them
     assert found["unread"].tolist() == [0, 0]
@@ -77,7 +77,7 @@ def test_of_a_network_that_knows_nothing_it_is_exact(own, tmp_path) -> None:
     """Both labels then have probability 1/2, and whichever is drawn, the square is x^2 / 4."""
     found, inputs = information(own, tmp_path, torch.zeros(2, 2), "data", "cross_entropy")
     wanted = inputs.square().mean(0) / 4
-    torch.testing.assert_close(found["head.weight"], wanted.expand(2, 2))
+    torch.testing.assert_close(found["head.weight"], wanted.expand(2, 2), rtol=1e-5, atol=0)
     again, _ = information(own, tmp_path, torch.zeros(2, 2), "data", "cross_entropy")
     assert torch.equal(again["head.weight"], found["head.weight"])
 
@@ -121,6 +121,14 @@ def test_equal_information_gives_the_mean(size) -> None:
     states = [lazy(w=torch.tensor([1.0, -2.0])), lazy(w=torch.tensor([5.0, 3.0]))]
     found = fisher_mean(states, [{"w": torch.tensor([size, size])}] * 2, (1, 3), {})
     assert found["w"].tolist() == pytest.approx([4.0, 1.75])
+
+
+def test_hardly_any_information_weighs_as_more_does() -> None:
+    states = [lazy(w=torch.tensor([1.0])), lazy(w=torch.tensor([5.0]))]
+    found = fisher_mean(
+        states, [{"w": torch.tensor([each], dtype=torch.float64)} for each in (3e-44, 1e-44)], (1, 1), {}
+    )
+    assert found["w"].tolist() == pytest.approx([2.0])
 
 
 def test_another_loss_is_refused(gallery) -> None:

@@ -77,3 +77,28 @@ def test_few_examples_are_left_over(examples: int, used: int) -> None:
     grams = gram_matrices(network, network.state_dict(), (inputs,))
     wanted = inputs[:used].T @ inputs[:used] / used
     torch.testing.assert_close(grams["weight"][0], wanted.float())
+
+
+class InPlace(nn.Module):
+    """Its inputs and hidden units are written over once they were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.within, self.out = nn.Linear(5, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.into(inputs)
+        hidden += self.within(hidden)
+        return self.out(hidden.relu_())
+
+
+def test_inputs_that_are_written_over_later_count_as_they_were_read() -> None:
+    torch.manual_seed(0)
+    network, inputs = InPlace().requires_grad_(False), torch.randn(40, 5)
+    state = network.state_dict()
+    grams = gram_matrices(network, state, (inputs,))
+    read = network.into(inputs)
+    wanted = {"into": inputs, "within": read, "out": (read + network.within(read)).relu()}
+    for name, rows in wanted.items():
+        extended = torch.cat([rows, torch.ones(len(rows), 1)], 1)
+        torch.testing.assert_close(grams[f"{name}.weight"], (extended.T @ extended / len(rows))[None])

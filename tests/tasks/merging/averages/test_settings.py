@@ -26,6 +26,19 @@ NETWORKS = {
         "model.norm.weight": 1,
         "lm_head.weight": 1,
     },
+    "nested stages": {
+        "stages.0.blocks.0.weight": 0,
+        "stages.0.blocks.1.weight": 1 / 3,
+        "stages.1.blocks.0.weight": 2 / 3,
+        "stages.1.blocks.1.weight": 1,
+    },
+    "sublayers": {
+        "encoder.block.0.layer.0.weight": 0,
+        "encoder.block.0.layer.1.weight": 0,
+        "encoder.block.1.layer.0.weight": 1,
+        "model.layers.0.experts.1.weight": 0,
+        "model.layers.1.experts.0.weight": 1,
+    },
     "encoder and decoder": {
         "encoder.block.0.weight": 0,
         "encoder.block.1.weight": 1,
