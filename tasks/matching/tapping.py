@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.matching.tracing.trace import Inputs, changed_inputs, plain_attention
 from roundweave.tasks.matching.unofficial import tensors_in
+
+LAYER = re.compile(r"linear|conv|mm|matmul")
+"""Matches operators that multiply by a layer's weight."""
 
 BATCH = 100
 """The most examples that go through a network at once."""
@@ -37,8 +41,7 @@ class Taps:
         every = list(module.graph.nodes)
         first = next(node for node in every if node.op not in ("placeholder", "get_attr"))
         tapped = [nodes[name] for name in names]
-        if any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in every):
-            # What is written in place later would change the values.
+        if any(_writes(node) for node in every):  # else what is written in place later would change the values
             tapped = [_copied(module.graph, node, first) for node in tapped]
         next(node for node in every if node.op == "output").args = (tuple(tapped),)
         module.graph.eliminate_dead_code()
@@ -57,10 +60,31 @@ class Taps:
 
 
 def _copied(graph: fx.Graph, node: fx.Node, first: fx.Node) -> fx.Node:
-    """A copy of a node's value, made as soon as it is there; `first` is the first node that computes."""
+    """A copy of a node's value as a layer reads it, or else another node, or as it was made.
+
+    Until then it may be written in place, as an empty tensor that is filled. `first` is the first that computes.
+    """
+    readers = [user for user in node.users if not (_writes(user) or _is_view(user))]
+    layers = [reader for reader in readers if LAYER.search(str(reader.target))]
     given = node.op in ("placeholder", "get_attr")
-    with graph.inserting_before(first) if given else graph.inserting_after(node):
+    reader = next(iter(layers or readers), first if given else None)
+    if reader is None or reader.op == "output":
+        place = graph.inserting_before(first) if given else graph.inserting_after(node)
+    else:
+        place = graph.inserting_before(reader)
+    with place:
         return graph.call_function(torch.ops.aten.clone.default, (node,))
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a node writes into a tensor that was there before."""
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether a node's value shares memory with a tensor that was there before."""
+    returned = getattr(getattr(node.target, "_schema", None), "returns", ())
+    return any(each.alias_info is not None for each in returned)
 
 
 def batch_size(inputs: Inputs) -> int:

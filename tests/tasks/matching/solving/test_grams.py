@@ -80,16 +80,19 @@ def test_few_examples_are_left_over(examples: int, used: int) -> None:
 
 
 class InPlace(nn.Module):
-    """Its inputs and hidden units are written over once they were read."""
+    """Its hidden units are written over once they were read, and what it reads last is filled before."""
 
     def __init__(self) -> None:
         super().__init__()
         self.into, self.within, self.out = nn.Linear(5, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.filled = nn.Linear(6, 2)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = self.into(inputs)
         hidden += self.within(hidden)
-        return self.out(hidden.relu_())
+        every = torch.zeros_like(hidden)
+        every[:, :3] = self.out(hidden.relu_())
+        return self.filled(every)
 
 
 def test_inputs_that_are_written_over_later_count_as_they_were_read() -> None:
@@ -98,7 +101,9 @@ def test_inputs_that_are_written_over_later_count_as_they_were_read() -> None:
     state = network.state_dict()
     grams = gram_matrices(network, state, (inputs,))
     read = network.into(inputs)
-    wanted = {"into": inputs, "within": read, "out": (read + network.within(read)).relu()}
+    hidden = (read + network.within(read)).relu()
+    filled = torch.cat([network.out(hidden), torch.zeros(40, 3)], 1)
+    wanted = {"into": inputs, "within": read, "out": hidden, "filled": filled}
     for name, rows in wanted.items():
         extended = torch.cat([rows, torch.ones(len(rows), 1)], 1)
         torch.testing.assert_close(grams[f"{name}.weight"], (extended.T @ extended / len(rows))[None])
