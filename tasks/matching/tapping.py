@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +15,8 @@ from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.matching.tracing.trace import Inputs, changed_inputs, plain_attention
 from roundweave.tasks.matching.unofficial import tensors_in
 
-LAYER = re.compile(r"linear|conv|mm|matmul")
-"""Matches operators that multiply by a layer's weight."""
+GIVEN = ("placeholder", "get_attr")
+"""The kinds of nodes that compute nothing, and stand before all others."""
 
 BATCH = 100
 """The most examples that go through a network at once."""
@@ -25,7 +24,7 @@ BATCH = 100
 
 @dataclass(frozen=True)
 class Taps:
-    """A network's exported program, made to give the values at the nodes of these names and to stop there."""
+    """A network's exported program, made to give the values at some nodes by these names, and to stop there."""
 
     program: torch.export.ExportedProgram
     names: tuple[str, ...]
@@ -33,20 +32,27 @@ class Taps:
 
     @classmethod
     def at(cls, program: torch.export.ExportedProgram, names: Sequence[str]) -> Taps:
-        """The program with these nodes as outputs; the program itself is left as it is."""
+        """The program with the nodes of these names as outputs."""
+        return cls.read(program, {name: (name, None) for name in names})
+
+    @classmethod
+    def read(cls, program: torch.export.ExportedProgram, places: Mapping[str, tuple[str, str | None]]) -> Taps:
+        """The program with nodes as outputs, by any names, each as another node reads it, or the first that does.
+
+        The program itself is left as it is.
+        """
         module = copy.deepcopy(program.graph_module)
         # A copied graph may give its nodes other names; their order is the same.
         pairs = zip(program.graph.nodes, module.graph.nodes, strict=True)
         nodes = {node.name: copied for node, copied in pairs}
-        every = list(module.graph.nodes)
-        first = next(node for node in every if node.op not in ("placeholder", "get_attr"))
-        tapped = [nodes[name] for name in names]
-        if any(_writes(node) for node in every):  # else what is written in place later would change the values
-            tapped = [_copied(module.graph, node, first) for node in tapped]
-        next(node for node in every if node.op == "output").args = (tuple(tapped),)
+        tapped = [(nodes[name], nodes[reader] if reader else None) for name, reader in places.values()]
+        outputs = [node for node, _ in tapped]
+        if any(_writes(node) for node in nodes.values()):  # what is written in place later would change the values
+            outputs = [_copied(module.graph, node, reader) for node, reader in tapped]
+        next(node for node in nodes.values() if node.op == "output").args = (tuple(outputs),)
         module.graph.eliminate_dead_code()
         module.recompile()
-        return cls(program, tuple(names), module)
+        return cls(program, tuple(places), module)
 
     def values(self, state: Tensors, batch: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """The values at the nodes, by name, of a network with these named tensors on a batch (examples, …)."""
@@ -59,20 +65,16 @@ class Taps:
             )
 
 
-def _copied(graph: fx.Graph, node: fx.Node, first: fx.Node) -> fx.Node:
-    """A copy of a node's value as a layer reads it, or else another node, or as it was made.
+def _copied(graph: fx.Graph, node: fx.Node, reader: fx.Node | None) -> fx.Node:
+    """A copy of a node's value as it is read, by this reader or the first one, or as it was made if there is none.
 
-    Until then it may be written in place, as an empty tensor that is filled. `first` is the first that computes.
+    Until then it may be written in place, as an empty tensor that is filled.
     """
-    readers = [user for user in node.users if not (_writes(user) or _is_view(user))]
-    layers = [reader for reader in readers if LAYER.search(str(reader.target))]
-    given = node.op in ("placeholder", "get_attr")
-    reader = next(iter(layers or readers), first if given else None)
-    if reader is None or reader.op == "output":
-        place = graph.inserting_before(first) if given else graph.inserting_after(node)
-    else:
-        place = graph.inserting_before(reader)
-    with place:
+    readers = (user for user in node.users if not (_writes(user) or _is_view(user) or user.op == "output"))
+    before = reader or next(readers, None)
+    if before is None and node.op in GIVEN:
+        before = next(each for each in graph.nodes if each.op not in GIVEN)
+    with graph.inserting_before(before) if before else graph.inserting_after(node):
         return graph.call_function(torch.ops.aten.clone.default, (node,))
 
 

@@ -39,7 +39,8 @@ class Observer:
         """The observer of a module for batches like this one."""
         program = exported(model, batch)
         layers = find_layers(program)
-        return cls(Taps.at(program, list(dict.fromkeys(layer.inputs for layer in layers.values()))), layers)
+        # Two layers may read one tensor, which was written in place between them.
+        return cls(Taps.read(program, {name: (each.inputs, each.node) for name, each in layers.items()}), layers)
 
     def grams(self, state: Tensors, inputs: Inputs) -> dict[str, torch.Tensor]:
         """The `Grams` of a network with these named tensors on inputs (examples, …).
@@ -51,7 +52,7 @@ class Observer:
         for part in whole_batches(inputs, batch_size(inputs)):
             values = self.taps.values(state, part)
             for name, layer in self.layers.items():
-                for rows in layer.rows(values[layer.inputs]):
+                for rows in layer.rows(values[name]):
                     product = rows.mT @ rows
                     sums[name] = sums[name] + product if name in sums else product
                     samples[name] += rows.shape[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a network: at the node `inputs` of its graph stands what its weight is multiplied by.
+    """A layer of a network: at the node `inputs` of its graph stands what its weight is multiplied by at `node`.
 
     A weight is (out, in), or (in, out) if `transposed`; that of a convolution is (out, in / groups, *window).
     """
@@ -55,6 +55,7 @@ class Layer:
     transposed: bool = False
     window: Window | None = None
     groups: int = 1
+    node: str = ""
 
     def matrix(self, state: Tensors) -> torch.Tensor:
         """The weight, and the bias as its last column, as a float64 matrix for each group: (group, out, in)."""
@@ -99,7 +100,7 @@ def find_layers(program: torch.export.ExportedProgram) -> dict[str, Layer]:
     layers: dict[str, Layer] = {}
     for node in program.graph.nodes:
         if isinstance(node.target, OpOverload) and (layer := _layer(node, node.target, named)):
-            layers[layer.weight] = layer
+            layers[layer.weight] = replace(layer, node=node.name)
     single = {target for name, target in named.items() if uses[name] == 1}
     return {name: each for name, each in layers.items() if {name, each.bias or name} <= single}
 

@@ -85,14 +85,15 @@ class InPlace(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.into, self.within, self.out = nn.Linear(5, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-        self.filled = nn.Linear(6, 2)
+        self.filled, self.last = nn.Linear(6, 2), nn.Linear(6, 1)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = self.into(inputs)
         hidden += self.within(hidden)
         every = torch.zeros_like(hidden)
         every[:, :3] = self.out(hidden.relu_())
-        return self.filled(every)
+        every[:, 4:] = self.filled(every)
+        return self.last(every)
 
 
 def test_inputs_that_are_written_over_later_count_as_they_were_read() -> None:
@@ -103,7 +104,8 @@ def test_inputs_that_are_written_over_later_count_as_they_were_read() -> None:
     read = network.into(inputs)
     hidden = (read + network.within(read)).relu()
     filled = torch.cat([network.out(hidden), torch.zeros(40, 3)], 1)
-    wanted = {"into": inputs, "within": read, "out": hidden, "filled": filled}
+    last = torch.cat([filled[:, :4], network.filled(filled)], 1)
+    wanted = {"into": inputs, "within": read, "out": hidden, "filled": filled, "last": last}
     for name, rows in wanted.items():
         extended = torch.cat([rows, torch.ones(len(rows), 1)], 1)
         torch.testing.assert_close(grams[f"{name}.weight"], (extended.T @ extended / len(rows))[None])
