@@ -246,7 +246,7 @@ class RunningRanks:
         self._idleness = Idleness(pool.client)
         self._broken: float | None = None
         self._error: RoundweaveError | None = None
-        self._ended_ranks = set[int]()
+        self._first_ended = False
         self._draw = job.draw(round + 1)
         server: list[Any] = [{}] if job.work.algorithm.when.asynchronous else []
         self._data = server + pool.data(job, round + 1, load_and_persist)
@@ -340,13 +340,13 @@ class RunningRanks:
 
         Raises a rank's error, if one ended with one, once rank 0 has ended and has told of all rounds before it.
         """
-        self._ended_ranks.add(rank)
+        self._first_ended = self._first_ended or rank == 0
         last: int | None = None
         try:
             last = result(self.pool.client, self._ranks[rank])
         except RoundweaveError as error:
             self._error = self._error or error
-        if self._error is not None and 0 in self._ended_ranks:
+        if self._error is not None and self._first_ended:
             raise self._error
         if last is not None:
             self._made = max(self._made, last)

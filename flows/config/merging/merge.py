@@ -111,7 +111,8 @@ class Merging(RecipeConfig):
             raise ValueError(f"average {self.average} needs units one to one; leave {mixed} out, or give mean")
         unequal = self.layers or len({*(self.coefficients or ())}) > 1 or self.normalize is False
         if self.within and unequal:
-            raise ValueError("within gives both networks equal shares, as it pairs units; leave coefficients out")
+            equal = "within gives both networks equal shares, as it pairs units"
+            raise ValueError(f"{equal}; leave coefficients out, and layers and normalize")
         if self.within and self.average == "best":
             raise ValueError("average best looks for a point between two networks, and within pairs their units")
         if self.within and (self.soft is not None or self.match not in (None, "activations")):
