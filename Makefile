@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: install train test lint unit test-slow test-kills test-install bench clean
+.PHONY: install train test test-all test-more test-times lint unit test-slow test-kills test-install bench clean
 
 install: $(READY)
 
@@ -17,7 +17,12 @@ $(READY): pyproject.toml constraints.txt
 train: install
 	$(BIN)/roundweave train
 
-test: lint unit
+# Lint, types, import rules, and the tests that find nearly all faults: five minutes on two cores.
+test: install
+	$(MAKE) --no-print-directory -j 2 lint unit
+
+# Everything but the slow tests: twenty minutes more.
+test-all: test test-more
 
 lint: install
 	$(BIN)/ruff check .
@@ -25,9 +30,18 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Two workers more than the cores of a small machine, since tests often wait for processes.
+# More processes than the cores of a small machine, since tests often wait; those that share a server share one.
+PYTEST := $(BIN)/pytest -n 4 --dist loadgroup
+
 unit: install
-	$(BIN)/pytest -n 4 --dist worksteal -m "not slow"
+	$(PYTEST) -m "not slow and not thorough"
+
+test-more: install
+	$(PYTEST) -m "thorough and not slow"
+
+# The dearest tests of the last run, in seconds of processor, and the sum of each folder.
+test-times: install
+	$(BIN)/python -m tests.times
 
 test-slow: install
 	$(BIN)/pytest -m slow

@@ -23,9 +23,14 @@ from roundweave.flows.serving.server import stop_server
 from roundweave.flows.stored import Run
 from roundweave.storage.places import local
 from roundweave.tasks.executors.clusters import fork_server
+from tests.patience import PATIENCE
+from tests.runs import copied
+from tests.times import Times
 from tests.training import trained
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from tests.machines import Network
     from tests.storage.places.s3_server import S3Server
 
@@ -42,8 +47,12 @@ settings.register_profile("untimed", deadline=None)  # no test asserts a time
 settings.load_profile("untimed")
 
 
-LONGEST = ("test_docs", "test_serving", "test_laws", "test_notebooks", "test_facade", "test_scores", "test_kills")
-"""Files whose tests take longest, which are begun first: else one process has them when the others are done."""
+GROUPS = ("cluster", "prefect", "s3")
+"""What is started once a session: all tests that use one of these run in the same process, and begin first."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Times(config), "times")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,8 +66,17 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    """Group tests by what they share, by a fixture or a mark of that name."""
+    shared = {}
+    for item in items:
+        named = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
+        group = next((group for group in GROUPS if group in named), None)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
+        shared[item] = GROUPS.index(group) if group else len(GROUPS)
+    items.sort(key=shared.__getitem__)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -124,6 +142,35 @@ def mnist() -> str:
     """The `data` of a config: real MNIST where it lies, else scikit-learn's digits."""
     folder = Path(os.environ.get("ROUNDWEAVE_DATA", "nowhere")) / "mnist"
     return f"mnist:{folder}" if folder.is_dir() else "digits"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Client]:
+    """A Dask cluster of two workers, for all tests that need one as any user has it."""
+    from roundweave.tasks.executors.clusters.connecting import connect
+
+    with connect(None, 2) as client:
+        yield client
+
+
+@pytest.fixture
+def client(cluster: Client) -> Client:
+    """Of two workers: who was lost before is there again."""
+    cluster.wait_for_workers(2, timeout=PATIENCE)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def _stored_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the runs of `tests.runs`, one for all processes of this session."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "stored"
+
+
+@pytest.fixture
+def stored(_stored_once: Path, tmp_path: Path) -> Callable[[str], Run]:
+    """Opens a copy of one of the runs of `tests.runs`, by its name, under the root of the test."""
+    return lambda name: copied(_stored_once, name, tmp_path / "runs")
 
 
 @pytest.fixture

@@ -1,38 +1,15 @@
-"""Fixtures: one cluster of two workers for all tests of executors, and the experiment of `deeds`.
-
-Dask is imported within fixtures: imported before pytest has its handlers, it would log past them.
-"""
+"""Fixtures: the experiment of `deeds`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.patience import PATIENCE
-
 if TYPE_CHECKING:
-    from distributed import Client
-
     from tests.tasks.executors.deeds import Do
-
-
-@pytest.fixture(scope="package")
-def cluster() -> Iterator[Client]:
-    from roundweave.tasks.executors.clusters.connecting import connect
-
-    with connect(None, 2) as client:
-        yield client
-
-
-@pytest.fixture
-def client(cluster: Client) -> Client:
-    """Of two workers: who was lost before is there again."""
-    cluster.wait_for_workers(2, timeout=PATIENCE)
-    return cluster
 
 
 @pytest.fixture

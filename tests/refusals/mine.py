@@ -1,0 +1,1 @@
+"""A user's functions that no run can be made of; rows of the tables name them."""
