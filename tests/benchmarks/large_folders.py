@@ -8,6 +8,7 @@ What the command takes to start is the time in which it merges two folders of on
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 import typer
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from roundweave.storage.checkpoints.folders import write_json, write_shards
 from roundweave.storage.values.lazy import LazyTensors
@@ -42,38 +44,23 @@ finally:
 """
 
 
-def specs(sizes: dict[str, int], layers: int, dtype: str) -> list[TensorSpec]:
-    """The tensors of a Llama with grouped heads."""
-    hidden, wide, grouped = sizes["hidden_size"], sizes["intermediate_size"], 4 * sizes["hidden_size"] // 32
-    layer = {
-        "self_attn.q_proj.weight": (hidden, hidden),
-        "self_attn.k_proj.weight": (grouped, hidden),
-        "self_attn.v_proj.weight": (grouped, hidden),
-        "self_attn.o_proj.weight": (hidden, hidden),
-        "mlp.gate_proj.weight": (wide, hidden),
-        "mlp.up_proj.weight": (wide, hidden),
-        "mlp.down_proj.weight": (hidden, wide),
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
-    shapes = {"model.embed_tokens.weight": (32000, hidden), "lm_head.weight": (32000, hidden)}
-    shapes |= {f"model.layers.{n}.{name}": shape for n in range(layers) for name, shape in layer.items()}
-    return [TensorSpec(name, dtype, shape) for name, shape in (shapes | {"model.norm.weight": (hidden,)}).items()]
-
-
 def write(folder: Path, seed: int, sizes: dict[str, int], layers: int, dtype: str) -> None:
-    """A folder of a Llama with random weights."""
+    """A folder of a Llama with grouped heads and random weights."""
     generator = torch.Generator().manual_seed(seed)
-    every = {spec.name: spec for spec in specs(sizes, layers, dtype)}
+    config = LlamaConfig(**sizes, num_hidden_layers=layers, vocab_size=32000, dtype=dtype)
+    with torch.device("meta"):
+        shapes = {name: tuple(tensor.shape) for name, tensor in LlamaForCausalLM(config).state_dict().items()}
+    specs = tuple(TensorSpec(name, dtype, shape) for name, shape in shapes.items())
 
     def read(name: str) -> torch.Tensor:
-        values = torch.empty(every[name].shape, dtype=getattr(torch, dtype))
+        values = torch.empty(shapes[name], dtype=getattr(torch, dtype))
         return values.uniform_(-0.05, 0.05, generator=generator)
 
     folder.mkdir(parents=True)
-    more = {"num_hidden_layers": layers, "vocab_size": 32000, "model_type": "llama", "dtype": dtype}
-    write_json(folder / "config.json", {"architectures": ["LlamaForCausalLM"], **sizes, **more})
-    write_shards(folder, LazyTensors(tuple(every), read, tuple(every.values())), 2 * 10**9)
+    write_json(
+        folder / "config.json", json.loads(config.to_json_string()) | {"architectures": ["LlamaForCausalLM"]}
+    )
+    write_shards(folder, LazyTensors(tuple(shapes), read, specs), 2 * 10**9)
 
 
 def copied(first: Path, second: Path, to: Path) -> None:

@@ -6,10 +6,11 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +20,19 @@ BEGAN = "BENCHMARK_BEGAN"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A network by the sizes of its layers, and its rounds: examples a batch, how many, learning rate."""
+    """A network by the sizes of its layers, and its rounds: examples a batch, how many, learning rate.
+
+    A `cohort` of the partitions takes part, None for all; rounds that are `scored` end with a look at the held-out
+    examples.
+    """
 
     sizes: tuple[int, ...]
     partitions: int
     batch: int
     rounds: int
     lr: float = 0.1
+    cohort: int | None = None
+    scored: bool = True
 
 
 STEP = Recipe((784, 512, 256, 10), partitions=2, batch=32, rounds=150)
@@ -37,7 +44,7 @@ ACCURACY = Recipe((784, 512, 512, 10), partitions=2, batch=64, rounds=20_000)
 FEDAVG = Recipe((784, 256, 10), partitions=10, batch=32, rounds=8)
 """One local epoch a round, of the examples dealt evenly."""
 
-CLIENTS = Recipe((64, 32, 10), partitions=100, batch=8, rounds=24)
+CLIENTS = Recipe((64, 32, 10), partitions=100, batch=8, rounds=24, scored=False)
 """Ten local steps a round: one pass over the 80 examples of each."""
 
 STACKED = replace(CLIENTS, rounds=200)
@@ -45,11 +52,13 @@ STACKED = replace(CLIENTS, rounds=200)
 
 FEDERATED = {
     "all": Recipe((784, 32, 10), partitions=100, batch=20, rounds=40),
-    "cohort": Recipe((784, 32, 10), partitions=10_000, batch=6, rounds=100),
+    "cohort": Recipe((784, 32, 10), partitions=10_000, batch=6, rounds=100, cohort=50),
 }
-"""One local epoch a round, and a look at the held-out examples; of the second this many clients take part:"""
+"""One local epoch a round."""
 
-COHORT = 50
+ROUNDS = {"fedavg": FEDAVG, "clients": CLIENTS, **FEDERATED}
+"""Federated averaging in rounds, of one pass over the examples of each."""
+
 SPLIT = Recipe((784, 4096, 10), partitions=1, batch=64, rounds=6)
 """Of 3,256,330 parameters; so many local steps a round:"""
 
@@ -95,6 +104,18 @@ def pace(moments: Sequence[float], every: int = 1) -> float:
     """
     marks = moments[every - 1 :: every]
     return statistics.median(after - before for before, after in pairwise(marks)) / every
+
+
+def tell_rounds(name: str, rounds: Iterable[Any], accuracy: Callable[[Any], float]) -> None:
+    """Tell of the rounds of a recipe; an accuracy is that of what a round gives."""
+    recipe, ended, reached = ROUNDS[name], [], 0.0
+    for given in islice(rounds, recipe.rounds):
+        if recipe.scored:
+            reached = accuracy(given)
+        ended.append(since_start())
+    if name == "fedavg":
+        return tell(round=pace(ended), first=ended[0], accuracy=reached)
+    return tell(round=1e3 * pace(ended))
 
 
 def tell(**readings: float) -> None:

@@ -25,11 +25,11 @@ def batches(examples: Pair, size: int) -> Iterator[Pair]:
             yield inputs[rows], targets[rows]
 
 
-def train(network: torch.nn.Module, examples: Pair, recipe: Recipe, steps: int | None = None) -> None:
-    """So many steps of plain descent; default: one pass."""
+def train(network: torch.nn.Module, examples: Pair, recipe: Recipe) -> None:
+    """One pass of plain descent."""
     optimizer = torch.optim.SGD(network.parameters(), lr=recipe.lr)
     drawn = batches(examples, recipe.batch)
-    for _ in range(steps or -(-len(examples[1]) // recipe.batch)):
+    for _ in range(-(-len(examples[1]) // recipe.batch)):
         step(network, optimizer, next(drawn))
 
 

@@ -27,8 +27,6 @@ from typing import Any
 
 import pandas as pd
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import roundweave as rw
 from roundweave.flows.config.resolving import resolve
@@ -36,6 +34,7 @@ from roundweave.flows.planning.plan import bench_for
 from roundweave.flows.planning.strategies import Strategy, Workload, strategies, workload
 from roundweave.flows.planning.trying import Bench
 from roundweave.flows.preparing.job import prepared
+from tests.benchmarks.rounds import show
 
 SHARE, SCORES, FAR, SEEDS = 0.97, 20, 2.0, 3
 
@@ -64,7 +63,9 @@ def main(data: Path, folder: Path, only: str = "", turns: int = 3, workers: int 
             work, plain = workload(config)
             with bench_for(config, work, plain) as bench:
                 Cell(config, work, bench, folder / f"{name}.json").do(turns)
-    _print(folder)
+    files = (folder / f"{name}.json" for name in CELLS)
+    found = {file.stem: json.loads(file.read_text()) for file in files if file.exists()}
+    show(HEADS, [row(name, known) for name, known in found.items() if known.get("plans") and known.get("seconds")])
 
 
 @dataclass
@@ -156,47 +157,52 @@ class Cell:
     def trained(self, strategy: Strategy, **more: Any) -> pd.DataFrame:
         """The history of a run of a strategy, in its own way or with other fields; the run is deleted."""
         executor = self.bench.executors[strategy.executor]
-        with prepared(resolve(strategy.configured(self.config, self.work, **more)), executor) as run:
-            commit, seconds = run.store.log.read(0), None
-            while commit.round < run.job.attempt.rounds and not run.job.attempt.stop_reason(commit):
-                last = min(commit.round + run.window(seconds), run.job.attempt.rounds)
-                commit = list(executor.run(run.job, commit.round + 1, last))[-1]
+        with prepared(resolve(strategy.configured(self.config, self.work, **more)), executor) as ready:
+            commit, seconds = ready.store.log.read(0), None
+            while commit.round < ready.job.attempt.rounds and not ready.job.attempt.stop_reason(commit):
+                last = min(commit.round + ready.window(seconds), ready.job.attempt.rounds)
+                *_, commit = executor.run(ready.job, commit.round + 1, last)
                 seconds = commit.seconds
-                run.let_go(commit)
-        history = rw.open_run(run.store.address).history()
-        shutil.rmtree(run.store.address)
+                ready.let_go(commit)
+        history = rw.open_run(ready.store.address).history()
+        shutil.rmtree(ready.store.address)
         return history
 
 
-def _print(folder: Path) -> None:
-    console = Console(width=200)
-    heads = ("cell", "97 % of", "best", "s", "auto took", "s", "ratio", "its plans, s", "ratio with them")
-    table = Table(*heads)
-    for file in (folder / f"{name}.json" for name in CELLS):
-        if not file.exists():
-            continue
-        known = json.loads(file.read_text())
-        times = {name: median(taken) for name, taken in known.get("seconds", {}).items() if taken}
-        if not times or not known.get("plans"):
-            continue
-        best = min(times, key=times.__getitem__)
-        chosen = Counter(plan["chosen"] for plan in known["plans"])
-        took = median(plan["took"] for plan in known["plans"])
-        for name, count in chosen.most_common():
-            time_of = times.get(name, float("nan"))
-            row = (
-                f"{median(known['final']):.2%}",
-                best,
-                f"{times[best]:.3g}",
-                f"{name} ({count})",
-                f"{time_of:.3g}",
-            )
-            ratios = (f"{time_of / times[best]:.2f}", f"{took:.3g}", f"{(time_of + took) / times[best]:.2f}")
-            table.add_row(file.stem, *row, *ratios)
-        told = sorted(times.items(), key=lambda pair: pair[1])
-        rounds = known["rounds"]
-        console.print(file.stem, ", ".join(f"{name} {taken:.3g} s ({rounds[name]:.3g})" for name, taken in told))
-    console.print(table)
+def row(name: str, known: dict[str, Any]) -> list[str]:
+    """What is known of a cell: the best strategy, what `auto` took most often, and what that costs."""
+    times = {each: median(taken) for each, taken in known["seconds"].items() if taken}
+    best = min(times, key=times.__getitem__)
+    (chosen, count), *others = Counter(plan["chosen"] for plan in known["plans"]).most_common()
+    took, seconds = median(plan["took"] for plan in known["plans"]), times.get(chosen, float("nan"))
+    auto = f"{chosen} ({count})" + "".join(f", {other} ({times})" for other, times in others)
+    ratios = f"{seconds / times[best]:.2f}", f"{took:.3g}", f"{(seconds + took) / times[best]:.2f}"
+    told = sorted(times.items(), key=lambda pair: pair[1])
+    every = ", ".join(f"{each} {taken:.3g} ({known['rounds'][each]:.3g})" for each, taken in told)
+    return [
+        name,
+        f"{median(known['final']):.2%}",
+        best,
+        f"{times[best]:.3g}",
+        auto,
+        f"{seconds:.3g}",
+        *ratios,
+        every,
+    ]
+
+
+HEADS = (
+    "cell",
+    "97 % of",
+    "best",
+    "s",
+    "auto took",
+    "s",
+    "ratio",
+    "its plans, s",
+    "ratio with them",
+    "s (rounds)",
+)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ each batch size. A cell ends at one and a half times the paper's rounds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from tests.benchmarks.peers import networks
 from tests.benchmarks.quality.runs import curve
+from tests.benchmarks.rounds import show
 
 TARGET = 0.97
 SIZES = [784, 200, 200, 10]
@@ -49,15 +49,16 @@ def main(
     cohort: Annotated[list[float] | None, typer.Option()] = None,
 ) -> None:
     """Print the table, a cell after the other; those of the options alone, if any are given."""
-    table = Table("split", "B", "C", "rounds", "the paper's", "accuracy")
-    for (dealt, size), cells in PAPER.items():
-        for share, paper in cells.items():
-            if size in (batch or [size]) and dealt in (split or [dealt]) and share in (cohort or [share]):
-                rounds, accuracy = rounds_needed(data, dealt, size, share, round(1.5 * paper))
-                reached = f"{rounds}" if accuracy >= TARGET else f"> {rounds}"
-                table.add_row(dealt, f"{size}", f"{share}", reached, f"{paper}", f"{accuracy:.4f}")
-                print(dealt, size, share, reached, paper, f"{accuracy:.4f}", flush=True)
-    Console().print(table)
+
+    def rows() -> Iterator[list[str]]:
+        for (dealt, size), cells in PAPER.items():
+            for share, paper in cells.items():
+                if size in (batch or [size]) and dealt in (split or [dealt]) and share in (cohort or [share]):
+                    rounds, accuracy = rounds_needed(data, dealt, size, share, round(1.5 * paper))
+                    reached = f"{rounds}" if accuracy >= TARGET else f"> {rounds}"
+                    yield [dealt, f"{size}", f"{share}", reached, f"{paper}", f"{accuracy:.4f}"]
+
+    show(("split", "B", "C", "rounds", "the paper's", "accuracy"), rows())
 
 
 if __name__ == "__main__":

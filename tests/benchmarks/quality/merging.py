@@ -10,7 +10,6 @@ of what can be made of the two. `--every` adds mixtures and two that begin alike
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,6 +37,7 @@ from roundweave.tasks.merging.repair import repair
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 from roundweave.tasks.rounds.scoring import score, tally
+from tests.benchmarks.rounds import spread
 
 EXAMPLES = 2000
 """Training examples of both halves on which units are compared and repaired."""
@@ -178,16 +178,15 @@ def rows(halves: Bench, whole: Bench, every: bool) -> Iterator[tuple[str, Score,
     yield "one network, all the data", whole.scored(whole.network(whole.tensors(whole.trained(0)))), None
 
 
-def printed(values: list[float], digits: int) -> str:
-    """Mean and standard deviation."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.{digits}f} ± {deviation:.{digits}f}"
-
-
 def cells(scores: list[Score]) -> list[str]:
     """Accuracy and loss over seeds."""
     accuracies = [100 * s.accuracy for s in scores if s.accuracy is not None]
-    return [printed(accuracies, 2), printed([s.loss for s in scores], 3)]
+    return [spread(accuracies), spread([s.loss for s in scores], 3)]
+
+
+def named(model: str) -> str:
+    """A network of `networks.py`, or the mlp."""
+    return model if model == "mlp" else f"{Path(__file__).resolve().with_name('networks.py')}:{model}"
 
 
 def main(
@@ -206,12 +205,9 @@ def main(
 ) -> None:
     """Print the table as Markdown."""
     torch.set_num_threads(1)
-    chosen = model if model == "mlp" else f"{Path(__file__).resolve().with_name('networks.py')}:{model}"
-    runs = []
+    fields, runs = {"data": data, "model": named(model), "split": split}, []
     for seed in range(seeds):
-        halves, whole = (
-            bench(seed, parts, epochs, annealed, data=data, model=chosen, split=split) for parts in (2, 1)
-        )
+        halves, whole = (bench(seed, parts, epochs, annealed, **fields) for parts in (2, 1))
         runs.append(list(rows(halves, whole, every)))
     print("| network | accuracy | loss | repaired: accuracy | loss |")
     print("|" + " --- |" * 5)

@@ -24,36 +24,38 @@ SEVERAL: dict[str, Any] = {"depths": (1, 1, 1, 1), "embed_dims": (8, 16, 24, 32)
 SMALL = {"embed_dim": 32, "depth": 2, "num_heads": 4}
 """Two blocks of four heads."""
 
+TORCHVISION_PLAIN = """
+    alexnet resnext50_32x4d wide_resnet50_2 mobilenet_v3_small mobilenet_v3_large shufflenet_v2_x0_5
+    squeezenet1_0 efficientnet_b0 efficientnet_v2_s regnet_x_400mf regnet_y_400mf mnasnet0_5
+"""
+
 TORCHVISION: dict[str, tuple[int, dict[str, Any]]] = {
-    "alexnet": (64, {}),
+    **dict.fromkeys(TORCHVISION_PLAIN.split(), (64, {})),
     "vgg11": (32, {}),
     "vgg11_bn": (32, {}),
     "resnet18": (64, {"width_per_group": 64}),
     "resnet50": (64, {"width_per_group": 16}),
-    "resnext50_32x4d": (64, {}),
-    "wide_resnet50_2": (64, {}),
     "googlenet": (64, {"aux_logits": False, "init_weights": False}),
     "inception_v3": (96, {"aux_logits": False, "init_weights": False}),
     "mobilenet_v2": (64, {"width_mult": 0.25}),
-    "mobilenet_v3_small": (64, {}),
-    "mobilenet_v3_large": (64, {}),
-    "shufflenet_v2_x0_5": (64, {}),
-    "squeezenet1_0": (64, {}),
-    "efficientnet_b0": (64, {}),
-    "efficientnet_v2_s": (64, {}),
-    "regnet_x_400mf": (64, {}),
-    "regnet_y_400mf": (64, {}),
-    "mnasnet0_5": (64, {}),
     "lraspp_mobilenet_v3_large": (64, {"weights_backbone": None}),
     "fcn_resnet50": (64, {"weights_backbone": None}),
     "deeplabv3_mobilenet_v3_large": (64, {"weights_backbone": None}),
 }
 """By the name of the builder: the side of its images, and what else it is called with."""
 
+TIMM_PLAIN = """
+    nfnet_f0 eca_nfnet_l0 hrnet_w18_small dla46_c dpn68 ghostnet_050 edgenext_xx_small mobilevit_xxs
+    res2net50_14w_8s resnest14d skresnet18 selecsls42 ese_vovnet19b_slim_dw xception41 repvit_m0_9 fastvit_t8
+    rexnet_100 cspresnet50 repvgg_a0 legacy_seresnet18
+"""
+TIMM_SIZED = (
+    "efficientformerv2_s0 test_maxvit test_coatnet botnet26t_256 lambda_resnet26t mvitv2_tiny efficientvit_m0"
+)
+
 TIMM: dict[str, tuple[int, dict[str, Any]]] = {
-    "nfnet_f0": (64, {}),
-    "eca_nfnet_l0": (64, {}),
-    "hrnet_w18_small": (64, {}),
+    **dict.fromkeys(TIMM_PLAIN.split(), (64, {})),
+    **dict.fromkeys(TIMM_SIZED.split(), (64, {"img_size": 64})),
     "deit_tiny_distilled_patch16_224": (64, {"img_size": 64, **SMALL}),
     "cait_xxs24_224": (64, {"img_size": 64, **SMALL}),
     "beit_base_patch16_224": (64, {"img_size": 64, **SMALL}),
@@ -71,10 +73,6 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
         },
     ),
     "efficientformer_l1": (224, {"depths": (1, 1, 1, 2), "embed_dims": (16, 24, 32, 48)}),
-    "efficientformerv2_s0": (64, {"img_size": 64}),
-    "dla46_c": (64, {}),
-    "dpn68": (64, {}),
-    "ghostnet_050": (64, {}),
     "xcit_nano_12_p16_224": (64, {"img_size": 64, **SMALL}),
     "levit_128s": (64, {"img_size": 64, "embed_dim": (32, 48, 64), "key_dim": 8, "depth": (1, 1, 1)}),
     "crossvit_tiny_240": (240, {"embed_dim": (16, 32), "num_heads": (2, 2)}),
@@ -88,30 +86,11 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
         64,
         {"img_size": 64, "init_channels": 8, "embed_dim": 48, "depth": (1, 1, 1), "num_heads": 3},
     ),
-    "edgenext_xx_small": (64, {}),
-    "mobilevit_xxs": (64, {}),
-    "res2net50_14w_8s": (64, {}),
-    "resnest14d": (64, {}),
-    "skresnet18": (64, {}),
-    "selecsls42": (64, {}),
-    "ese_vovnet19b_slim_dw": (64, {}),
-    "xception41": (64, {}),
     "convit_tiny": (64, {"img_size": 64, "embed_dim": 32, "depth": 3, "local_up_to_layer": 2, "num_heads": 4}),
-    "repvit_m0_9": (64, {}),
-    "fastvit_t8": (64, {}),
     "mambaout_femto": (64, {"dims": (16, 24, 32, 48), "depths": (1, 1, 1, 1)}),
     "hiera_tiny_224": (64, {"img_size": 64, "embed_dim": 16, "stages": (1, 1, 1, 1)}),
-    "davit_tiny": (64, {"depths": (1, 1, 1, 1), "embed_dims": (8, 16, 24, 32), "num_heads": (1, 2, 3, 4)}),
-    "test_maxvit": (64, {"img_size": 64}),
-    "test_coatnet": (64, {"img_size": 64}),
-    "rexnet_100": (64, {}),
-    "cspresnet50": (64, {}),
-    "repvgg_a0": (64, {}),
-    "botnet26t_256": (64, {"img_size": 64}),
-    "lambda_resnet26t": (64, {"img_size": 64}),
-    "legacy_seresnet18": (64, {}),
+    "davit_tiny": (64, SEVERAL),
     "sequencer2d_s": (64, {"embed_dims": (16, 24, 24, 24), "hidden_sizes": (4, 6, 6, 6), "layers": (1, 1, 1, 1)}),
-    "mvitv2_tiny": (64, {"img_size": 64}),
     "tiny_vit_5m_224": (
         64,
         {
@@ -121,7 +100,6 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
             "window_sizes": (2, 2, 2, 2),
         },
     ),
-    "efficientvit_m0": (64, {"img_size": 64}),
     "inception_next_tiny": (64, {"dims": (16, 24, 32, 48), "depths": (1, 1, 1, 1)}),
     "convnextv2_atto": (64, {"dims": (16, 24, 32, 48), "depths": (1, 1, 1, 1)}),
     "swinv2_cr_tiny_224": (
@@ -259,14 +237,8 @@ class Logits(nn.Module):
 
 
 LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
-TEXT: dict[str, Any] = {
-    "vocab_size": 30,
-    "max_position_embeddings": 24,
-    "bos_token_id": 1,
-    "eos_token_id": 1,
-    "pad_token_id": 0,
-    "num_labels": 5,
-}
+TEXT: dict[str, Any] = {"vocab_size": 30, "max_position_embeddings": 24, "num_labels": 5}
+TEXT |= {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
 GROUPED = {"num_key_value_heads": 2}
 WORDS = "input_ids"
 

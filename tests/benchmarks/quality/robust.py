@@ -18,8 +18,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from roundweave import Examples, Map, Objective, Reduce, Run, State, Update, reduce_all
 from roundweave.flows.config.resolving import resolve
@@ -29,6 +27,7 @@ from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.reduces.table import find_reduce
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.numerics.pinning import derive_seed
+from tests.benchmarks.rounds import show
 
 PARTITIONS = 11
 REDUCES = ("mean", "median", "trimmed_mean:4", "krum:4", "krum:4:7", "geometric_median")
@@ -103,13 +102,11 @@ def milliseconds(run: Run, reduce: Reduce) -> float:
 def main(data: Annotated[str, typer.Argument()], rounds: int = 5, seed: int = 0) -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    console, bench = Console(), Bench(data, rounds, seed)
-    table = Table("reduce", "ms", "f", "noise", "clean", "f", "f + 1", "f + 2")
-    for reduce in REDUCES:
-        with console.status(reduce):
-            for row in bench.rows(reduce):
-                table.add_row(*row)
-    console.print(table)
+    bench = Bench(data, rounds, seed)
+    show(
+        ("reduce", "ms", "f", "noise", "clean", "f", "f + 1", "f + 2"),
+        (row for reduce in REDUCES for row in bench.rows(reduce)),
+    )
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ prints instead, on a seed of its own, how the local lr and what an algorithm add
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from tests.benchmarks.quality.runs import Curve, curve
+from tests.benchmarks.rounds import show, spread
 
 TARGET = 0.9
 LEARNING_RATE = 0.1
@@ -42,6 +42,10 @@ COMMON = {"split": SPLIT, "partitions": 10, "lr": LEARNING_RATE, "batch_size": 3
 COMMON |= {"model_options": {"hidden": 256}}
 
 
+HEADS = ("run", "after 1", "after 5", "accuracy %", "above the first", "lowest of last 5")
+HEADS += (f"rounds to {100 * TARGET:.0f} %",)
+
+
 def rounds_needed(curves: list[Curve]) -> str:
     """The mean number of rounds to the target of the runs that reach it, and how many do."""
     needed = [next((round for round, value in enumerate(c, 1) if value >= TARGET), None) for c in curves]
@@ -59,11 +63,6 @@ def cells(curves: list[Curve], beside: list[Curve]) -> list[str]:
     return [*early, spread(last), spread(above), f"{lowest:.2f}", rounds_needed(curves)]
 
 
-def spread(values: list[float]) -> str:
-    """Mean and standard deviation."""
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values) if len(values) > 1 else 0.0:.2f}"
-
-
 def main(
     data: Annotated[str, typer.Argument()],
     rounds: int = 20,
@@ -73,27 +72,17 @@ def main(
 ) -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    console = Console()
     runs = {" ".join(map(str, fields.values())): fields for fields in CHOICES} if choose else RUNS
-    chosen = [CHOSEN_ON] if choose else list(range(seeds))
-    table = Table(
-        "run",
-        "after 1",
-        "after 5",
-        "accuracy %",
-        "above the first",
-        "lowest of last 5",
-        f"rounds to {100 * TARGET:.0f} %",
-    )
-    first: list[Curve] = []
-    for name, fields in runs.items():
-        with console.status(name):
-            curves = [
-                curve(**COMMON | {"split": split} | fields, data=data, rounds=rounds, seed=seed) for seed in chosen
-            ]
-        first = first or curves
-        table.add_row(name, *cells(curves, first))
-    console.print(table)
+    chosen, first = [CHOSEN_ON] if choose else range(seeds), list[Curve]()
+
+    def rows() -> Iterator[list[str]]:
+        for name, fields in runs.items():
+            own = COMMON | {"split": split} | fields
+            curves = [curve(**own, data=data, rounds=rounds, seed=seed) for seed in chosen]
+            first.extend(curves if not first else [])
+            yield [name, *cells(curves, first)]
+
+    show(HEADS, rows())
 
 
 if __name__ == "__main__":

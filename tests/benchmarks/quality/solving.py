@@ -11,12 +11,10 @@ held-out accuracy in per cent.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations, islice
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -37,7 +35,8 @@ from roundweave.tasks.merging.distilling import distil
 from roundweave.tasks.merging.gallery import Ensemble
 from roundweave.tasks.merging.repair import has_batch_norm, repair
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
-from tests.benchmarks.quality.merging import BATCH, Bench, bench
+from tests.benchmarks.quality.merging import BATCH, Bench, bench, named
+from tests.benchmarks.rounds import spread
 
 INPUTS = 1000
 """Unlabelled inputs of each network."""
@@ -225,10 +224,9 @@ def main(
 ) -> None:
     """Print the table as Markdown."""
     torch.set_num_threads(1)
-    chosen = model if model == "mlp" else f"{Path(__file__).resolve().with_name('networks.py')}:{model}"
     every: list[dict[str, float]] = []
     for seed in range(seeds):
-        whole = bench(seed, 1, epochs, annealed, data=data, model=chosen)
+        whole = bench(seed, 1, epochs, annealed, data=data, model=named(model))
         here = Dealt(whole.objective, whole.partitions, epochs, annealed, deal)
         every.append({})
         for name, value in rows(here, whole, rounds, only):
@@ -236,9 +234,7 @@ def main(
             typer.echo(f"seed {seed}: {name} {value:.2f}", err=True)
     print("| network | accuracy |\n| --- | --- |")
     for name in every[0]:
-        values = [each[name] for each in every]
-        spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        print(f"| {name} | {statistics.mean(values):.2f} ± {spread:.2f} |", flush=True)
+        print(f"| {name} | {spread([each[name] for each in every])} |", flush=True)
 
 
 if __name__ == "__main__":

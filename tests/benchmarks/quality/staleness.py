@@ -13,7 +13,6 @@ address, the examples are those in $ROUNDWEAVE_DATA.
 from __future__ import annotations
 
 import itertools
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,12 +20,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
-import roundweave as rw
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.preparing.job import prepared
 from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.executors.inline import InlineExecutor
@@ -37,6 +31,7 @@ from roundweave.tasks.rounds.persistence.mapping import load_block
 from roundweave.tasks.rounds.scoring import score
 from roundweave.tasks.rounds.steps import Outcome
 from tests.benchmarks.quality.runs import pure_rounds
+from tests.benchmarks.rounds import begun, default_data, show
 
 BATCH = 32
 SERVED, WAITED = "downpour", "sync_sgd"
@@ -75,18 +70,9 @@ class Bench:
         updates = examples // BATCH
         rounds = updates // partitions if algorithm == WAITED else updates
         with tempfile.TemporaryDirectory() as root:
-            config = rw.TrainConfig(
-                data=self.data,
-                seed=self.seed,
-                algorithm=algorithm,
-                partitions=partitions,
-                batch_size=BATCH,
-                rounds=rounds,
-                executor="inline",
-                root=root,
-                **options,
-            )
-            with prepared(resolve(config), InlineExecutor()) as ready:
+            fields = {"data": self.data, "seed": self.seed, "algorithm": algorithm, "partitions": partitions}
+            fields |= {"batch_size": BATCH, "rounds": rounds, "executor": "inline", "root": root}
+            with begun(InlineExecutor(), **fields, **options) as ready:
                 work, data, records = ready.job.work, load_block(ready.job, 0, 0), list[UpdateRecord]()
                 waited = pure_rounds(ready.job, data, rounds)
                 for outcome in waited if algorithm == WAITED else served(ready.job, data, rounds):
@@ -122,24 +108,13 @@ def served(job: Job, data: Mapping[int, Partition], rounds: int) -> Iterator[Out
     return (served.outcomes[0] for served in OrderedServer(job, 0).rounds(data, rounds))
 
 
-def default_data() -> str:
-    """MNIST, where it is said to lie."""
-    return f"mnist:{os.environ.get('ROUNDWEAVE_DATA', '.')}/mnist"
-
-
 def main(data: Annotated[str | None, typer.Argument()] = None, examples: int = 60_000, seed: int = 0) -> None:
     """Print the tables."""
     torch.set_num_threads(1)
-    console, bench = Console(width=110), Bench(data or default_data(), seed)
-    compared = Table("partitions", "algorithm", "accuracy", "rate", "with each rate")
-    stale = Table(
-        "stale updates", "partitions", "fetch every", "mean staleness", "largest", "refused %", "accuracy"
-    )
-    for table, lines in ((compared, bench.compared(examples)), (stale, bench.stale(examples // 3))):
-        for line in lines:
-            table.add_row(*line)
-            console.log(*line)
-        console.print(table)
+    bench = Bench(data or default_data() or "digits", seed)
+    show(("partitions", "algorithm", "accuracy", "rate", "with each rate"), bench.compared(examples))
+    heads = ("stale updates", "partitions", "fetch every", "mean staleness", "largest", "refused %", "accuracy")
+    show(heads, bench.stale(examples // 3))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import roundweave as rw
 from roundweave.flows.config.resolving import Resolved, resolve
@@ -25,6 +24,7 @@ from roundweave.flows.preparing.job import prepared
 from roundweave.storage.runs.names import default_root
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.networks.reference import Gpt
+from tests.benchmarks.rounds import show
 
 NAME = "shakespeare"
 PARTITIONS = 36
@@ -36,18 +36,9 @@ OPTIONS: dict[str, Any] = {"optimizer": "AdamW", "lr": 3e-3, "batch_size": 16}
 
 def configured(file: Path, rounds: int, root: Path) -> Resolved:
     """The run."""
-    config = rw.TrainConfig(
-        data=f"text:{file}:{TIME}",
-        split="largest:role",
-        partitions=PARTITIONS,
-        model="gpt",
-        model_options=NETWORK,
-        **OPTIONS,
-        rounds=rounds,
-        name=NAME,
-        root=root,
-    )
-    return resolve(config)
+    dealt = {"data": f"text:{file}:{TIME}", "split": "largest:role", "partitions": PARTITIONS}
+    network = {"model": "gpt", "model_options": NETWORK}
+    return resolve(rw.TrainConfig(**dealt, **network, **OPTIONS, rounds=rounds, name=NAME, root=root))
 
 
 def entropies(partitions: rw.Partitions) -> tuple[float, float]:
@@ -100,12 +91,10 @@ def main(file: Annotated[Path, typer.Argument()], rounds: int = 20, root: Path =
         for commit in executor.run(ready.job, ready.done + 1, rounds):
             console.print(f"round {commit.round} after {commit.seconds:.0f} s")
     history = rw.open_run(NAME, root).history()
-    table = Table("nats a character", "")
     alone, given = entropies(resolved.partitions)
-    table.add_row("entropy of a character", f"{alone:.3f}")
-    table.add_row("entropy given the one before", f"{given:.3f}")
-    table.add_row(f"held-out loss after {rounds} rounds", f"{history['loss'].iloc[-1]:.3f}")
-    console.print(table)
+    rows = {"entropy of a character": alone, "entropy given the one before": given}
+    rows |= {f"held-out loss after {rounds} rounds": history["loss"].iloc[-1]}
+    show(("nats a character", ""), [(name, f"{number:.3f}") for name, number in rows.items()])
     look(console, root, "".join(sorted(set("".join(json.loads(file.read_text()).values())))))
 
 

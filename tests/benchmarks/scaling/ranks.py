@@ -13,19 +13,18 @@ import functools
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from roundweave.storage.values.state import State, Update
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.process_group.channels import Network
 from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
+from tests.benchmarks.rounds import medians, show
 
 STATE = State({})
 
@@ -66,7 +65,7 @@ def timed(group: Group, kind: str, elements: int, rounds: int) -> tuple[float, f
         began = time.perf_counter(), time.process_time()
         KINDS[kind](group, update)
         times.append((time.perf_counter() - began[0], time.process_time() - began[1]))
-    clock, processor = (statistics.median(column) for column in zip(*times[2:], strict=True))
+    clock, processor = medians(times[2:])
     return clock, processor, (group.sent - before) // rounds
 
 
@@ -98,6 +97,15 @@ def measured(ranks: int, network: bool, elements: int, rounds: int) -> list[list
     return found
 
 
+def rows(chosen: list[int], elements: int, rounds: int, network: bool) -> Iterator[list[str]]:
+    for ranks in chosen:
+        found = measured(ranks, network, elements, rounds)
+        for kind, each in zip(KINDS, zip(*found, strict=True), strict=True):
+            clock, processor, sent = zip(*each, strict=True)
+            numbers = max(sent) / 1e6, max(clock) * 1e3, statistics.mean(processor) * 1e3
+            yield [str(ranks), kind, *(f"{number:.2f}" for number in numbers)]
+
+
 def main(
     ranks: Annotated[list[int], typer.Option()] = [2, 4, 8, 16],  # noqa: B006
     elements: int = 300_000,
@@ -106,16 +114,8 @@ def main(
 ) -> None:
     """Print the table."""
     way = "over the network" if network else "in shared memory"
-    table = Table(
-        "ranks", "what", "MB a rank", "ms", "CPU ms a rank", title=f"{elements} elements, {way}", box=None
-    )
-    for number in ranks:
-        found = measured(number, network, elements, rounds)
-        for kind, each in zip(KINDS, zip(*found, strict=True), strict=True):
-            clock, processor, sent = zip(*each, strict=True)
-            numbers = max(sent) / 1e6, max(clock) * 1e3, statistics.mean(processor) * 1e3
-            table.add_row(str(number), kind, *(f"{number:.2f}" for number in numbers))
-    Console(width=120).print(table)
+    heads = ("ranks", "what", "MB a rank", "ms", "CPU ms a rank")
+    show(heads, rows(ranks, elements, rounds, network), f"{elements} elements, {way}")
 
 
 if __name__ == "__main__":

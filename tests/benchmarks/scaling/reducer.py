@@ -13,22 +13,16 @@ import os
 import re
 import statistics
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from distributed import Client, Worker
-from rich.console import Console
-from rich.table import Table
 
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.job import prepared
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import FAN_IN, GraphExecutor
-from tests.benchmarks.speed import noop
-from tests.benchmarks.speed.constant import CONSTANT
+from tests.benchmarks.rounds import begun, idle, run, seconds, show
 
 KINDS = ("map", "fold", "reduce")
 """The results that travel: of blocks, of folds, and the state."""
@@ -61,18 +55,16 @@ def received(dask_worker: Worker) -> dict[str, int]:
 
 def measured(client: Client, fan_in: int, blocks: int, elements: int, rounds: int) -> list[str]:
     """A row of the table, from the second round on."""
-    own = CONSTANT | {"algorithm": f"{noop.__file__}:algorithm", "model_options": {"elements": elements}}
     executor, times, most = GraphExecutor(client, fan_in=fan_in), list[float](), list[dict[str, int]]()
-    with tempfile.TemporaryDirectory() as root:
-        fields = {"partitions": blocks, "rounds": rounds, "root": root, "held_out": 0}
-        with prepared(resolve(TrainConfig(**own, **fields)), executor) as ready:
-            for round in range(1, rounds + 1):
-                client.run(begin)
-                began = time.perf_counter()
-                list(executor.run(ready.job, round, round))
-                times.append(time.perf_counter() - began)
-                if round > 1:
-                    most += client.run(received).values()
+    with (
+        tempfile.TemporaryDirectory() as root,
+        begun(executor, **idle(blocks, rounds, elements, root=root)) as ready,
+    ):
+        for round in range(1, rounds + 1):
+            client.run(begin)
+            times.append(seconds(lambda round=round: run(executor, ready, round, round)))
+            if round > 1:
+                most += client.run(received).values()
     largest = [max(each[kind] for each in most) for kind in KINDS]
     all_results = max(sum(each[kind] for kind in KINDS) for each in most) * elements * 4 / 1e6
     grown = max(each["memory"] for each in most) / 1e6
@@ -81,20 +73,21 @@ def measured(client: Client, fan_in: int, blocks: int, elements: int, rounds: in
     return [str(blocks), label, *numbers]
 
 
+def rows(blocks: list[int], elements: int, rounds: int) -> Iterator[list[str]]:
+    for number in blocks:
+        for fan_in in (number, FAN_IN if number > FAN_IN else 4):
+            with connect(None, number) as client:  # a process keeps the memory that it had once
+                yield measured(client, fan_in, number, elements, rounds)
+
+
 def main(
     blocks: Annotated[list[int], typer.Option()] = [16, 64],  # noqa: B006
     elements: int = 2_500_000,
     rounds: int = 3,
 ) -> None:
     """Print the table."""
-    table = Table(
-        "blocks", "fan-in", *(f"{kind}s" for kind in KINDS), "received, MB", "memory, MB", "s a round", box=None
-    )
-    for number in blocks:
-        for fan_in in (number, FAN_IN if number > FAN_IN else 4):
-            with connect(None, number) as client:  # a process keeps the memory that it had once
-                table.add_row(*measured(client, fan_in, number, elements, rounds))
-    Console(width=120).print(table)
+    kinds = (f"{kind}s" for kind in KINDS)
+    show(("blocks", "fan-in", *kinds, "received, MB", "memory, MB", "s a round"), rows(blocks, elements, rounds))
 
 
 if __name__ == "__main__":

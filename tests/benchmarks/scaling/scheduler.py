@@ -9,55 +9,38 @@ too, and that of all workers. Not a test: it asserts nothing. It prints medians 
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated
 
 import typer
 from distributed import Client
-from rich.console import Console
-from rich.table import Table
 
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.job import prepared
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import FAN_IN, GraphExecutor
-from roundweave.tasks.rounds.job import Job
-from tests.benchmarks.speed import noop
-from tests.benchmarks.speed.constant import CONSTANT
+from tests.benchmarks.rounds import begun, idle, medians, run, seconds, show
 
 
 def spent(client: Client, work: Callable[[], object]) -> list[float]:
     """Seconds that some work takes: by the clock, CPU time of the scheduler's thread, and that of all workers."""
     workers = sum(client.run(time.process_time).values())  # this is work for the scheduler, too
-    scheduler, began = client.run_on_scheduler(time.thread_time), time.perf_counter()
-    work()
-    clock = time.perf_counter() - began
+    scheduler = client.run_on_scheduler(time.thread_time)
+    clock = seconds(work)
     scheduler = client.run_on_scheduler(time.thread_time) - scheduler
     return [clock, scheduler, sum(client.run(time.process_time).values()) - workers]
 
 
 def measured(client: Client, partitions: int, rounds: int, window: int, fan_in: int = FAN_IN) -> list[float]:
     """Seconds a round: the clock, the scheduler's CPU, the workers' CPU."""
-    own = CONSTANT | {"algorithm": f"{noop.__file__}:algorithm"}
-    executor, each = GraphExecutor(client, fan_in=fan_in), list[list[float]]()
-    with tempfile.TemporaryDirectory() as root:
-        fields = {"partitions": partitions, "rounds": rounds * window + 1, "root": root, "held_out": 0}
-        with prepared(resolve(TrainConfig(**own, **fields)), executor) as ready:
-            list(executor.run(ready.job, 1, 1))
-            for first in range(2, rounds * window + 2, window):
-                took = spent(client, partial(_run, executor, ready.job, first, first + window - 1))
-                each.append([seconds / window for seconds in took])
-    return [statistics.median(column) for column in zip(*each, strict=True)]
-
-
-def _run(executor: GraphExecutor, job: Job, first: int, last: int) -> None:
-    for _ in executor.run(job, first, last):
-        pass
+    executor, each, last = GraphExecutor(client, fan_in=fan_in), list[list[float]](), rounds * window + 1
+    with tempfile.TemporaryDirectory() as root, begun(executor, **idle(partitions, last, root=root)) as ready:
+        run(executor, ready, 1, 1)
+        for first in range(2, last + 1, window):
+            took = spent(client, partial(run, executor, ready, first, first + window - 1))
+            each.append([taken / window for taken in took])
+    return medians(each)
 
 
 def tasks(blocks: int, fan_in: int) -> int:
@@ -69,29 +52,27 @@ def tasks(blocks: int, fan_in: int) -> int:
     return 2 * blocks + folds + 2
 
 
-def by_partitions(sizes: list[int], rounds: int) -> Table:
+def by_partitions(sizes: list[int], rounds: int) -> Iterator[list[str]]:
     """What rounds of two blocks cost."""
-    table = Table("partitions", "ms a round", "us a partition", "scheduler, CPU ms", "workers, CPU ms", box=None)
     with connect(None, 2) as client:
         for partitions in sizes:
             clock, scheduler, workers = measured(client, partitions, 3 if partitions > 1000 else rounds, 1)
             numbers = clock * 1e3, clock * 1e6 / partitions, scheduler * 1e3, workers * 1e3
-            table.add_row(str(partitions), *(f"{number:.1f}" for number in numbers))
-    return table
+            yield [str(partitions), *(f"{number:.1f}" for number in numbers)]
 
 
-def by_tasks(sizes: list[int], rounds: int, window: int) -> Table:
+def by_tasks(sizes: list[int], rounds: int, window: int) -> Iterator[list[str]]:
     """What rounds of a block for each worker cost, without folds and with them."""
-    columns = ("workers", "fan-in", "tasks", "ms a round", "scheduler, CPU ms", "CPU us a task", "workers, CPU ms")
-    table = Table(*columns, box=None)
     for number in sizes:
         with connect(None, number) as client:
             for fan_in in (number, FAN_IN, number, FAN_IN) if number > FAN_IN else (number,):
                 clock, scheduler, workers = measured(client, number, rounds, window, fan_in)
                 count = tasks(number, fan_in)
                 numbers = clock * 1e3, scheduler * 1e3, scheduler * 1e6 / count, workers * 1e3
-                table.add_row(str(number), str(fan_in), str(count), *(f"{each:.1f}" for each in numbers))
-    return table
+                yield [str(number), str(fan_in), str(count), *(f"{each:.1f}" for each in numbers)]
+
+
+CPU = "scheduler, CPU ms"
 
 
 def main(
@@ -101,8 +82,10 @@ def main(
     window: int = 5,
 ) -> None:
     """Print the tables."""
-    Console(width=120).print(by_partitions(partitions, rounds))
-    Console(width=120).print(by_tasks(workers, rounds, window))
+    heads = ("partitions", "ms a round", "us a partition", CPU, "workers, CPU ms")
+    show(heads, by_partitions(partitions, rounds))
+    heads = ("workers", "fan-in", "tasks", "ms a round", CPU, "CPU us a task", "workers, CPU ms")
+    show(heads, by_tasks(workers, rounds, window))
 
 
 if __name__ == "__main__":

@@ -10,63 +10,24 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from roundweave.flows.stored import Run
-from roundweave.storage.hierarchy.schema import Schema
-from roundweave.storage.rounds.commits import Score, UpdateRecord
-from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.values.digests import update_digest
-from roundweave.storage.values.state import Layout, State, Update
-from roundweave.storage.values.tensors import TensorSpec
+from tests.benchmarks.rounds import seconds, show
+from tests.benchmarks.speed.written import written
 
-LAYOUT = Layout(tuple(TensorSpec(f"layer{number}.weight", "float32", (8,)) for number in range(20)))
+SHAPES = {f"layer{number}.weight": (8,) for number in range(20)}
 LIMIT = 100.0
-
-
-def written(folder: Path, rounds: int, partitions: int) -> Path:
-    """A run of so many rounds, in which the only thing that is small is the network."""
-    vectors = {"float32": torch.ones(sum(spec.size for spec in LAYOUT.params))}
-    attributes = {"config": {"algorithm": {"name": "fed_avg"}, "data": "digits"}, "created": 1.0}
-    store = RoundStore.create(folder / "long.zarr", Schema(LAYOUT, partitions), rounds, attributes, State(vectors))
-    update = Update(vectors)
-    record = UpdateRecord(update_digest(update), 100, metrics={"train_loss": 1.0}, seconds=0.1, worker="host:1")
-    for round in range(1, rounds + 1):
-        state = State(vectors, round=round)
-        store.tensors.write_state(state)
-        for partition in range(partitions):
-            store.tensors.write_updates(round, {partition: update})
-        fields = {
-            "updates": dict.fromkeys(range(partitions), record),
-            "score": Score(1 / round, {"accuracy": 0.5}, 9),
-        }
-        store.commit(replace(store.describe(state, "writer", 1), **fields))
-    return store.path
-
-
-def milliseconds(what: Callable[[], object]) -> float:
-    """The median of five, after one that does not count."""
-    spent = []
-    for _ in range(6):
-        began = time.perf_counter()
-        what()
-        spent.append((time.perf_counter() - began) * 1e3)
-    return statistics.median(spent[1:])
 
 
 def main(rounds: int = 1000, partitions: int = 4) -> None:
     """Print the table."""
-    table = Table("what", "ms", "of 100 ms", title=f"{rounds} rounds of {partitions} partitions")
+    lines = []
     with tempfile.TemporaryDirectory() as folder:
-        path = written(Path(folder), rounds, partitions)
+        path = written(Path(folder) / "long.zarr", SHAPES, partitions, rounds)
         run = Run(path)
         looks: dict[str, Callable[[], object]] = {
             "repr(run)": lambda: repr(run),
@@ -80,9 +41,9 @@ def main(rounds: int = 1000, partitions: int = 4) -> None:
             "run.tree": lambda: run.tree,
         }
         for name, look in looks.items():
-            spent = milliseconds(look)
-            table.add_row(name, f"{spent:.2f}", f"{spent / LIMIT:.2f}")
-    Console().print(table)
+            spent = 1e3 * statistics.median([seconds(look) for _ in range(6)][1:])
+            lines.append((name, f"{spent:.2f}", f"{spent / LIMIT:.2f}"))
+    show(("what", "ms", "of 100 ms"), lines, f"{rounds} rounds of {partitions} partitions")
 
 
 if __name__ == "__main__":

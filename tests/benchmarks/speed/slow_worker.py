@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,8 +27,6 @@ from typing import Annotated, Any
 
 import typer
 from distributed import Client
-from rich.console import Console
-from rich.table import Table
 
 import roundweave as rw
 from roundweave.tasks.algorithms.table import build_algorithm
@@ -38,7 +35,10 @@ from roundweave.tasks.executors.clusters.connecting import HERE
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT
 from roundweave.tasks.executors.clusters.plugins import prompt
 from tests.benchmarks.peers.server.learning import rate
+from tests.benchmarks.rounds import show
 from tests.benchmarks.speed import pacing
+from tests.flows.prefect_server import until
+from tests.victims import kill, start
 
 WORKERS = 6
 SLOWED = 10
@@ -64,32 +64,22 @@ class Pace:
 
 
 @contextmanager
-def dask(*arguments: str, **variables: str) -> Iterator[int]:
-    """A process of the command `dask` while it is needed."""
-    command = [str(Path(sys.executable).with_name("dask")), *arguments, "--no-dashboard"]
-    environment = {**os.environ, **WORKER_ENVIRONMENT, **variables}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        yield process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@contextmanager
 def cluster(**variables: str) -> Iterator[Cluster]:
     """A scheduler and the workers, of which one has these environment variables."""
     with ExitStack() as stack:
-        file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "scheduler.json")
-        place = ("--scheduler-file", str(file))
-        stack.enter_context(dask("scheduler", *place, "--host", HERE, "--port", "0"))
-        while not file.exists():
-            time.sleep(0.1)
-        options = (*place, "--nthreads", "1", "--no-nanny", "--memory-limit", "0")
-        first, *_ = [
-            stack.enter_context(dask("worker", *options, **(variables if number == 0 else {})))
-            for number in range(WORKERS)
-        ]
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        file = folder / "scheduler.json"
+
+        def dask(*words: str, **more: str) -> int:
+            line = [sys.executable, "-m", "dask", *words, "--scheduler-file", str(file), "--no-dashboard"]
+            process = start(line, folder, **WORKER_ENVIRONMENT, **more)
+            stack.callback(kill, process)
+            return process.pid
+
+        dask("scheduler", "--host", HERE, "--port", "0")
+        until(lambda: file.exists() and file.stat().st_size > 0)
+        options = ("--nthreads", "1", "--no-nanny", "--memory-limit", "0")
+        first, *_ = [dask("worker", *options, **({} if number else variables)) for number in range(WORKERS)]
         client = stack.enter_context(Client(scheduler_file=str(file), set_as_default=False))
         client.wait_for_workers(WORKERS, timeout=60)
         prompt(client)  # as on a cluster that Roundweave starts
@@ -123,16 +113,9 @@ def train(there: Cluster, algorithm: str, rounds: int) -> Pace:
     when = build_algorithm(algorithm, {}).when
     every = rounds * WORKERS // when.buffer if isinstance(when, Asynchronous) else rounds
     with tempfile.TemporaryDirectory() as root:
-        config = rw.TrainConfig(
-            algorithm=algorithm,
-            batch_size=32,
-            model=f"{pacing.__file__}:paced",
-            partitions=WORKERS,
-            rounds=every,
-            evaluate_every=every,
-            scheduler=str(there.file),
-            root=root,
-        )
+        fields = {"algorithm": algorithm, "batch_size": 32, "model": f"{pacing.__file__}:paced"}
+        where = {"partitions": WORKERS, "scheduler": str(there.file), "root": root}
+        config = rw.TrainConfig(**fields, **where, rounds=every, evaluate_every=every)
         run = rw.train(config)
         updates = [pair for round in range(1, every + 1) for pair in run.round(round).commit.updates.items()]
         history = run.history()
@@ -162,18 +145,18 @@ def paces(algorithm: str, rounds: int) -> Iterator[tuple[str, Pace]]:
 
 def main(algorithms: Annotated[list[str] | None, typer.Argument()] = None, rounds: int = 60) -> None:
     """Print the table."""
-    console = Console()
+
+    def rows() -> Iterator[list[str]]:
+        for algorithm in algorithms or ["sync_sgd", "async_sgd"]:
+            undisturbed = None
+            for disturbance, seen in paces(algorithm, rounds):
+                undisturbed = undisturbed or seen.updates
+                shares = " ".join(f"{share:.2f}" for share in seen.shares)
+                numbers = f"{seen.updates:.1f}", f"{seen.updates / undisturbed:.2f}", f"{seen.slower:.1f}"
+                yield [algorithm, disturbance, *numbers, shares, f"{seen.slow_share:.2f}"]
+
     heads = ("updates a second", "of undisturbed", "slower", "shares of partitions", "its share")
-    table = Table("algorithm", "slow worker", *heads)
-    for algorithm in algorithms or ["sync_sgd", "async_sgd"]:
-        undisturbed = None
-        for disturbance, seen in paces(algorithm, rounds):
-            undisturbed = undisturbed or seen.updates
-            console.print(f"{algorithm}, slow worker: {disturbance}: {seen.updates:.1f} updates a second")
-            shares = " ".join(f"{share:.2f}" for share in seen.shares)
-            numbers = f"{seen.updates:.1f}", f"{seen.updates / undisturbed:.2f}", f"{seen.slower:.1f}"
-            table.add_row(algorithm, disturbance, *numbers, shares, f"{seen.slow_share:.2f}")
-    console.print(table)
+    show(("algorithm", "slow worker", *heads), rows())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from roundweave.storage.errors import DataError
-from tests.benchmarks.speed.server import default_data
+from tests.benchmarks.rounds import default_data
 from tests.benchmarks.table import picture as pictures
 from tests.benchmarks.table.errors import NoReading
 from tests.benchmarks.table.measuring import Line, Measured, Read, lines, measure

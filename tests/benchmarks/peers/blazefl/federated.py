@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from blazefl.contrib import FedAvgBaseClientTrainer, FedAvgBaseServerHandler
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 from tests.benchmarks.peers.networks import mlp
-from tests.benchmarks.peers.recipes import COHORT, FEDERATED, Recipe, load, pace, tell
+from tests.benchmarks.peers.recipes import FEDERATED, Recipe, load, tell_rounds
 from tests.benchmarks.peers.torch_training import accuracy, tensors
 
 
@@ -51,18 +50,19 @@ def main(file: str, name: str) -> None:
     recipe, (train, held_out) = FEDERATED[name], load(file)
     count = recipe.partitions
     clients = Clients([TensorDataset(*tensors(train.part(number, count))) for number in range(count)])
-    cohort = COHORT if name == "cohort" else count
+    cohort = recipe.cohort or count
     given = (Networks(recipe), "mlp", clients)
     server = FedAvgBaseServerHandler(*given, recipe.rounds, count, cohort / count, "cpu", recipe.batch, seed=0)
     trainer = FedAvgBaseClientTrainer(*given, "cpu", count, 1, recipe.batch, recipe.lr, seed=0)
-    ended = []
-    while not server.if_stop():
-        trainer.local_process(server.downlink_package(), server.sample_clients())
-        for package in trainer.uplink_package():
-            server.load(package)
-        accuracy(server.model, tensors(held_out))
-        ended.append(time.perf_counter())
-    tell(round=1e3 * pace(ended))
+
+    def rounds() -> Iterator[torch.nn.Module]:
+        while not server.if_stop():
+            trainer.local_process(server.downlink_package(), server.sample_clients())
+            for package in trainer.uplink_package():
+                server.load(package)
+            yield server.model
+
+    tell_rounds(name, rounds(), lambda network: accuracy(network, tensors(held_out)))
 
 
 if __name__ == "__main__":

@@ -45,14 +45,9 @@ def accuracy(params: Any, inputs: jax.Array, targets: jax.Array) -> jax.Array:
     return (outputs(params, inputs).argmax(1) == targets).mean()
 
 
-def rounds(
-    params: Any, gradient: Any, parts: Sequence[Arrays], recipe: Recipe, cohort: int | None = None, **passes: int
-) -> Iterator[Any]:
-    """The parameters after each round of all clients or of a cohort, without end.
-
-    `passes` says num_epochs or num_steps.
-    """
-    batching = fedjax.ShuffleRepeatBatchHParams(batch_size=recipe.batch, **passes)
+def rounds(params: Any, gradient: Any, parts: Sequence[Arrays], recipe: Recipe) -> Iterator[Any]:
+    """The parameters after each round of all clients or of a cohort, without end; each makes one pass."""
+    batching = fedjax.ShuffleRepeatBatchHParams(batch_size=recipe.batch, num_epochs=1)
     descent = fedjax.optimizers.sgd
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
         gradient, descent(learning_rate=recipe.lr), descent(learning_rate=1.0), batching
@@ -61,7 +56,7 @@ def rounds(
     state, key = algorithm.init(params), jax.random.PRNGKey(1)
     while True:
         key, own = jax.random.split(key)
-        drawn = random.sample(range(len(datasets)), cohort or len(datasets))
+        drawn = random.sample(range(len(datasets)), recipe.cohort or len(datasets))
         keys = jax.random.split(own, len(drawn))
         clients = [(str(number).encode(), datasets[number], key) for number, key in zip(drawn, keys, strict=True)]
         state, _ = algorithm.apply(state, clients)

@@ -23,7 +23,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch.nn.functional import cross_entropy
 
 from tests.benchmarks.peers.networks import mlp
-from tests.benchmarks.peers.recipes import COHORT, FEDERATED, Recipe, load, pace, tell
+from tests.benchmarks.peers.recipes import FEDERATED, Recipe, load, pace, tell
 from tests.benchmarks.peers.torch_training import Pair, tensors
 
 
@@ -76,8 +76,7 @@ def main(file: str, name: str) -> None:
     """Tell of the rounds."""
     recipe, (train, held_out) = FEDERATED[name], load(file)
     parts = [tensors(train.part(number, recipe.partitions)) for number in range(recipe.partitions)]
-    cohort = COHORT if name == "cohort" else recipe.partitions
-    ended = run(recipe, parts, tensors(held_out), cohort)
+    ended = run(recipe, parts, tensors(held_out), recipe.cohort or recipe.partitions)
     if torch.distributed.get_rank() == 0:
         tell(round=1e3 * pace(ended))
     torch.distributed.barrier()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmarks.speed.server import write_examples
 from tests.benchmarks.table.rows.base import ALL, FEW, PEERS, SCRIPTS, Contender, Row, ours
 from tests.benchmarks.table.rows.examples import clients, few, mnist, none
+from tests.benchmarks.table.scripts.updates import write_examples
 
 PARTITIONS = ("2", "10", "100")
 SERVERS = ("torch RPC", "Dask actor beside a worker", "Dask actor, a process of its own")
@@ -22,8 +22,8 @@ NOOP = Row(
     {FEW: {"FedJAX": (3, 1.5, 1.0)}, ALL: {"FedJAX": (4, 2.5, 1.1)}},
 )
 OF_CLIENTS = (
-    Contender("torch loop", f"{PEERS}.plain.clients"),
-    Contender("FedJAX", f"{PEERS}.fedjax.clients", environment="fedjax"),
+    Contender("torch loop", f"{PEERS}.plain.rounds", ("clients",)),
+    Contender("FedJAX", f"{PEERS}.fedjax.rounds", ("clients",), environment="fedjax"),
 )
 CLIENTS = Row(
     "clients",
@@ -55,11 +55,10 @@ def federated(
 ) -> Row:
     """Federated averaging on MNIST, 784-32-10, scored in each round; `of_all` is the target if all is stored."""
     peers = (
-        Contender("torch loop", f"{PEERS}.plain.federated", (name,)),
-        *(
-            Contender(peer, f"{PEERS}.{peer.lower()}.federated", (name,), environment=peer.lower())
-            for peer in (FEDJAX, "pfl", "BlazeFL")
-        ),
+        Contender("torch loop", f"{PEERS}.plain.rounds", (name,)),
+        Contender(FEDJAX, f"{PEERS}.fedjax.rounds", (name,), environment="fedjax"),
+        Contender("pfl", f"{PEERS}.pfl.federated", (name,), environment="pfl"),
+        Contender("BlazeFL", f"{PEERS}.blazefl.federated", (name,), environment="blazefl"),
     )
     mine, reading = ours("rounds", name + stacked), {"round": "ms a round"}
     targets = {FEW: {FEDJAX: (target,), "pfl": (target,)}, ALL: {FEDJAX: (of_all,), "pfl": (of_all,)}}

@@ -7,19 +7,22 @@ from tests.benchmarks.table.rows.examples import mnist
 
 DDP = "DDP, gloo"
 FLOWER = Contender("Flower", f"{PEERS}.flower.fedavg", environment="flower")
-FEDJAX = Contender("FedJAX", f"{PEERS}.fedjax.fedavg", environment="fedjax")
-TO_TARGET = (Contender(DDP, f"{PEERS}.ddp.accuracy"), Contender("one process", f"{PEERS}.plain.accuracy"))
+FEDJAX = Contender("FedJAX", f"{PEERS}.fedjax.rounds", ("fedavg",), environment="fedjax")
+TO_TARGET = (
+    Contender(DDP, f"{PEERS}.ddp.ranks", ("accuracy",)),
+    Contender("one process", f"{PEERS}.plain.accuracy"),
+)
 
 STEP = Row(
     "step",
     "synchronous round, 784-512-256-10 (0.54 M), B = 32 a partition, 2 workers",
     {"round": "ms a round"},
-    (Contender(DDP, f"{PEERS}.ddp.step"),),
+    (Contender(DDP, f"{PEERS}.ddp.ranks", ("step",)),),
     ours("rounds", "step"),
     mnist,
     {FEW: {DDP: (0.8,)}, ALL: {DDP: (2.0,)}},
 )
-SHARED = f"{PEERS}.ddp.shared"
+SHARED = f"{PEERS}.ddp.ranks"
 SPLIT = Row(
     "split",
     "a step of 784-4096-10, B = 64, on two ranks that share the network",
@@ -51,7 +54,7 @@ FEDAVG = Row(
     "fedavg",
     "federated averaging on MNIST: 10 partitions, 784-256-10, B = 32, a local epoch a round; whole process",
     {"round": "s a round", "first": "s to the first round", "exit": "s to the end of 8"},
-    (FLOWER, FEDJAX, Contender("torch loop", f"{PEERS}.plain.fedavg")),
+    (FLOWER, FEDJAX, Contender("torch loop", f"{PEERS}.plain.rounds", ("fedavg",))),
     ours("command", "fedavg"),
     mnist,
     {keep: {"FedJAX": (0.8, 1.3, 1.0)} for keep in (FEW, ALL)},

@@ -10,20 +10,14 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.tasks.executors.base import Executor, open_executor
 from tests.benchmarks.peers import networks
 from tests.benchmarks.peers.recipes import (
     CLIENTS,
-    COHORT,
     ELEMENTS,
     EMPTY_ROUNDS,
     FEDERATED,
@@ -34,8 +28,7 @@ from tests.benchmarks.peers.recipes import (
     Recipe,
     tell,
 )
-from tests.benchmarks.speed import noop
-from tests.benchmarks.speed.constant import CONSTANT
+from tests.benchmarks.rounds import begun, idle, windows
 
 WORKERS = 2
 UNTIMED = 1
@@ -52,18 +45,8 @@ def trained(recipe: Recipe, **fields: Any) -> dict[str, Any]:
         "lr": recipe.lr,
         "rounds": recipe.rounds,
         "evaluate_every": recipe.rounds,
+        "cohort": recipe.cohort,
         **fields,
-    }
-
-
-def empty(partitions: int) -> dict[str, Any]:
-    """The fields of rounds that compute nothing."""
-    sizes = {"partitions": partitions, "rounds": EMPTY_ROUNDS, "evaluate_every": EMPTY_ROUNDS, "held_out": 0}
-    return {
-        **CONSTANT,
-        **sizes,
-        "algorithm": f"{noop.__file__}:algorithm",
-        "model_options": {"elements": ELEMENTS},
     }
 
 
@@ -79,37 +62,25 @@ RECIPES = {
 }
 
 
-def paces(executor: Executor, run: Prepared) -> Iterator[float]:
-    """Seconds a round, of each window."""
-    done, seconds, rounds = 0, None, run.job.attempt.rounds
-    while done < rounds:
-        last, began = min(done + run.window(seconds), rounds), time.perf_counter()
-        for commit in executor.run(run.job, done + 1, last):
-            seconds = commit.seconds
-        yield (time.perf_counter() - began) / (last - done)
-        done = last
-
-
-def milliseconds(executor: Executor, root: Path, placed: dict[str, str], fields: dict[str, Any]) -> float:
+def milliseconds(executor: Executor, placed: dict[str, Any], fields: dict[str, Any]) -> float:
     """A round, the median over windows."""
-    config = TrainConfig(**fields, **placed, root=root)
-    with prepared(resolve(config), executor) as run:
-        return 1e3 * statistics.median(list(paces(executor, run))[UNTIMED:])
+    with begun(executor, **fields, **placed) as ready:
+        return 1e3 * statistics.median([*windows(executor, ready)][UNTIMED:])
 
 
 def main(file: str, recipe: str, executor: str, keep: str) -> None:
     """Tell of the milliseconds a round."""
     root = Path(tempfile.mkdtemp(dir=Path(file).parent))
     with open_executor(executor, workers=WORKERS) as opened:
-        measured = partial(milliseconds, opened, root, {"executor": executor, "keep": keep})
+        measured = partial(milliseconds, opened, {"executor": executor, "keep": keep, "root": root})
         if recipe == "split":
-            fields = {**RECIPES[recipe], "data": f"npz:{file}"}
-            tell(step=measured(fields) / SPLIT_STEPS)
+            tell(step=measured({**RECIPES[recipe], "data": f"npz:{file}"}) / SPLIT_STEPS)
         elif recipe in RECIPES:
-            cohort = {"cohort": COHORT} if recipe.startswith("cohort") else {}
-            tell(round=measured({**RECIPES[recipe], **cohort, "data": f"npz:{file}"}))
+            tell(round=measured({**RECIPES[recipe], "data": f"npz:{file}"}))
         else:
-            tell(**{number: measured(empty(int(number))) for number in recipe.split(",")})
+            sizes = EMPTY_ROUNDS, ELEMENTS
+            empty = {n: idle(int(n), *sizes, evaluate_every=EMPTY_ROUNDS) for n in recipe.split(",")}
+            tell(**{number: measured(fields) for number, fields in empty.items()})
 
 
 if __name__ == "__main__":
