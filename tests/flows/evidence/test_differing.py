@@ -9,12 +9,11 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows.stored import Run
-from roundweave.storage.rounds.log import CommitLog
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import StoredTensors
 from tests.flows.command.in_process import run as command
+from tests.runs import RUNS
 
-SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "local_steps": 2, "rounds": 3}
+PLAIN = RUNS["plain"]
 
 MINE = """
 from dataclasses import dataclass
@@ -28,12 +27,12 @@ class Towards(rw.Map):
     def __call__(self, objective, state, examples, carry, seed):
         target = examples.targets.double().mean()
         return rw.Update({{k: p - target for k, p in state.params.items()}}, weight=1)
-def algorithm():
+def algorithm(*, alpha: float = 0.1):
     return rw.Algorithm(Towards(), rw.Mean(), rw.Sgd())
 """
 
 
-def copy(run: Run, name: str, **changed: object) -> Run:
+def copy(run: Run, name: str, **changed: object) -> None:
     """A run with the same rounds, whose records say something else of round 2."""
     store = RoundStore(run.path)
     kept = {n: v for n, v in store.attributes.items() if n not in ("version", "digest", "schema", "coordinates")}
@@ -47,7 +46,6 @@ def copy(run: Run, name: str, **changed: object) -> Run:
                 new.tensors.write_matches(number, {partition: store.tensors.read_match(commit, partition)})
         new.tensors.write_state(store.tensors.read_state(commit))
         new.commit(replace(commit, **changed) if number == 2 else commit)
-    return Run(path)
 
 
 def test_runs_that_differ_only_by_what_is_in_flight_to_the_server_say_so(train) -> None:
@@ -59,10 +57,10 @@ def test_runs_that_differ_only_by_what_is_in_flight_to_the_server_say_so(train) 
     assert (difference.round, difference.detail) == (2, "")
 
 
-def test_runs_of_the_same_experiment_are_equal_however_they_were_run(train) -> None:
-    train(**SMALL, name="a")
-    train(**SMALL, name="b", window=3, evaluate_every=2)
-    difference = rw.diff("a", "b")
+def test_runs_of_the_same_experiment_are_equal_however_they_were_run(stored, train) -> None:
+    stored("plain")
+    train(**PLAIN, name="b", window=3, evaluate_every=2)
+    difference = rw.diff("plain", "b")
     assert difference.equal
     assert (difference.compared, difference.config, difference.round) == (4, (), None)
 
@@ -75,145 +73,104 @@ def test_the_first_field_round_and_tensor_are_named_with_the_largest_difference(
     found = rw.diff("a", "b")
     one, other = (rw.open_run(name).attributes["data"]["digest"][:12] for name in "ab")
     assert found.config == (f"data: other examples, of digest {other} instead of {one}",)
-    assert (found.round, found.compared) == (1, 1)
+    assert (found.round, found.compared, found.equal) == (1, 1, False)
     assert (found.what, found.tensor) == ("the update of partition 2", "updates/1.weight")
     assert found.largest == pytest.approx(0.5, abs=1e-12)
-    assert not found.equal
+    train(**fields, data="digits", alpha=0.3, name="c")
+    assert "alpha default -> 0.3" in rw.diff("a", "c").config
 
 
 @pytest.mark.parametrize(
-    ("changes", "config", "round", "what", "detail"),
+    ("change", "config", "round", "what", "detail"),
     [
         ({"quorum": 2}, "quorum 1 -> 2", None, "", ""),  # it changes no bits, and is a difference all the same
         ({"rounds": 2}, "", 3, "b ends with round 2", ""),
         ({"dtype": "float64"}, "dtype float32 -> float64", 0, "the state", "float32 (6,) or float64 (6,)"),
         ({"outer_momentum": 0.5}, "outer_momentum 0.0 -> 0.5", 0, "the state", "none or float32 ("),
-        (
-            {"model_options": {"hidden": 7}},
-            "model_options {'hidden': 6} -> {'hidden': 7}",
-            0,
-            "the state",
-            "float32 (6,) or float32 (7,)",
-        ),
     ],
 )
-def test_the_field_and_the_first_round_that_differs_are_named(train, changes, config, round, what, detail) -> None:
-    train(**SMALL, name="a")
-    train(**SMALL | changes, name="b")
-    found = rw.diff("a", "b")
-    assert not found.equal
-    assert (found.config, found.round, found.what) == ((config,) if config else (), round, what)
+def test_the_field_and_the_first_round_that_differs_are_named(
+    stored, train, change, config, round, what, detail
+) -> None:
+    stored("plain")
+    train(**PLAIN | change, name="b")
+    found = rw.diff("plain", "b")
+    assert (found.equal, found.config, found.round, found.what) == (
+        False,
+        (config,) if config else (),
+        round,
+        what,
+    )
     assert found.detail.startswith(detail)
     assert (found.compared, found.largest) == (4 if round is None else round, None)
 
 
-def test_a_reduce_that_gives_another_state_of_equal_updates_is_found_in_the_state(train) -> None:
-    train(**SMALL, name="a")
-    train(**SMALL, name="b", reduce="median")
-    found = rw.diff("a", "b")
+def test_a_reduce_that_gives_another_state_of_equal_updates_is_found_in_the_state(stored, train) -> None:
+    stored("plain")
+    train(**PLAIN, name="b", reduce="median")
+    found = rw.diff("plain", "b")
     assert found.config == ("reduce None -> median",)
     assert (found.round, found.what) == (1, "the state")
-    one, other = (rw.open_run(name).round(1).tensor(found.tensor) for name in "ab")
+    one, other = (rw.open_run(name).round(1).tensor(found.tensor) for name in ("plain", "b"))
     assert found.largest == (one.double() - other.double()).abs().max().item() > 0
 
 
+MATCHED = ("how the units of partition 1 were matched", "the match of partition 1 in round 2 is another one")
+
+
 @pytest.mark.parametrize(
-    ("algorithm", "change", "what", "detail"),
+    ("name", "change", "what", "detail"),
     [
-        ("fed_avg", {"refused": "too large"}, "the update of partition 1", "accepted with weight {} or too large"),
-        (
-            "matched",
-            {"match": "0" * 64},
-            "how the units of partition 1 were matched",
-            "the match of partition 1 in round 2 is another one",
-        ),
+        ("plain", {"refused": "too large"}, "the update of partition 1", "accepted with weight {} or too large"),
+        ("matched", {"match": "0" * 64}, *MATCHED),
     ],
 )
-def test_another_judgement_or_match_of_the_same_update_is_named(train, algorithm, change, what, detail) -> None:
-    run = train(**SMALL, algorithm=algorithm, name="a")
+def test_another_judgement_or_match_of_the_same_update_is_named(stored, name, change, what, detail) -> None:
+    run = stored(name)
     updates = run.round(2).commit.updates
     copy(run, "b")
-    assert rw.diff("a", "b").equal
+    assert rw.diff(name, "b").equal
     copy(run, "c", updates=updates | {1: replace(updates[1], **change)})
-    found = rw.diff("a", "c")
+    found = rw.diff(name, "c")
     assert (found.round, found.what) == (2, what)
     assert detail.format(updates[1].weight) in found.detail
 
 
-def test_a_lost_record_is_named(train) -> None:
-    _, b = train(**SMALL, name="a"), train(**SMALL, name="b")
-    b._place.delete("commits/1.json")
-    for runs in (("a", "b"), ("b", "a")):
+def test_a_lost_record_is_named(stored) -> None:
+    run = stored("plain")
+    copy(run, "b")
+    run._place.delete("commits/1.json")
+    for runs in (("plain", "b"), ("b", "plain")):
         found = rw.diff(*runs)
         assert (found.round, found.what, found.compared) == (1, "its record is lost", 1)
-        assert f"no committed round 1 in {b.path}; " in found.detail
+        assert f"no committed round 1 in {run.path}; " in found.detail
 
 
-def test_of_pruned_tensors_the_records_are_compared(train) -> None:
-    train(**SMALL, name="a")
-    b = train(**SMALL, name="b", lr=0.2)
-    b._place.delete("updates/float32/c/1/0/0")
-    found = rw.diff("a", "b")
+def test_of_tensors_that_are_gone_the_records_are_compared(stored, train) -> None:
+    stored("plain")
+    train(**PLAIN, name="b", lr=0.2)._place.delete("updates/float32/c/1/0/0")
+    found = rw.diff("plain", "b")
     assert (found.round, found.what, found.tensor) == (1, "the update of partition 0", None)
     assert found.detail.startswith("its numbers cannot be read: ")
 
 
-def test_tensors_of_the_first_differing_round_alone_are_read(train, monkeypatch) -> None:
-    train(**SMALL, name="a")
-    train(**SMALL, name="b", reduce="median")
-    read: list[tuple[str, int]] = []
-    tensor, record = StoredTensors.read_tensor, CommitLog.read
-
-    def reading(self, commit, path):
-        read.append((path, commit.round))
-        return tensor(self, commit, path)
-
-    monkeypatch.setattr(StoredTensors, "read_tensor", reading)
-    found = rw.diff("a", "b")
-    assert read == [(found.tensor, 1)] * 2
-    read.clear()
-    monkeypatch.setattr(CommitLog, "read", lambda self, n: read.append(("record", n)) or record(self, n))
-    assert rw.diff("a", "a").equal
-    assert sorted(read) == [("record", n) for n in range(4) for _ in "ab"]
+def test_a_saved_recombination_differs_in_what_was_changed(stored) -> None:
+    stored("plain").recombine(1, reduce="median", save="b")
+    assert rw.diff("plain", "b").config[0].startswith("recombined ")
 
 
-ALGORITHM = """
-import roundweave as rw
-def algorithm(*, alpha: float = 0.1):
-    return rw.Algorithm(rw.LocalSteps(lr=alpha), rw.Mean(), rw.Sgd())
-"""
-
-
-def test_an_option_that_was_not_given_is_shown_as_its_default(train, own) -> None:
-    fields = {**SMALL, "algorithm": f"{own(ALGORITHM)}:algorithm"}
-    del fields["local_steps"]
-    train(**fields, name="a")
-    train(**fields, alpha=0.3, name="b")
-    assert rw.diff("a", "b").config == ("alpha default -> 0.3",)
-
-
-def test_a_saved_recombination_differs_in_what_was_changed(train) -> None:
-    train(**SMALL, name="a")
-    run = rw.open_run("a")
-    run.recombine(1, reduce="median", save="b")
-    assert rw.diff("a", "b").config[0].startswith("recombined ")
-    longer, shorter = (train(**SMALL | {"rounds": rounds}, name=f"of{rounds}") for rounds in (3, 1))
-    found = rw.diff(longer.name, shorter.name)
-    assert (found.round, found.what, found.compared) == (2, "of1 ends with round 1", 2)
-
-
-def test_the_command_says_it_in_lines_and_by_its_exit_code(train, capsys) -> None:
-    train(**SMALL, name="a")
-    train(**SMALL, name="b", lr=0.2)
-    code, out, _ = command(capsys, "diff", "a", "a")
-    assert (code, out) == (0, "a and a are equal: experiment, updates and states of 4 rounds\n")
-    code, out, _ = command(capsys, "diff", "a", "b")
+def test_the_command_says_it_in_lines_and_by_its_exit_code(stored, train, capsys) -> None:
+    stored("plain")
+    train(**PLAIN, name="b", lr=0.2)
+    code, out, _ = command(capsys, "diff", "plain", "plain")
+    assert (code, out) == (0, "plain and plain are equal: experiment, updates and states of 4 rounds\n")
+    code, out, _ = command(capsys, "diff", "plain", "b")
     first, second = out.splitlines()
     assert (code, first) == (1, "config: lr 0.1 -> 0.2")
     assert second.startswith("round 1: the update of partition 0: updates/fc1.weight, by 0.")
-    code, out, _ = command(capsys, "diff", "a", "b", "--json")
+    code, out, _ = command(capsys, "diff", "plain", "b", "--json")
     summary = json.loads(out)
     assert (code, summary["equal"], summary["round"], summary["config"]) == (1, False, 1, ["lr 0.1 -> 0.2"])
-    code, _, error = command(capsys, "diff", "a", "nobody")
+    code, _, error = command(capsys, "diff", "plain", "nobody")
     assert code == 1
     assert error.startswith("error: no run 'nobody'")

@@ -17,9 +17,14 @@ SMALL = {"algorithm": "fed_avg", "partitions": 2, "rounds": 5, "local_steps": 1,
 @pytest.fixture
 def pruned(train) -> rw.Run:
     """A run of which the states of rounds 0, 4 and 5 and the updates of 4 and 5 are kept."""
-    run = train(**SMALL, name="small")
-    prune_run(RoundStore(run.path), Keep.of("last:2"))
+    prune_run(RoundStore(train(**SMALL, name="small").path), Keep.of("last:2"))
     return rw.open_run("small")
+
+
+@pytest.fixture
+def whole(train) -> rw.Run:
+    """The same run with all of its rounds."""
+    return train(**SMALL, name="whole")
 
 
 def test_what_is_not_there_is_made_again_and_replayed(pruned, capsys) -> None:
@@ -28,8 +33,7 @@ def test_what_is_not_there_is_made_again_and_replayed(pruned, capsys) -> None:
     assert pruned.replay(3).identical
 
 
-def test_what_is_not_there_is_made_again_and_recombined(pruned, train, capsys) -> None:
-    whole = train(**SMALL, name="whole")
+def test_what_is_not_there_is_made_again_and_recombined(pruned, whole, capsys) -> None:
     recombine = ("recombine", "small", "--reduce", "median", "--executor", "inline", "--round")
     assert command(capsys, *recombine, "5")[0] == command(capsys, *recombine, "3")[0] == 0
     one, other = (rw.open_run(run.path).recombine(reduce="median") for run in (pruned, whole))
@@ -45,8 +49,7 @@ def test_tables_and_the_page_are_of_the_rounds_that_are_there(pruned, tmp_path) 
     assert "not drawn" not in page
 
 
-def test_runs_of_which_one_was_pruned_are_equal(pruned, train, capsys) -> None:
-    train(**SMALL, name="whole")
+def test_runs_of_which_one_was_pruned_are_equal(pruned, whole, train, capsys) -> None:
     code, out, _ = command(capsys, "diff", "small", "whole")
     assert (code, out) == (0, "small and whole are equal: experiment, updates and states of 6 rounds\n")
     train(**SMALL | {"lr": 0.2}, name="other")
@@ -56,11 +59,10 @@ def test_runs_of_which_one_was_pruned_are_equal(pruned, train, capsys) -> None:
     assert "the update of partition 0" in out
 
 
-def test_show_says_what_was_pruned(pruned, train, capsys) -> None:
+def test_show_says_what_was_pruned(pruned, whole, capsys) -> None:
     kept = "the states of rounds 0, 4 to 5; the updates of rounds 4 to 5"
     rows = f"stored: {kept}; all else is computed when it is opened"
     assert command(capsys, "show", "small")[1].splitlines()[-1] == rows
-    whole = train(**SMALL, name="whole")
     assert "pruned" not in repr(whole)
     assert repr(pruned).endswith(" MB (pruned)>")
     left, size = (float(repr(run).split(" · ")[-1].split()[0]) for run in (pruned, whole))

@@ -12,11 +12,9 @@ import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
-from roundweave.storage.rounds.store import RoundStore
 from roundweave.tasks.algorithms.table import ALGORITHMS
-from roundweave.tasks.data.partitions import forget_examples
 from tests.flows.command.in_process import run as command
-from tests.tasks.sampled import sampled
+from tests.runs import RUNS
 
 TARGETS = (1.0, 2.0, 3.0, 4.0, 10.0)
 
@@ -62,8 +60,7 @@ def simple(train, own):
     def make(name: str = "simple", targets: tuple[float, ...] = TARGETS, **fields: object) -> rw.Run:
         mine = own(MINE.format(targets=targets), name)
         fields |= {"data": f"{mine}:data", "algorithm": f"{mine}:algorithm", "split": "contiguous", "rounds": 2}
-        train(model="linear", dtype="float64", partitions=len(targets), name=name, **fields)
-        return rw.open_run(name)
+        return train(model="linear", dtype="float64", partitions=len(targets), name=name, **fields)
 
     return make
 
@@ -122,8 +119,8 @@ def test_the_outer_optimizers_memory_is_that_of_the_round_before_where_it_keeps_
     assert weight(adam, 0) == pytest.approx(4.0, abs=1e-12)
 
 
-def test_all_rounds_are_reduced_each_from_the_recorded_state_before_it(train) -> None:
-    run = rw.open_run(train(model="logistic", partitions=3, local_steps=2, rounds=3, name="a").path)
+def test_all_rounds_are_reduced_each_from_the_recorded_state_before_it(stored) -> None:
+    run = stored("plain")
     every = run.recombine(reduce="median").table()
     assert list(every.index) == [1, 2, 3]
     for number in (1, 2, 3):
@@ -134,40 +131,47 @@ def test_all_rounds_are_reduced_each_from_the_recorded_state_before_it(train) ->
 
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "rounds": 3}
 
+FIRST = {
+    "scaffold": "a carry, and extras with a memory",
+    "matched": "units in another order",
+    "fed_adam": "an outer optimizer",
+    "afl": "weights of partitions",
+    "d_psgd": "a network for each partition",
+    "fed_buff": "updates that arrive",
+}
+"""What a run of an algorithm has that those of others lack."""
+ALL = [pytest.param(name, marks=() if name in FIRST else pytest.mark.thorough) for name in ALGORITHMS]
 
-@pytest.mark.parametrize("algorithm", sampled(3, ALGORITHMS, first=1))
+
+@pytest.mark.parametrize("algorithm", ALL)
 def test_with_nothing_changed_it_gives_the_recorded_bits(train, algorithm) -> None:
     steps = {"local_steps": 2} if "local_steps" in ALGORITHMS[algorithm].options else {}
-    train(**SMALL, **steps, algorithm=algorithm, name="run", evaluate_every=2)
-    run = rw.open_run("run")
+    run = train(**SMALL, **steps, algorithm=algorithm, name="run", evaluate_every=2)
     for round in run.recombine().rounds:
         assert round.digest == run.round(round.round).commit.state
         assert round.score == round.original
     assert run.recombine(2).rounds[0].score == run.round(2).score
 
 
-def test_what_it_says_of_the_updates_decides_and_not_who_asks(train, tmp_path: Path) -> None:
-    train(**SMALL, local_steps=2, name="run")
-    config = rw.RecombineConfig(run="run", reduce="median", executor="inline")
-    wanted = rw.recombine(config)
-    assert rw.open_run("run").recombine(reduce="median") == wanted
-    assert rw.recombine(config.model_copy(update={"executor": "graph", "workers": 1})) == wanted
+def test_what_it_says_of_the_updates_decides_and_not_who_asks(stored, client) -> None:
+    run, config = stored("plain"), rw.RecombineConfig(run="plain", reduce="median", executor="inline")
+    assert run.recombine(reduce="median") == (wanted := rw.recombine(config))
+    with client.as_current():
+        assert rw.recombine(config.model_copy(update={"executor": "graph", "workers": 2})) == wanted
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold", "matched", "fed_adam"])
-def test_a_saved_run_goes_on_and_is_replayed_to_the_bit(train, algorithm) -> None:
-    fields = SMALL | {"local_steps": 2, "algorithm": algorithm, "resplit_every": 2, "lr_schedule": "linear"}
-    train(**fields, name="run")
-    rw.open_run("run").recombine(2, reduce="median", without=[1], save="kept")
+@pytest.mark.parametrize("name", ["scaffold", "matched", "adam", "momentum"])
+def test_a_saved_run_goes_on_and_is_replayed_to_the_bit(stored, name) -> None:
+    """Also where it deals partitions anew, as `momentum`."""
+    stored(name).recombine(2, reduce="median", without=[1], save="kept")
     kept = resumed("kept", 2)
     assert kept.replay("all").identical
     assert kept.verify().findings == ()
     assert kept.recombine().rounds[0].identical
 
 
-def test_what_partitions_carry_goes_along(train) -> None:
-    train(**SMALL, local_steps=2, algorithm="scaffold", name="run")
-    run = rw.open_run("run")
+def test_what_partitions_carry_goes_along(stored) -> None:
+    run = stored("scaffold")
     run.recombine(2, without=[1], save="kept")
     kept = rw.open_run("kept")
     assert kept.round(0).commit.carry_from == {0: 0, 1: 0, 2: 0}
@@ -180,12 +184,11 @@ def test_what_partitions_carry_goes_along(train) -> None:
     assert torch.allclose(control, earlier + sum_of_both / 3, atol=1e-6)  # of three partitions
 
 
-def test_a_saved_run_goes_on_with_the_new_reduce_and_says_where_it_came_from(train, capsys) -> None:
-    train(**SMALL, local_steps=2, name="run")
-    run = rw.open_run("run")
+def test_a_saved_run_goes_on_with_the_new_reduce_and_says_where_it_came_from(stored, capsys) -> None:
+    run = stored("plain")
     run.recombine(2, reduce="trimmed_mean:1", save="kept")
     kept = rw.open_run("kept")
-    parent = {"run": "run", "round": 2, "chain": run.round(2).chain, "changed": {"reduce": "trimmed_mean:1"}}
+    parent = {"run": "plain", "round": 2, "chain": run.round(2).chain, "changed": {"reduce": "trimmed_mean:1"}}
     assert kept.attributes["parent"] == parent
     assert (kept.status, kept.done, kept.rounds) == ("interrupted", 0, 1)
     code, _, _ = command(capsys, "resume", "kept", "--rounds", "2", "--executor", "inline")
@@ -196,12 +199,11 @@ def test_a_saved_run_goes_on_with_the_new_reduce_and_says_where_it_came_from(tra
     assert kept.replay("all").identical
     assert "TrimmedMean(f=1)" in kept.attributes["algorithm"]
     _, out, _ = command(capsys, "show", "kept")
-    assert f"run@2, reduced again: reduce trimmed_mean:1, chain {run.round(2).chain}" in out
+    assert f"plain@2, reduced again: reduce trimmed_mean:1, chain {run.round(2).chain}" in out
 
 
 def test_what_is_kept_with_nothing_changed_goes_on_as_the_run_did(train) -> None:
-    train(**SMALL, local_steps=2, name="run", lr_schedule="linear:3", algorithm="scaffold")
-    run = rw.open_run("run")
+    run = train(**SMALL, local_steps=2, name="run", lr_schedule="linear:3", algorithm="scaffold")
     run.recombine(2, save="kept")
     kept = resumed("kept", 1)
     assert all(torch.equal(run.round(3).params[n], tensor) for n, tensor in kept.round(1).params.items())
@@ -215,10 +217,8 @@ def test_refused_updates_stay_out(simple) -> None:
     assert weight(rw.open_run("kept"), 0) == pytest.approx(2.5)
 
 
-def test_a_round_that_was_not_scored_is_scored_for_the_comparison(train) -> None:
-    train(**SMALL, local_steps=2, name="some", evaluate_every=3)
-    train(**SMALL, local_steps=2, name="every")
-    some, every = rw.open_run("some"), rw.open_run("every")
+def test_a_round_that_was_not_scored_is_scored_for_the_comparison(stored, train) -> None:
+    some, every = train(**RUNS["plain"], name="some", evaluate_every=3), stored("plain")
     assert some.round(1).score is None
     assert some.recombine(1).rounds[0].original == every.round(1).score
 
@@ -253,29 +253,6 @@ def test_what_gives_no_reduce_is_named(simple, tmp_path: Path, part, error, said
         simple().recombine(2, reduce=f"{tmp_path}/simple.py:{part}")
 
 
-def test_code_of_a_run_outside_the_root_is_run_with_trust_alone(simple, tmp_path: Path) -> None:
-    run = simple()
-    run.recombine(2, reduce=f"{tmp_path}/simple.py:Least", save="kept")
-    resumed("kept", 1)
-    for name in ("simple", "kept"):
-        with pytest.raises(UsageError, match=r"is outside .* and holds code"):
-            rw.Run(tmp_path / "runs" / f"{name}.zarr", tmp_path / "other").recombine()
-    away = rw.Run(tmp_path / "runs" / "kept.zarr", tmp_path / "other")
-    assert away.recombine(trust=True).rounds[0].identical
-
-
-def test_a_reduce_that_a_foreign_record_names_is_code_too(train, tmp_path: Path) -> None:
-    run = train(**SMALL, local_steps=2, name="run")
-    store = RoundStore(run.path)
-    kept = {n: v for n, v in store.attributes.items() if n not in ("version", "digest", "schema", "coordinates")}
-    kept["config"] = kept["config"] | {"recombined": {"reduce": f"{tmp_path}/evil.py:fn"}}
-    (tmp_path / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'mark')!r}).touch()\n")
-    RoundStore.create(tmp_path / "theirs" / "x.zarr", store.schema, 1, kept, store.tensors.read_state(0))
-    with pytest.raises(UsageError, match=r"holds code .*evil\.py:fn"):
-        resumed_config(str(tmp_path / "theirs" / "x.zarr"), None, trust=False, changes={})
-    assert not (tmp_path / "mark").exists()
-
-
 # What cannot be.
 
 SGD = ["--round", "2", "--apply", "sgd", "--apply-options"]
@@ -289,9 +266,12 @@ CANNOT = [
     ([*SGD, '{"lr": "x"}'], 2, "lr = 'x': Input should be a valid"),
     (["--round", "2", "--apply-options", '{"lr": 1}'], 2, "apply_options need apply"),
     (["--round", "2", "--apply-options", "x"], 2, "must be a JSON object such as '{\"lr\": 0.5}': "),
-    (["--round", "2", "--without", "3"], 2, "run has no partition 3; it has partitions 0 to 2"),
-    (["--round", "2", "--without", "0,1,2"], 2, "round 2 accepted 3 updates, without 0 to 2 it has 0, the"),
-    (["--all", "--without", "0,1"], 2, "round 1 accepted 3 updates, without 0 to 1 it has 1, the quorum is"),
+    (["--round", "2", "--without", "3"], 2, "plain has no partition 3; it has partitions 0 to 2"),
+    (
+        ["--round", "2", "--without", "0,1,2"],
+        2,
+        "round 2 accepted 3 updates, without 0 to 2 it has 0, the quorum is",
+    ),
     (["--round", "2", "--without", "x"], 2, "without = 'x': Input should be a valid integer"),
     (["--round", "2", "--reduce", "krum:3"], 2, "needs 9 updates, and a round has 3"),
     (["--round", "0"], 2, "round 0 is the initial state"),
@@ -300,27 +280,25 @@ CANNOT = [
     ([], 2, "no round is named; give --round R, or --all"),
     (["--round", "2", "--all"], 2, "no round is named; give --round R, or --all"),
     (["--all", "--save", "x"], 2, "a new run stores the result of one round; give round"),
-    (["--round", "2", "--save", "run"], 2, "exists already; keep the round under another name"),
+    (["--round", "2", "--save", "plain"], 2, "exists already; keep the round under another name"),
 ]
 
 
-def test_what_cannot_be_is_one_clear_line(train, capsys) -> None:
-    train(**SMALL | {"rounds": 2}, local_steps=1, name="run", quorum=2)
+def test_what_cannot_be_is_one_clear_line(stored, capsys) -> None:
+    stored("plain")
     for arguments, code, said in CANNOT:
-        found, _, error = command(capsys, "recombine", "run", *arguments, "--executor", "inline")
+        found, _, error = command(capsys, "recombine", "plain", *arguments, "--executor", "inline")
         assert found == code
         assert said in error
         assert error.splitlines()[-1].startswith("error: ")
 
 
-def test_a_round_after_a_lost_one_cannot_be_reduced_again_and_all_leaves_it_out(train) -> None:
-    path = train(**SMALL, local_steps=1, name="run").path
-    (path / "commits" / "c" / "2.json").unlink(missing_ok=True)
-    (path / "commits" / "2.json").unlink(missing_ok=True)
-    run = rw.open_run("run")
-    assert list(run.recombine(reduce="median").table().index) == [1]
+def test_a_round_after_a_lost_one_cannot_be_reduced_again_and_all_leaves_it_out(stored) -> None:
+    run = stored("plain")
+    (run.path / "commits" / "2.json").unlink()
+    assert list(rw.open_run("plain").recombine(reduce="median").table().index) == [1]
     with pytest.raises(RoundMissing, match="2"):
-        run.recombine(3)
+        rw.open_run("plain").recombine(3)
 
 
 def test_other_examples_are_refused_and_the_same_ones_elsewhere_are_not(simple, own, tmp_path: Path) -> None:
@@ -331,19 +309,6 @@ def test_other_examples_are_refused_and_the_same_ones_elsewhere_are_not(simple, 
     says = r"simple: other examples, of digest .*; restore the recorded ones.*--data"
     with pytest.raises(DataError, match=says):
         run.recombine(2, data=f"{other}:data")
-
-
-def test_missing_examples_are_one_clear_line(train, tmp_path: Path, capsys) -> None:
-    table = tmp_path / "table.csv"
-    table.write_text("a,b\n" + "\n".join(f"{n},{n % 2}.5" for n in range(40)))
-    train(data=f"csv:{table}", model="linear", partitions=2, rounds=1, name="run")
-    table.rename(tmp_path / "moved.csv")
-    forget_examples()
-    code, _, error = command(capsys, "recombine", "run", "--round", "1", "--executor", "inline")
-    assert (code, error.count("\n")) == (1, 1)
-    assert "table.csv" in error
-    moved = ("--data", f"csv:{tmp_path}/moved.csv")
-    assert command(capsys, "recombine", "run", "--round", "1", *moved, "--executor", "inline")[0] == 0
 
 
 def test_a_reduce_that_fails_on_some_round_names_it(simple) -> None:
@@ -369,14 +334,12 @@ def test_the_table_has_the_scores_beside_the_recorded_ones(simple, capsys) -> No
 
 def test_machines_get_an_object(simple, capsys) -> None:
     run = simple()
-    options = ("--round", "2", "--reduce", "median", "--save", "kept", "--json")
-    _, out, _ = command(capsys, "recombine", "simple", *options, "--executor", "inline")
-    printed = json.loads(out.splitlines()[-1])
+    options = ("--round", "2", "--reduce", "median", "--save", "kept", "--json", "--executor", "inline")
+    printed = json.loads(command(capsys, "recombine", "simple", *options)[1].splitlines()[-1])
     (row,) = printed["rounds"]
-    assert (row["round"], row["identical"]) == (2, False)
+    assert (printed["run"], row["round"], row["identical"]) == (run.name, 2, False)
     assert (row["loss"], row["loss_before"]) == pytest.approx((0, 4), abs=1e-9)
     assert printed["saved"] == str(rw.open_run("kept").path.resolve())
-    assert printed["run"] == run.name
 
 
 def test_partitions_are_scored_on_what_they_held_out_of_the_rounds_own_split(train) -> None:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roundweave.flows.config.recorded import fork, resumed_config
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.stored import Run as TrainedRun
-from roundweave.storage.errors import ExperimentDiffers, ModelError, UsageError
-from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.storage.errors import ExperimentDiffers, ModelError
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.flows.command.in_process import run as command
@@ -24,7 +20,7 @@ def stacked(name: str) -> object:
 def test_the_number_is_recorded_and_a_run_goes_on_with_it(train) -> None:
     run = train(**FIELDS, stacked=16, name="run")
     assert run.config["stacked"] == 16 == stacked("run")
-    assert TrainedRun(run.address).replay("all").identical
+    assert run.replay("all").identical
     again = train(**FIELDS | {"rounds": 3}, stacked=16, name="run")
     assert (again.done, again.digest) == (3, train(**FIELDS | {"rounds": 3}, stacked=16, name="whole").digest)
     assert fork("run@2", name="forked").stacked == 16
@@ -36,18 +32,12 @@ def test_the_number_is_part_of_the_experiment(train) -> None:
         train(**FIELDS, stacked=16, name="run")
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with connect(None, 2) as client:
-        yield client
-
-
 @pytest.mark.parametrize("executor", [GraphExecutor, RanksExecutor])
-def test_other_executors_have_the_same_bits_and_their_runs_replay_in_another(train, cluster, executor) -> None:
+def test_other_executors_have_the_same_bits_and_their_runs_replay_in_another(train, client, executor) -> None:
     source = FIELDS | {"split": "dirichlet:0.5", "local_steps": None, "local_epochs": 1}
     one = train(**source, stacked=8, name="inline")
-    assert TrainedRun(one.address).replay("all", executor="graph", workers=2).identical
-    assert train(executor(cluster), **source, stacked=8, name="again").digest == one.digest
+    assert one.replay("all").identical
+    assert train(executor(client), **source, stacked=8, name="again").digest == one.digest
 
 
 PARTITIONED = """
@@ -62,32 +52,9 @@ def data(partition, partitions):
 def test_partitions_that_are_loaded_where_they_are_mapped_are_stacked_as_well(train, own) -> None:
     fields = {"data": f"{own(PARTITIONED)}:data", "model": "logistic", "partitions": 10, "rounds": 2}
     run = train(**fields, stacked=8, name="run")
-    assert TrainedRun(run.address).replay("all").identical
+    assert run.replay("all").identical
     with pytest.raises(ModelError, match="draws random numbers"):
         train(**fields | {"model": "mlp", "model_options": {"dropout": 0.5}}, stacked=8, name="no")
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"stacked": 8, "momentum": 0.9}, "stacked = 8 is for plain SGD .*LocalSteps.*momentum=0.9"),
-        ({"stacked": 8, "algorithm": "diloco"}, "not for map .*optimizer='AdamW'"),
-        ({"stacked": 8, "model_options": {"dropout": 0.5}}, "mlp cannot be stacked: it draws random numbers"),
-        ({"stacked": 8, "model": "cnn", "model_options": {}}, "changes its buffer norm1.running_mean"),
-        ({"stacked": 8, "ranks": 2}, "stacked = 8 trains networks in one process; leave it out, or ranks"),
-        ({"stacked": 0}, "stacked"),
-        (
-            {"stacked": 8, "split": "dirichlet_by_class:0.5", "resplit_every": 1},
-            "stacked needs partitions whose sizes stay, and each split dirichlet_by_class:0.5 has others",
-        ),
-        ({"stacked": 8, "algorithm": "scaffold"}, "from a shared start, not for map Scaffold"),
-        ({"stacked": 8, "algorithm": "fed_prox"}, "from a shared start, not for map FedProx"),
-        ({"stacked": 8, "algorithm": "fed_buff"}, "stacked needs rounds in which all partitions begin together"),
-    ],
-)
-def test_what_cannot_be_stacked_is_refused_before_any_process(fields, says) -> None:
-    with pytest.raises((UsageError, ModelError), match=says):
-        resolve(TrainConfig(**FIELDS | fields))
 
 
 def test_the_command_takes_a_number(capsys, tmp_path) -> None:

@@ -20,7 +20,6 @@ from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.algorithms.when import Synchronous
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.devices import find_device
@@ -132,11 +131,6 @@ def test_auto_is_the_processor_where_this_process_has_nothing_else() -> None:
     assert find_device("auto") == torch.device("cpu")
 
 
-def test_ranks_that_share_a_network_take_no_device(capsys: pytest.CaptureFixture[str]) -> None:
-    code, error = refused(capsys, "train", "--ranks", "2", "--executor", "ranks", "--device", "cuda")
-    assert (code, "ranks share a network on processors" in error) == (2, True)
-
-
 def test_bf16_is_torchs_autocast_around_forward_pass_and_loss() -> None:
     objective = Objective(ModelSpec("mlp", (1, 8, 8), 10, "float32", seed=0), "cross_entropy")
     examples = Examples(torch.randn(64, 1, 8, 8), torch.arange(64) % 10)
@@ -158,22 +152,11 @@ def test_bf16_is_torchs_autocast_around_forward_pass_and_loss() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
-def test_compiled_networks_have_the_same_bits_in_every_process(train) -> None:
+def test_compiled_networks_have_the_same_bits_in_every_process(train, client) -> None:
     """Whatever shapes of batches a process has seen before: three unequal partitions have batches of their own."""
     fields = FIELDS | {"local_epochs": 1, "batch_size": 50, "compiled": True, "split": "proportions:1,2,3"}
     alone = train(**fields)
-    with connect(None, workers=2) as client:
-        shared = train(GraphExecutor(client), **fields)
+    shared = train(GraphExecutor(client), **fields)
     assert alone.digest == shared.digest
     assert alone.digest != train(**fields | {"compiled": False}).digest
     assert shared.replay("all", executor="inline").identical
-
-
-def test_bf16_is_for_parameters_in_float32(capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = refused(capsys, "train", "--precision", "bf16", "--dtype", "float64")
-    assert (code, said) == (2, "precision bf16 is for parameters in float32, not in float64")
-
-
-def test_compiled_is_for_networks_that_are_trained_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = refused(capsys, "train", "--compiled", "--stacked", "2")
-    assert (code, said) == (2, "compiled is for networks that are trained alone; leave it out, or stacked")

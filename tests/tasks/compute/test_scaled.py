@@ -13,7 +13,7 @@ from roundweave.storage.values.state import State
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.algorithms.maps.federated import Elastic, FedProx
+from roundweave.tasks.algorithms.maps.federated import FedProx
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
@@ -21,10 +21,8 @@ from roundweave.tasks.algorithms.table import build_algorithm
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.scaled import SLOT, Scaled, Scaler
 from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from tests.flows.command.in_process import refused
 
 LOCAL = LocalSteps(local_steps=4, batch_size=16, lr=0.001)
 WIDE = {
@@ -132,38 +130,17 @@ def test_corrected_maps_add_their_terms_to_unscaled_gradients() -> None:
     torch.testing.assert_close(half.direction["float32"], full.direction["float32"], rtol=0.05, atol=1e-4)
 
 
-def test_its_carry_is_beside_that_of_the_map() -> None:
-    assert Scaled(Elastic(local_steps=1)).carry == ("own", SLOT)
-
-
 FIELDS = {"rounds": 3, "partitions": 2, "local_steps": 3, "precision": "fp16", "optimizer": "AdamW", "lr": 0.001}
 
 
-def test_a_run_is_the_same_on_a_cluster_resumed_and_replayed(train) -> None:
+def test_a_run_is_the_same_on_a_cluster_resumed_and_replayed(train, client) -> None:
     whole = train(**FIELDS)
     train(**FIELDS | {"rounds": 1}, name="short")
     resumed = train(**FIELDS, name="short")
-    with connect(None, workers=2) as client:
-        shared = train(GraphExecutor(client), **FIELDS)
+    shared = train(GraphExecutor(client), **FIELDS)
     assert whole.digest == resumed.digest == shared.digest
     assert whole.digest != train(**FIELDS | {"precision": "bf16"}).digest
     assert shared.replay("all", executor="inline").identical
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--algorithm", "sync_sgd"], "for local steps, which it skips if gradients overflow, not for map"),
-        (["--algorithm", "scaffold"], "not for map Scaffold; give bf16"),
-        (["--stacked", "2"], "precision fp16 is for networks that are trained alone; leave it out, or stacked"),
-        (["--ranks", "2", "--executor", "ranks"], "in its own dtype; leave precision fp16 out, or ranks"),
-        (["--dtype", "float64"], "precision fp16 is for parameters in float32, not in float64"),
-    ],
-)
-def test_what_does_not_go_with_it_is_one_line(options: list[str], reason: str, capsys) -> None:
-    code, said = refused(capsys, "train", "--precision", "fp16", *options)
-    assert (code, said.count("\n")) == (2, 0)
-    assert reason in said
 
 
 @pytest.mark.parametrize("name", ["q_fed_avg", "afl"])
