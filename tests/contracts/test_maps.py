@@ -1,4 +1,4 @@
-"""Each map is a pure function: it brings what it declares, repeats its bits, and changes nothing that it is given."""
+"""Each map is a pure function: it brings what it declares, repeats its bits, and changes nothing it is given."""
 
 from __future__ import annotations
 

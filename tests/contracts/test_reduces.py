@@ -13,7 +13,9 @@ from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import Update
 from roundweave.tasks.algorithms.algebra import Algorithm, Reduce
+from roundweave.tasks.algorithms.reduces.matched import Matched
 from roundweave.tasks.algorithms.reduces.mean import Fair, Normalised, Worst
+from roundweave.tasks.algorithms.reduces.regmean import RegMean
 from roundweave.tasks.algorithms.reduces.table import REDUCES, find_reduce
 from roundweave.tasks.algorithms.reduces.tree import cover, fold, fold_updates, reduce_all
 from roundweave.tasks.algorithms.table import build_algorithm
@@ -122,3 +124,9 @@ def test_a_lone_update_passes_with_its_bits(named: str) -> None:
     found = reduce_all(bound(named).reduce, STATE, [lone])
     assert torch.equal(found.direction["float32"], lone.direction["float32"])
     assert found.weight == lone.weight
+
+
+@pytest.mark.parametrize("reduce", [Matched(), RegMean()], ids=str)
+def test_one_that_must_know_the_network_says_so(reduce: Reduce) -> None:
+    with pytest.raises(UsageError, match="must be bound"):
+        reduce_all(reduce, STATE, mapped())
