@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,20 +13,8 @@ from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.sources.images import Digits, Idx
 from roundweave.tasks.data.sources.own import Own
-from roundweave.tasks.data.sources.table import SOURCES, Each, Source, find_source
+from roundweave.tasks.data.sources.table import Each, Source, find_source
 from roundweave.tasks.own_code.code import find_code
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_source_is_a_value_that_says_what_it_is(name: str) -> None:
-    entry = SOURCES[name]
-    text = f"{name}:somewhere" if entry.argument else name
-    source = find_source(text)
-    assert source == find_source(text)
-    assert hash(source) == hash(pickle.loads(pickle.dumps(source)))
-    assert source.partitioned is False
-    assert entry.about
-    assert "\n" not in entry.about
 
 
 def test_names_stand_for_sources(own) -> None:
