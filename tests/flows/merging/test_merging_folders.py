@@ -20,6 +20,7 @@ from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import find_pretrained, inputs_by_kind
 from tests.flows.merging.tiny_folders import KINDS, folder, made, quiet, transformers
+from tests.tasks.merging import mine
 
 __all__ = ["folder", "quiet"]
 
@@ -126,19 +127,11 @@ def test_folders_and_a_stored_merge_need_no_folder_later(folder, tmp_path) -> No
     assert result.run is not None
 
 
-TEXTS = """
-import torch
-def data():
-    tokens = torch.randint(0, 30, (24, 6), generator=torch.Generator().manual_seed(0))
-    return {"input_ids": tokens, "labels": tokens.sum(1) % 2}
-"""
-
-
-def test_a_training_starts_from_a_folder_and_is_exported_to_one(train, own, folder, tmp_path, capsys) -> None:
+def test_a_training_starts_from_a_folder_and_is_exported_to_one(train, folder, tmp_path, capsys) -> None:
     from roundweave.flows.exporting.folders import write_folder
 
     start = folder("start")
-    data = f"{own(TEXTS)}:data"
+    data = f"{mine.__file__}:tokens"
     run = train(data=data, start_from=start, rounds=1, partitions=2, local_epochs=1, batch_size=4, name="tuned")
     first = run.round(0).network()
     assert type(first) is transformers.BertForSequenceClassification
@@ -151,25 +144,25 @@ def test_a_training_starts_from_a_folder_and_is_exported_to_one(train, own, fold
     assert torch.equal(outputs(opened), outputs(run.round(1).network()))
 
 
-def test_a_merge_scores_folders_on_data(own, folder, tmp_path) -> None:
-    data = f"{own(TEXTS)}:data"
+def test_a_merge_scores_folders_on_data(folder, tmp_path) -> None:
+    data = f"{mine.__file__}:tokens"
     pair = folder("a"), folder("b", seed=1)
     result = merge(*pair, data=data, out=str(tmp_path / "out"), points=3, root=str(tmp_path / "runs"))
     assert {"plain mean", "merged"} < result.scores.keys()
 
 
-def test_a_training_from_a_folder_without_its_configuration_needs_a_model(train, own, folder) -> None:
+def test_a_training_from_a_folder_without_its_configuration_needs_a_model(train, folder) -> None:
     start = folder("start")
     (Path(start) / "config.json").unlink()
     with pytest.raises(
         UsageError, match=r"start has no config\.json, which says what network it has; give --model"
     ):
-        train(data=f"{own(TEXTS)}:data", start_from=start, rounds=1, partitions=2, name="tuned")
+        train(data=f"{mine.__file__}:tokens", start_from=start, rounds=1, partitions=2, name="tuned")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_files_of_gram_matrices_are_of_folders_as_they_are_saved(own, folder, tmp_path, dtype) -> None:
-    data = f"{own(TEXTS)}:data"
+def test_files_of_gram_matrices_are_of_folders_as_they_are_saved(folder, tmp_path, dtype) -> None:
+    data = f"{mine.__file__}:tokens"
     pair = [folder(name, made("bert", seed).to(dtype)) for seed, name in enumerate("ab")]
     files = tuple(f"{place}.safetensors" for place in pair)
     for place, file in zip(pair, files, strict=True):

@@ -17,74 +17,27 @@ from roundweave.storage.errors import DataError, UsageError
 from roundweave.tasks.matching.units import find_units
 from tests import training
 from tests.storage.checkpoints.reading import read_checkpoint
+from tests.tasks.merging import mine
 
-MINE = """
-import torch
-from torch import nn
-from torch.utils.data import Dataset
-
-class Texts(Dataset):
-    def __init__(self, examples): self.targets = torch.arange(examples) % 2
-    def __len__(self): return len(self.targets)
-    def __getitem__(self, row):  # one in fifty is longer than all others
-        generator = torch.Generator().manual_seed(int(row))
-        words = torch.randint(1, 9, (7 + row % 3 if row % 50 == 7 else 2 + row % 3,), generator=generator)
-        return {"words": words, "label": int(self.targets[row])}
-
-def data(): return Texts(240), Texts(60)
-
-def collate(examples):
-    ids = nn.utils.rnn.pad_sequence([each["words"] for each in examples], batch_first=True)
-    return {"ids": ids, "mask": (ids > 0).float(), "labels": torch.tensor([each["label"] for each in examples])}
-
-def fixed(examples):
-    batch = collate(examples)
-    return {name: nn.functional.pad(t, (0, 9 - t.shape[1])) if t.ndim > 1 else t for name, t in batch.items()}
-
-class Tokens(nn.Module):
-    def __init__(self, norm):
-        super().__init__()
-        self.embed, self.hidden, self.head = nn.Embedding(9, 8), nn.Linear(8, 6), nn.Linear(6, 2)
-        self.norm = nn.BatchNorm1d(6) if norm else nn.Identity()
-    def forward(self, mask=None, ids=None, labels=None):
-        hidden = self.norm(self.hidden((self.embed(ids) * mask[..., None]).sum(1))).relu()
-        logits = self.head(hidden)
-        loss = {} if labels is None else {"loss": nn.functional.cross_entropy(logits, labels)}
-        return {"logits": logits, **loss}
-
-def model(norm=False): return Tokens(norm)
-
-class Judged(Tokens):
-    def forward(self, ids, mask): return super().forward(mask, ids)
-def judged(): return Judged(False)
-def loss(outputs, targets): return nn.functional.cross_entropy(outputs["logits"], targets, reduction="none")
-
-def inputs(): return {"ids": torch.ones(3, 5, dtype=torch.int64), "mask": torch.ones(3, 5)}
-def odd(): return {"ids": "words"}
-"""
-
+MINE = mine.__file__
 FIELDS = {"partitions": 1, "rounds": 2, "local_epochs": 2, "lr": 0.1, "batch_size": 16}
 KINDS = {"own": {}, "normed": {"model_options": {"norm": True}}, "judged": {"model": "judged", "loss": "loss"}}
 
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with two runs of each kind, and the file that they are of."""
+    """A root with two runs of each kind."""
     root = tmp_path_factory.mktemp("named")
-    (root / "mine.py").write_text(MINE)
     for kind, fields in KINDS.items():
-        given = {"data": "data", "model": "model", "collate": "fixed" if kind == "normed" else "collate"} | fields
-        code = {n: f"{root}/mine.py:{v}" if isinstance(v, str) else v for n, v in given.items()}
+        given = {
+            "data": "texts",
+            "model": "by_name",
+            "collate": "fixed" if kind == "normed" else "collate",
+        } | fields
+        code = {n: f"{MINE}:{v}" if isinstance(v, str) else v for n, v in given.items()}
         for seed in (0, 1):
             training.trained(root, **FIELDS, **code, seed=seed, name=f"{kind}{seed}")
     return root
-
-
-@pytest.fixture(scope="module")
-def mine(named: Path) -> dict[str, Any]:
-    namespace: dict[str, Any] = {}
-    exec(MINE, namespace)
-    return namespace
 
 
 @pytest.fixture
@@ -96,13 +49,13 @@ def merge(named: Path) -> Callable[..., MergeResult]:
     return run
 
 
-def held_out(mine: dict[str, Any]) -> dict[str, torch.Tensor]:
-    texts = mine["Texts"](60)
-    return mine["collate"]([texts[row] for row in range(60)])
+def batch_of(examples: int, collate: Any = mine.collate) -> dict[str, torch.Tensor]:
+    texts = mine.Texts(examples)
+    return collate([texts[row] for row in range(examples)])
 
 
-def outputs(mine: dict[str, Any], state: dict[str, torch.Tensor]) -> torch.Tensor:
-    network, batch = mine["model"](), held_out(mine)
+def outputs(state: dict[str, torch.Tensor]) -> torch.Tensor:
+    network, batch = mine.by_name(), batch_of(60)
     network.load_state_dict(state)
     with torch.no_grad():
         return network.eval()(ids=batch["ids"], mask=batch["mask"])["logits"]
@@ -113,29 +66,29 @@ def outputs(mine: dict[str, Any], state: dict[str, torch.Tensor]) -> torch.Tenso
     [{"match": "weights"}, {"match": "activations"}, {"soft": 2, "match": "mixed"}, {"average": "best"}, {}],
     ids=str,
 )
-def test_a_merge_takes_the_runs_batches_and_its_loss(named, mine, merge, fields) -> None:
+def test_a_merge_takes_the_runs_batches_and_its_loss(named, merge, fields) -> None:
     result = merge("own0@-1", "own1@-1", examples=400, **fields)
     states = [dict(rw.open_run(f"own{seed}", named).round(-1).tensors) for seed in (0, 1)]
-    labels = held_out(mine)["labels"]
+    labels = batch_of(60)["labels"]
     for seed, state in enumerate(states):
         parent, stored = result.scores[f"parent own{seed}@-1"], rw.open_run(f"own{seed}", named).round(-1).score
         assert parent.loss == pytest.approx(stored.loss, rel=1e-5)
-        by_hand = functional.cross_entropy(outputs(mine, state), labels).item()
+        by_hand = functional.cross_entropy(outputs(state), labels).item()
         assert parent.loss == pytest.approx(by_hand, rel=1e-5)
-    mean = torch.stack([outputs(mine, state).softmax(1) for state in states]).mean(0).log()
+    mean = torch.stack([outputs(state).softmax(1) for state in states]).mean(0).log()
     assert result.scores["ensemble"].loss == pytest.approx(functional.cross_entropy(mean, labels).item(), rel=1e-5)
     merged = dict(result.run.round(1).tensors)
-    loss = functional.cross_entropy(outputs(mine, merged), labels).item()
+    loss = functional.cross_entropy(outputs(merged), labels).item()
     assert result.scores["merged"].loss == pytest.approx(loss, rel=1e-5)
     assert result.coverage > 0.5
     assert result.run.config["collate"]["name"] == "collate"
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 6])
-def test_a_permuted_network_is_found_by_batches_of_any_length(named, mine, merge, tmp_path, blocks) -> None:
+def test_a_permuted_network_is_found_by_batches_of_any_length(named, merge, tmp_path, blocks) -> None:
     """Blocks are padded to other lengths each, and to others than the examples by which units were found."""
     state = dict(rw.open_run("own0", named).round(-1).tensors)
-    units = find_units(mine["model"](), mine["inputs"]())
+    units = find_units(mine.by_name(), mine.named_inputs())
     order = units.random(torch.Generator().manual_seed(3))
     write_checkpoint(tmp_path / "turned.pt", units.permute(state, order))
     result = merge("own0@-1", str(tmp_path / "turned.pt"), match="activations", blocks=blocks, examples=600)
@@ -144,14 +97,13 @@ def test_a_permuted_network_is_found_by_batches_of_any_length(named, mine, merge
     assert all(torch.equal(t, state[n]) for n, t in result.run.round(1).tensors.items())
 
 
-def test_statistics_are_recomputed_of_inputs_by_name(named, mine, merge) -> None:
+def test_statistics_are_recomputed_of_inputs_by_name(named, merge) -> None:
     result = merge("normed0@-1", "normed1@-1", examples=240, blocks=1)
     assert list(result.scores)[-1] == "merged, repaired"
     merged = dict(result.run.round(1).tensors)
-    network = mine["model"](norm=True)
+    network = mine.by_name(norm=True)
     network.load_state_dict(merged)
-    texts = mine["Texts"](240)
-    batch = mine["fixed"]([texts[row] for row in range(240)])  # all of them, in whatever order
+    batch = batch_of(240, mine.fixed)  # all of them, in whatever order
     with torch.no_grad():
         hidden = network.hidden((network.embed(batch["ids"]) * batch["mask"][..., None]).sum(1))
     torch.testing.assert_close(merged["norm.running_mean"], hidden.mean(0))
@@ -173,20 +125,19 @@ def test_example_inputs_may_have_names(named, merge, tmp_path) -> None:
     places = [str(tmp_path / f"{seed}.safetensors") for seed in (0, 1)]
     for seed, place in enumerate(places):
         rw.open_run(f"own{seed}", named).round(-1).save(place)
-    fields = {"model": f"{named}/mine.py:model", "out": str(tmp_path / "out.safetensors")}
-    without = merge(*places, input=f"{named}/mine.py:inputs", **fields)
+    fields = {"model": f"{MINE}:by_name", "out": str(tmp_path / "out.safetensors")}
+    without = merge(*places, input=f"{MINE}:named_inputs", **fields)
     assert (without.scores, without.function_error <= 1e-10) == ({}, True)
-    asked = merge("own0@-1", "own1@-1", input=f"{named}/mine.py:inputs", name="asked")
+    asked = merge("own0@-1", "own1@-1", input=f"{MINE}:named_inputs", name="asked")
     assert asked.scores == {}, "with --input the run's data are not loaded"
     assert all(torch.equal(t, asked.run.round(1).tensors[n]) for n, t in read_checkpoint(fields["out"]).items())
     with pytest.raises(UsageError, match="must return a tuple of tensors or a dict of them, not dict"):
-        merge(*places, input=f"{named}/mine.py:odd", **fields | {"force": True})
+        merge(*places, input=f"{MINE}:odd", **fields | {"force": True})
 
 
 @pytest.mark.parametrize("match", ["weights", "activations"])
-def test_units_are_matched_in_rounds_of_inputs_by_name(own, train, match) -> None:
-    file = own(MINE)
-    code = {name: f"{file}:{name}" for name in ("data", "model", "collate")}
+def test_units_are_matched_in_rounds_of_inputs_by_name(train, match) -> None:
+    code = {"data": f"{MINE}:texts", "model": f"{MINE}:by_name", "collate": f"{MINE}:collate"}
     fields = FIELDS | code | {"partitions": 3, "algorithm": "matched", "match": match, "init": "per-partition"}
     run = train(**fields, name="rounds")
     assert "hidden" in run.round(1).permutations

@@ -13,7 +13,7 @@ import roundweave as rw
 from roundweave.flows.config.files import read_recipe
 from roundweave.flows.merging.flow import merge_flow
 from roundweave.flows.merging.preparing import plan_merge
-from roundweave.storage.errors import RoundweaveError, UsageError
+from roundweave.storage.errors import RoundweaveError
 from tests.commands import plain_command
 from tests.flows.merging.tiny_folders import folder, made, quiet, transformers
 
@@ -103,27 +103,6 @@ def test_toml_and_yaml_on_the_command_line_give_the_same_file(folder, tmp_path, 
         **read_recipe(str(tmp_path / "stack.toml")), out=f"{tmp_path}/there/", executor="inline"
     )
     assert config.networks == (str(tmp_path / "a"), str(tmp_path / "b"))
-
-
-REFUSED = {
-    "an average": ({"average": "ties"}, "slices take nothing else; leave average out"),
-    "a match": ({"match": "weights"}, "slices take nothing else; leave match out"),
-    "a run": ({"name": "kept"}, "slices take nothing else; leave name out"),
-    "no such layers": (
-        {"slices": '[{"network": "a", "layers": [2, 1]}]'},
-        r"layers \[2, 1\] of a: give two numbers",
-    ),
-    "no out": ({"out": None}, "slices need out"),
-    "other networks": ({"networks": ("a", "c")}, "networks are those of the slices; leave them out"),
-    "no number": ({"slices": '[{"network": "a"}]'}, "slices = .*Field required"),
-}
-
-
-@pytest.mark.parametrize(("fields", "line"), REFUSED.values(), ids=REFUSED)
-def test_refusals_of_options(fields, line) -> None:
-    given = {"slices": '[{"network": "a", "layers": [0, 1]}]', "out": "there/"}
-    with pytest.raises(UsageError, match=line):
-        rw.MergeConfig(**given | fields)
 
 
 def test_networks_of_two_stacks_or_of_other_functions_are_refused(folder, tmp_path) -> None:

@@ -21,50 +21,22 @@ from roundweave.tasks.data.splits.split import Split
 from tests import training
 from tests.flows.merging.test_merging import TENSORS, loaded, score
 from tests.storage.checkpoints.reading import read_checkpoint
+from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import same_bits
 
 pytestmark = pytest.mark.prefect
 
-HALVES = """
-from sklearn.datasets import load_digits
-
-digits = load_digits()
-images, labels = (digits.images[:, None] / 16).astype("float32"), digits.target
-held_out = images[1200:], labels[1200:]
-
-def low():
-    return (images[:1200][labels[:1200] < 5], labels[:1200][labels[:1200] < 5]), held_out
-
-def high():
-    return (images[:1200][labels[:1200] > 4], labels[:1200][labels[:1200] > 4]), held_out
-"""
-SCALE = """
-import torch
-from torch import nn
-
-def data():
-    inputs = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
-    return inputs, (inputs[:, 0] > 0).long()
-
-class Scale(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.randn(2))
-
-    def forward(self, inputs):
-        return inputs * self.scale
-"""
+MINE = mine.__file__
 DISJOINT = {"average": "auto", "match": "weights", "executor": "inline"}
 
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with two networks, each of which was trained on five of the digits, and the file of their data."""
+    """A root with two networks, each of which was trained on five of the digits."""
     root = tmp_path_factory.mktemp("halves")
-    (root / "halves.py").write_text(HALVES)
     shape = {"model": "mlp", "model_options": {"hidden": 64}, "partitions": 1, "local_epochs": 10, "rounds": 1}
     for seed, name in enumerate(("low", "high")):
-        training.trained(root, data=f"{root}/halves.py:{name}", **shape, seed=seed, name=name)
+        training.trained(root, data=f"{MINE}:{name}", **shape, seed=seed, name=name)
     return root
 
 
@@ -94,11 +66,9 @@ def test_a_solve_is_chosen_where_the_networks_saw_other_classes(auto) -> None:
     assert auto.run.round(1).score == auto.scores[auto.chosen]
 
 
-def test_the_network_that_is_kept_is_the_one_that_was_scored(halves, auto) -> None:
+def test_the_network_that_is_kept_is_the_one_that_was_scored(auto) -> None:
     network = loaded(tensors(auto))
-    namespace: dict[str, object] = {}
-    exec(HALVES, namespace)
-    images, labels = map(torch.as_tensor, namespace["held_out"])
+    images, labels = map(torch.as_tensor, mine.low()[1])
     with torch.no_grad():
         accuracy = (network(images).argmax(1) == labels).float().mean().item()
     assert accuracy == pytest.approx(auto.scores[auto.chosen].accuracy)
@@ -117,12 +87,12 @@ def test_each_can_be_asked_for(merge, auto, average) -> None:
         assert found.scores[name] == auto.scores[name]
 
 
-def test_data_may_be_given_for_each_network_or_for_all(merge, halves, auto) -> None:
-    each = (f"{halves}/halves.py:low", f"{halves}/halves.py:high")
+def test_data_may_be_given_for_each_network_or_for_all(merge, auto) -> None:
+    each = (f"{MINE}:low", f"{MINE}:high")
     as_text, as_values = (merge(data=data, average="regmean") for data in (",".join(each), each))
     assert same_bits(tensors(as_text), tensors(as_values))
     assert as_text.scores["merged, regmean"].accuracy > auto.scores["merged"].accuracy + 0.1
-    shared = merge(data=f"{halves}/halves.py:low", average="pleas")
+    shared = merge(data=f"{MINE}:low", average="pleas")
     assert shared.scores["merged, pleas"].accuracy < auto.scores["merged, pleas"].accuracy
 
 
@@ -164,9 +134,8 @@ def test_a_distillation_that_does_harm_is_not_taken_by_auto(merge, auto) -> None
     assert same_bits(tensors(found), tensors(auto))
 
 
-def test_a_network_without_layers_is_averaged(root, own) -> None:
-    mine = own(SCALE)
-    fields = {"data": f"{mine}:data", "model": f"{mine}:Scale", "partitions": 1, "rounds": 1}
+def test_a_network_without_layers_is_averaged(root) -> None:
+    fields = {"data": f"{MINE}:data", "model": f"{MINE}:Scale", "partitions": 1, "rounds": 1}
     for seed in (0, 1):
         training.trained(root, **fields, seed=seed, name=f"scale{seed}")
     config = {"networks": ("scale0@-1", "scale1@-1"), "root": root, "executor": "inline"}
@@ -175,7 +144,7 @@ def test_a_network_without_layers_is_averaged(root, own) -> None:
         merge_flow.fn(rw.MergeConfig(**config, average="pleas"))
 
 
-def test_distilling_without_data_feeds_noise(merge, halves, tmp_path) -> None:
+def test_distilling_without_data_feeds_noise(merge, tmp_path) -> None:
     fields = {"input": "2x1x8x8", "average": "mean", "distil": 50, "distil_lr": 0.01}
     found, again = (merge(**fields, out=str(tmp_path / f"{i}.safetensors")) for i in range(2))
     assert found.scores == {}
@@ -188,7 +157,7 @@ def test_nothing_is_left_in_the_root(merge, halves, auto) -> None:
     assert not list(halves.glob(".merge-*"))
 
 
-def test_networks_of_one_start_are_solved_without_a_match(merge, halves) -> None:
+def test_networks_of_one_start_are_solved_without_a_match(merge) -> None:
     found = merge("low@-1", "low@-1", "high@-1", match="none", average="regmean", coefficients=(1, 1, 2))
     assert found.coefficients == (0.25, 0.25, 0.5)
     twice = merge("low@-1", "high@-1", match="none", average="regmean")
@@ -204,50 +173,6 @@ def test_statistics_of_solved_networks_are_recomputed(root) -> None:
     state, images = tensors(found), Partitions(Digits(), Split(1)).load(0, 0).train.inputs
     hidden = functional.conv2d(images, state["conv1.weight"], state["conv1.bias"], padding=1)
     torch.testing.assert_close(state["norm1.running_mean"], hidden.mean((0, 2, 3)), rtol=0.01, atol=0.01)
-
-
-REFUSED = {
-    "pleas without data": (
-        {"average": "pleas", "input": "2x1x8x8"},
-        "average = pleas needs examples; give --data",
-    ),
-    "fisher without data": ({"average": "fisher", "input": "2x1x8x8"}, "average = fisher needs examples; give"),
-    "regmean without data": ({"average": "regmean", "input": "2x1x8x8"}, "average = regmean needs examples"),
-    "grams of one": ({"average": "regmean", "grams": ("a.safetensors",)}, "2 networks need as many files of Gram"),
-    "grams for a mean": ({"average": "mean", "grams": ("a", "b")}, "Gram matrices are for average = regmean"),
-    "soft": ({"average": "pleas", "soft": 2, "match": "mixed"}, "average pleas needs units one to one"),
-    "within by weights": ({"within": True, "average": "mean"}, "within pairs units by their activations"),
-    "within and coefficients": (
-        {"within": True, "match": None, "average": "mean", "coefficients": (3, 1)},
-        "leave coefficients out",
-    ),
-    "within and a repair": (
-        {"within": True, "match": None, "average": "mean", "repair": True},
-        "without BatchNorm, repair is for the plain mean, and not for within",
-    ),
-    "a solve and a repair": (
-        {"average": "regmean", "repair": True},
-        "and not for average regmean; leave repair out",
-    ),
-    "slerp and a repair": ({"average": "slerp", "repair": True}, "and not for average slerp; leave repair out"),
-    "weights below zero and a repair": (
-        {"average": "mean", "coefficients": (2, -1), "repair": True},
-        "and not for weights by layers or below 0; leave repair out",
-    ),
-    "within and a solve": ({"within": True, "match": None, "average": "pleas"}, "leave within out"),
-    "within without data": (
-        {"within": True, "match": None, "average": "mean", "input": "2x1x8x8"},
-        "within needs examples; give --data",
-    ),
-    "rate alone": ({"distil_lr": 0.1}, "distil_lr is that of a distillation"),
-    "no such file": ({"average": "regmean", "grams": ("a.safetensors", "b.safetensors")}, "a.safetensors"),
-}
-
-
-@pytest.mark.parametrize(("fields", "line"), REFUSED.values(), ids=REFUSED)
-def test_refusals(merge, fields, line) -> None:
-    with pytest.raises((UsageError, rw.RoundweaveError), match=line):
-        merge(**fields)
 
 
 def test_gram_matrices_need_data(halves, tmp_path) -> None:

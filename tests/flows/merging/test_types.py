@@ -6,22 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import roundweave as rw
 from roundweave.storage.errors import UsageError
+from tests.storage.checkpoints.reading import read_checkpoint
+from tests.tasks.merging import mine
 
-SHAPES = {"1.weight": (4, 6), "1.bias": (4,), "3.weight": (2, 4), "3.bias": (2,)}
-MODEL = """
-from torch import nn
-def model(): return nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
-"""
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
 
 def written(folder: Path, seed: int, weights: torch.dtype, biases: torch.dtype) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    drawn = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+    torch.manual_seed(seed)
+    drawn = mine.layers().state_dict()
     state = {name: t.to(weights if name.endswith("weight") else biases) for name, t in drawn.items()}
     save_file(state, folder / f"{seed}.safetensors")
     return state
@@ -38,15 +35,14 @@ def written(folder: Path, seed: int, weights: torch.dtype, biases: torch.dtype) 
     ],
 )
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
-def test_a_merged_file_has_the_types_that_hold_both_networks(own, tmp_path, first, second, wanted, suffix) -> None:
+def test_a_merged_file_has_the_types_that_hold_both_networks(tmp_path, first, second, wanted, suffix) -> None:
     states = [written(tmp_path, seed, *types) for seed, types in enumerate((first, second))]
     places = tuple(str(tmp_path / f"{seed}.safetensors") for seed in (0, 1))
     out = tmp_path / f"out.{suffix}"
-    fields = {"networks": places, "model": f"{own(MODEL)}:model", "input": "2x6", "match": "none"}
+    fields = {"networks": places, "model": f"{mine.__file__}:layers", "input": "2x6", "match": "none"}
     fields |= {"out": str(out), "executor": "inline"}
     rw.merge(rw.MergeConfig(**fields))
-    merged = load_file(out) if suffix == "safetensors" else torch.load(out)
-    for name, tensor in merged.items():
+    for name, tensor in read_checkpoint(out).items():
         dtype = wanted[0] if name.endswith("weight") else wanted[1]
         mean = ((states[0][name].double() + states[1][name].double()) / 2).to(dtype)
         assert (name, tensor.dtype) == (name, dtype)
@@ -54,5 +50,4 @@ def test_a_merged_file_has_the_types_that_hold_both_networks(own, tmp_path, firs
     with pytest.raises(UsageError, match="is there already; give another name, or --force"):
         rw.merge(rw.MergeConfig(**fields))
     rw.merge(rw.MergeConfig(**fields, dtype="float32", force=True))
-    again = load_file(out) if suffix == "safetensors" else torch.load(out)
-    assert {tensor.dtype for tensor in again.values()} == {FP32}
+    assert {tensor.dtype for tensor in read_checkpoint(out).values()} == {FP32}

@@ -16,17 +16,16 @@ from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.zoo import TRANSFORMERS, ZOO, Member
 
 State = dict[str, torch.Tensor]
-NAMES = [*ZOO, *(f"transformers_{name}" for name in TRANSFORMERS)]
-SAMPLE = ["mlp", "cnn", "lstm", "gpt", "shufflenet", "unet", "llama_repeat", "transformers_mixtral"]
-SAMPLED = [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.slow) for name in NAMES]
-"""All networks, of which only the sample is not slow."""
+NAMES = [*ZOO, *TRANSFORMERS]
+SAMPLE = {"mlp", "cnn", "lstm", "gpt", "shufflenet", "unet", "transformers_llama_eager", "transformers_mixtral"}
+SAMPLED = [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.thorough) for name in NAMES]
+"""All networks; those of the first suite are of a kind each: heads, shared keys, experts, shuffled channels, …"""
 
 
 def built(name: str) -> Member:
-    if name in ZOO:
-        return ZOO[name]()
-    pytest.importorskip("transformers")
-    return TRANSFORMERS[name.removeprefix("transformers_")]()
+    if name in TRANSFORMERS:
+        pytest.importorskip("transformers")
+    return (ZOO | TRANSFORMERS)[name]()
 
 
 @functools.cache

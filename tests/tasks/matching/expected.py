@@ -13,9 +13,7 @@ def mixed(operation: str) -> dict[str, str]:
 MAY_BE_PINNED: dict[str, dict[str, str]] = {
     "tied_autoencoder": {"output_bias": "input"},
     "input_statistics": {"mean": "input", "deviation": "input"},
-    "fourier_units": mixed("_fft_r2c"),
     "sorted_units": mixed("sort"),
-    "cumulative_units": mixed("cumsum"),
     "rolled_units": mixed("roll"),
     # Channels in groups of 5, 3 and 4: no order of a unit would fit all of them.
     "shufflenet": {"[35].branch.[145].*": "groups units by 3 and by 4"},

@@ -97,15 +97,6 @@ def test_a_head_permutes_as_a_whole_and_its_dimensions_within_it(name):
     assert sorted(map(sorted, offsets)) == [[0, 24], [48]]
 
 
-@pytest.mark.parametrize("name", ["llama_repeat", "llama_expand"])
-def test_queries_that_share_keys_permute_within_them(name):
-    """4 heads of 8 over 2 pairs of keys and values, with rotary embeddings: queries and keys keep dimensions."""
-    _, _, units = analysed(name)
-    groups = {n: g for n, g in units.groups.items() if n.startswith("blocks.0.attention")}
-    chains = sorted((g.size, *(units.groups[parent].size for parent in g.parents)) for g in groups.values())
-    assert chains == [(2,), (2, 2), (8, 2)]
-
-
 def test_a_module_without_parameters_is_refused():
     with pytest.raises(ModelError, match="ReLU has no parameters"):
         find_units(nn.ReLU(), (torch.randn(2, 4),))

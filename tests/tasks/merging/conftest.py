@@ -18,46 +18,21 @@ from roundweave.tasks.merging.gallery import Gallery
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.own_code.code import find_code
 from tests.tasks.matching.conftest import _one_thread  # noqa: F401
+from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import TENSORS
-
-MINE = """
-import torch
-from torch import nn
-
-def data():
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(600, 6, generator=generator)
-    return inputs, (inputs[:, 0] + inputs[:, 1].relu() > 0).long() + (inputs[:, 2] > 0).long()
-
-def normed():
-    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-
-class Counted(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.order = nn.Parameter(torch.arange(6), requires_grad=False)
-        self.fixed = nn.Linear(6, 8).requires_grad_(False)
-        self.head = nn.Linear(8, 3)
-    def forward(self, inputs):
-        return self.head(self.fixed(inputs[:, self.order]).relu())
-
-def counted():
-    return Counted()
-"""
 
 
 @pytest.fixture
-def gallery(own, tmp_path) -> Callable[..., Gallery]:
-    """A gallery of a network of the file above, or of the mlp, on its data in four blocks."""
-    mine = own(MINE)
+def gallery(tmp_path) -> Callable[..., Gallery]:
+    """A gallery of a network of `mine`, or of the mlp, on its data in four blocks."""
 
     def make(
         model: str = "mlp", examples: int = 400, blocks: int = 4, batch: int = 25, **fields: object
     ) -> Gallery:
-        code = model if model == "mlp" else find_code(f"{mine}:{model}")
+        code = model if model == "mlp" else find_code(f"{mine.__file__}:{model}")
         options = '{"hidden": 8}' if model == "mlp" else "{}"
         objective = Objective(ModelSpec(code, (6,), 3, "float32", 0, options), "cross_entropy", ("accuracy",))
-        partitions = Partitions(Own(find_code(f"{mine}:data")), Split(blocks), held_out=0.25)
+        partitions = Partitions(Own(find_code(f"{mine.__file__}:data")), Split(blocks), held_out=0.25)
         inputs = partitions.load(0, 0).train.inputs[:batch]
         units = find_units(objective.model.build(), (inputs,))
         return Gallery(partitions, examples, objective, units, tmp_path)

@@ -22,40 +22,17 @@ from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.scores import AS_SHAPED, OWN_LOSS, LabelRule
 from roundweave.tasks.own_code.code import find_code
+from tests.tasks.merging import mine
 
-DATA = """
-import torch
-from torch import nn
-
-def data():
-    inputs = torch.randn(4000, 2, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0, 3.0])
-    return inputs, (inputs[:, 0] > 0).long()
-
-def numbers():
-    inputs, labels = data()
-    return inputs, labels[:, None].float()
-
-class Net(nn.Module):
-    def __init__(self, outputs=2):
-        super().__init__()
-        self.head = nn.Linear(2, outputs, bias=False)
-        self.unread = nn.Parameter(torch.zeros(2))
-        self.register_buffer("statistic", torch.zeros(2))
-
-    def forward(self, inputs):
-        return self.head(inputs)
-
-def net(outputs=2):
-    return Net(outputs)
-"""
 WEIGHT = torch.tensor([[0.4, -0.1], [-0.4, 0.1]])
 
 
-def information(own, folder, weight: torch.Tensor, data: str, loss: str) -> tuple[dict, torch.Tensor]:
-    """The Fisher information of the network above, and the inputs of its examples."""
-    mine = own(DATA)
-    model = ModelSpec(find_code(f"{mine}:net"), (2,), 2, "float32", 0, json.dumps({"outputs": len(weight)}))
-    partitions = Partitions(Own(find_code(f"{mine}:{data}")), Split(2), held_out=0.1)
+def information(folder, weight: torch.Tensor, data: str, loss: str) -> tuple[dict, torch.Tensor]:
+    """The Fisher information of the network `sparse`, and the inputs of its examples."""
+    model = ModelSpec(
+        find_code(f"{mine.__file__}:sparse"), (2,), 2, "float32", 0, json.dumps({"outputs": len(weight)})
+    )
+    partitions = Partitions(Own(find_code(f"{mine.__file__}:{data}")), Split(2), held_out=0.1)
     gallery = Gallery(partitions, 3000, Objective(model, loss), UnitGroups({}, (), {}, {}, {}, {}), str(folder))
     place = str(folder / "net.pt")
     write_checkpoint(place, {"head.weight": weight, "unread": torch.zeros(2), "statistic": torch.zeros(2)})
@@ -63,9 +40,9 @@ def information(own, folder, weight: torch.Tensor, data: str, loss: str) -> tupl
     return fisher_of(gallery, [samples], [place], 0), samples.every_input.double()
 
 
-def test_of_a_linear_softmax_network_by_hand(own, tmp_path) -> None:
+def test_of_a_linear_softmax_network_by_hand(tmp_path) -> None:
     """The gradient of log p of label y is (1{k = y} - p_k) x for row k, whose mean square is p_k (1 - p_k) x^2."""
-    found, inputs = information(own, tmp_path, WEIGHT, "data", "cross_entropy")
+    found, inputs = information(tmp_path, WEIGHT, "two_inputs", "cross_entropy")
     p = (inputs @ WEIGHT.T.double()).softmax(1)
     wanted = ((p * (1 - p))[:, :, None] * inputs[:, None].square()).mean(0)
     torch.testing.assert_close(found["head.weight"], wanted, rtol=0.1, atol=0)  # labels are drawn, 3000 of them
@@ -73,17 +50,17 @@ def test_of_a_linear_softmax_network_by_hand(own, tmp_path) -> None:
     assert "statistic" not in found
 
 
-def test_of_a_network_that_knows_nothing_it_is_exact(own, tmp_path) -> None:
+def test_of_a_network_that_knows_nothing_it_is_exact(tmp_path) -> None:
     """Both labels then have probability 1/2, and whichever is drawn, the square is x^2 / 4."""
-    found, inputs = information(own, tmp_path, torch.zeros(2, 2), "data", "cross_entropy")
+    found, inputs = information(tmp_path, torch.zeros(2, 2), "two_inputs", "cross_entropy")
     wanted = inputs.square().mean(0) / 4
     torch.testing.assert_close(found["head.weight"], wanted.expand(2, 2), rtol=1e-5, atol=0)
-    again, _ = information(own, tmp_path, torch.zeros(2, 2), "data", "cross_entropy")
+    again, _ = information(tmp_path, torch.zeros(2, 2), "two_inputs", "cross_entropy")
     assert torch.equal(again["head.weight"], found["head.weight"])
 
 
-def test_of_numbers_it_is_the_mean_square_of_the_outputs_gradient(own, tmp_path) -> None:
-    found, inputs = information(own, tmp_path, WEIGHT[:1], "numbers", "mse")
+def test_of_numbers_it_is_the_mean_square_of_the_outputs_gradient(tmp_path) -> None:
+    found, inputs = information(tmp_path, WEIGHT[:1], "numbers", "mse")
     torch.testing.assert_close(found["head.weight"][0], inputs.square().mean(0), rtol=0.15, atol=0)
 
 

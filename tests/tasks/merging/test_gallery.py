@@ -10,12 +10,8 @@ import torch
 from torch import nn
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
-from roundweave.storage.values.lazy import BLOCK, LazyTensors
-from roundweave.storage.values.tensors import specs_of
 from roundweave.tasks.matching.search.activations import activation_moments, summed
-from roundweave.tasks.merging.averages.recipe import Wanted, combining
-from roundweave.tasks.merging.averages.table import AVERAGES
-from roundweave.tasks.merging.gallery import Blend, Ensemble, blended, combined_by, observe, score_blend
+from roundweave.tasks.merging.gallery import Blend, Ensemble, blended, observe, score_blend
 from tests.tasks.merging.by_hand import by_hand, held_out, mlp_outputs, same_bits
 
 
@@ -57,22 +53,6 @@ def test_an_ensemble_survives_logits_that_overflow_an_exponential() -> None:
     assert found.tolist() == [[0.0, -1000.0]]
 
 
-@pytest.mark.parametrize("name", AVERAGES)
-def test_what_is_averaged_by_block_has_the_bits_of_whole_tensors(name) -> None:
-    kind = AVERAGES[name].load()
-    count = kind.networks or 6  # from five networks on, torch.sum would add in another order
-    generator = torch.Generator().manual_seed(0)
-    shapes = {"w": (3, BLOCK - 5), "b": (7,), "none": (0,)}
-    every = [{n: torch.randn(s, generator=generator) for n, s in shapes.items()} for _ in range(count + 1)]
-    states = [LazyTensors(tuple(each), each.__getitem__, specs_of(each.items())) for each in every]
-    base = states[count] if kind.needs_base else None
-    coefficients = tuple(0.3 + number for number in range(count))
-    recipe = Wanted(kind, coefficients).recipe(shapes)
-    found = combined_by(Blend(("",) * count, coefficients, recipe=recipe), states[:count], base)
-    wanted = combining(recipe, states[:count], base)
-    assert same_bits(found, {name: wanted(name) for name in shapes})
-
-
 def test_the_score_of_a_weighted_mean_is_that_of_a_hand_evaluation(gallery, written) -> None:
     gallery = gallery()
     states, places = written(gallery)
@@ -95,11 +75,6 @@ def test_a_parent_scores_as_it_is_and_an_ensemble_by_mean_probabilities(gallery,
     mean = torch.stack([one.softmax(1) for one in logits]).mean(0).log()
     assert ensemble.loss == pytest.approx(by_hand(gallery, mean).loss, rel=1e-5)
     assert ensemble.accuracy == pytest.approx(by_hand(gallery, mean).accuracy)
-
-
-def test_a_blend_is_mixed_if_more_than_one_network_is_in_it() -> None:
-    assert Blend(("a", "b"), (1, 1)).mixed
-    assert not Blend(("a", "b"), (0, 2)).mixed
 
 
 # Networks are read as they are now.

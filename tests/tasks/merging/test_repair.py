@@ -123,17 +123,6 @@ def test_repaired_units_have_the_mean_deviation_and_mean_of_their_parents(galler
     )
 
 
-def test_repaired_statistics_are_those_of_the_merged_network_on_the_examples(gallery, written) -> None:
-    gallery = gallery("normed", examples=400)
-    states, places = written(gallery)
-    found = blended(gallery, Blend(places, (1, 1), repair=True)).state_dict()
-    inputs = gallery.every_input
-    weight, bias = ((states[0][f"0.{kind}"] + states[1][f"0.{kind}"]) / 2 for kind in ("weight", "bias"))
-    batches = (inputs @ weight.T + bias).chunk(2)
-    torch.testing.assert_close(found["1.running_mean"], torch.stack([b.mean(0) for b in batches]).mean(0))
-    torch.testing.assert_close(found["1.running_var"], torch.stack([b.var(0) for b in batches]).mean(0))
-
-
 @pytest.mark.parametrize("examples", [250, 251, 450])
 def test_no_number_of_examples_leaves_a_batch_of_one(gallery, written, examples) -> None:
     gallery = gallery("normed", examples=examples, blocks=1)
@@ -146,17 +135,6 @@ def test_a_parent_is_never_repaired(gallery, written) -> None:
     states, places = written(gallery)
     found = blended(gallery, Blend(places, (0, 1), repair=True)).state_dict()
     assert same_bits(dict(found), states[1])
-
-
-def test_parents_that_are_built_one_after_the_other_are_measured_once() -> None:
-    parents = [mlp(seed, 6, 20, 12, 3) for seed in range(2)]
-    inputs = torch.randn(50, 6)
-    units = find_units(parents[0], (inputs,))
-    found, wanted = (copy.deepcopy(parents[0]) for _ in range(2))
-    rescale(found, (parent for parent in parents), [1.0, 1.0], inputs, units)
-    rescale(wanted, parents, [1.0, 1.0], inputs, units)
-    assert same_bits(found.state_dict(), wanted.state_dict())
-    assert not same_bits(found.state_dict(), parents[0].state_dict())
 
 
 def test_a_layer_that_is_never_called_is_left_as_it_is() -> None:

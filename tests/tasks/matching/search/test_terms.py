@@ -24,8 +24,3 @@ def test_one_term_has_the_similarity_of_all(metric) -> None:
     assert overall([one], metric) == pytest.approx(overall(terms, metric))
     found = similarity([one.at("head", 1, 0)], metric)
     torch.testing.assert_close(found, similarity([term.at("head", 1, 0) for term in terms], metric))
-
-
-def test_terms_of_other_units_stay_apart() -> None:
-    terms = [WeightTerm(lambda: pair(2, 3), labels) for labels in (("a", "b"), ("a", None))]
-    assert [term.labels for term in united(terms)] == [("a", "b", None), ("a", None)]

@@ -9,7 +9,7 @@ from torch import nn
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.solving.grams import gram_matrices, layers_of, permuted_grams
 from roundweave.tasks.matching.units import find_units
-from tests.tasks.matching.analysed import NAMES, analysed, scrambled
+from tests.tasks.matching.analysed import SAMPLED, analysed, scrambled
 
 
 def test_a_gram_matrix_is_the_mean_product_of_inputs_and_a_one() -> None:
@@ -44,7 +44,7 @@ def test_batches_do_not_change_a_matrix() -> None:
         torch.testing.assert_close(gram, torch.stack([part[name] for part in parts]).mean(0))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLED)
 def test_a_permuted_network_has_the_permuted_matrices(name) -> None:
     network, inputs, units = analysed(name)
     _, state, permuted, order = scrambled(name)

@@ -11,7 +11,7 @@ from torch import nn
 from roundweave.tasks.matching.solving.grams import layers_of
 from roundweave.tasks.matching.tapping import Taps
 from roundweave.tasks.matching.tracing.trace import exported
-from tests.tasks.matching.zoo import TRANSFORMERS, ZOO
+from tests.tasks.matching.analysed import SAMPLED, analysed, built
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -60,9 +60,9 @@ def test_many_rows_come_in_parts(monkeypatch) -> None:
     assert torch.equal(torch.cat(parts, 1), whole)
 
 
-@pytest.mark.parametrize("name", [*ZOO, *TRANSFORMERS])
+@pytest.mark.parametrize("name", SAMPLED)
 def test_tensors_and_matrices_of_any_network_are_one_another(name) -> None:
-    network, inputs = {**ZOO, **TRANSFORMERS}[name]()
+    network, inputs, _ = analysed(name)
     state = network.state_dict()
     program = exported(network, inputs)
     for weight, layer in layers_of(network, inputs).items():
@@ -82,7 +82,7 @@ def test_the_projections_of_attention_are_layers_and_a_tied_head_is_none() -> No
         "linear1.weight",
         "linear2.weight",
     ]
-    network, inputs = TRANSFORMERS["gpt2_sdpa"]()
+    network, inputs = built("transformers_gpt2_sdpa")
     names = list(layers_of(network, inputs))
     assert names[:2] == [f"model.transformer.h.0.attn.{each}.weight" for each in ("c_attn", "c_proj")]
     assert not any("wte" in name or "lm_head" in name for name in names)

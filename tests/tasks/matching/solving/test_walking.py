@@ -34,13 +34,3 @@ def test_a_tensor_that_is_replaced_before_its_layer_is_read_anew() -> None:
         assert torch.equal(walk.inputs(first), inputs)
         state["0.weight"] = 2 * torch.eye(2)
         assert torch.equal(walk.inputs(second), 2 * inputs)
-
-
-def test_only_what_is_still_read_is_kept() -> None:
-    network, inputs = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5))), torch.randn(3, 2)
-    program = exported(network, inputs)
-    walk = Walk(program, [inputs], network.state_dict())
-    with torch.no_grad():
-        for layer in find_layers(program).values():
-            walk.inputs(layer)
-    assert len(walk.env.keys() - walk.named.keys()) == 1

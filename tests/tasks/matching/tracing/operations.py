@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
+from tests.tasks.matching.tracing.mixing import MIXED
+
 Forward = Callable[[Any, Tensor], Any]
 CASES: dict[str, tuple[dict[str, Any], Forward, list[int]]] = {}
 
@@ -137,28 +139,12 @@ case("unfold", [8], lambda m, x: f.unfold(image(m, x)[..., None], (3, 1)).transp
 case("no_units_left", [8, 8], lambda m, x: m.out(torch.cat([m.a(x), m.b(x)[:, :0]], 1)))
 
 # Places along an axis are mixed
-mixed("roll", lambda w: w * w.roll(1, 1), 4, 6)
-mixed("flip", lambda w: w * w.flip(1), 4, 6)
-mixed("sort", lambda w: w * w.sort(1).values, 4, 6)
+for name, operation in MIXED.items():
+    mixed(name, lambda w, operation=operation: w * operation(w[None])[0], 4, 6)
 mixed("topk", lambda w: w * w.topk(6, 1).values, 4, 6)
-mixed("cumsum", lambda w: w * w.cumsum(1), 4, 6)
-mixed("diff", lambda w: w * w.diff(dim=1, append=w[:, :1]), 4, 6)
 mixed("step", lambda w: w[:, ::2] * halved(w), 4, 6)
-mixed("average_pool", lambda w: w * f.avg_pool1d(w, 3, 1, 1), 4, 6)
-mixed("max_pool", lambda w: w * f.max_pool1d(w, 3, 1, 1), 4, 6)
-mixed("interpolate", lambda w: w * halved(f.interpolate(w[None], scale_factor=2.0, mode="linear")[0]), 4, 6)
 mixed("reflected_pad", lambda w: w * halved(f.pad(w, (3, 3), mode="reflect")), 4, 6)
-mixed("shifting_pad", lambda w: w * f.pad(w, (1, -1)), 4, 6)
-mixed("unfold", lambda w: w * f.unfold(w[:, None, None], (1, 3), padding=(0, 1)).sum(1), 4, 6)
-mixed("convolution", lambda w: w * f.conv1d(w[:, None], w.new_ones(1, 1, 3), padding=1)[:, 0], 4, 6)
-case("places_mixed_by_pixel_shuffle", [2, 4], lambda m, x: (m.w.sum((1, 2)) * halved(
-    f.pixel_shuffle(m.w, 2).sum((1, 2)))).split(1, 1)[-1].sum() + 0 * x[0, 0], w=(4, 4, 1, 6))  # fmt: skip
-case("places_mixed_by_pixel_unshuffle", [2, 4], lambda m, x: (f.pixel_unshuffle(m.w, 2).sum((1, 2)) * halved(
-    m.w.sum((1, 2)))).split(1, 1)[-1].sum() + 0 * x[0, 0], w=(4, 1, 2, 12))  # fmt: skip
 mixed("complex", lambda w: w * torch.view_as_complex(w.unflatten(1, (3, 2))).abs().repeat_interleave(2, 1), 4, 6)
-mixed("index", lambda w: w * w[:, [1, 0, 3, 2, 5, 4]], 4, 6)
-mixed("index_select", lambda w: w * w.index_select(1, torch.tensor([1, 0, 3, 2, 5, 4])), 4, 6)
-mixed("gather", lambda w: w * w.gather(1, torch.tensor([[1, 0, 3, 2, 5, 4]]).expand(4, -1)), 4, 6)
 case("roll_and_split", [], lambda m, x: (m.w * m.w.roll(1, 1)).split(1, 1)[5] + 0 * x[0, 0], w=(4, 6))
 
 # Looked up

@@ -223,7 +223,7 @@ def back(rows: Tensor, values: Tensor, numbers: Tensor) -> Tensor:
 
 def mixed(writer: Writer) -> Step:
     """A value beside itself with places along an axis mixed, whole or each of these places alone."""
-    i, operation = writer.pick(1), writer.random.choice(MIXED)
+    i, operation = writer.pick(1), writer.random.choice([*MIXED.values()])
     d, apart = writer.axis(i), writer.random.random() < 0.5
 
     def beside(v: Tensor) -> Tensor | tuple[Tensor, ...]:

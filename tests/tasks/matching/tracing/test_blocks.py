@@ -101,25 +101,6 @@ network("grouped_convolutions", lambda m, x: m.b(m.a(x[..., None].repeat(1, 3, 1
         a=nn.Conv1d(18, 24, 1, groups=3), b=nn.Conv1d(24, 12, 1, groups=3))  # fmt: skip
 
 
-def attention(state: State) -> None:
-    """Two heads of four dimensions: queries and keys share an order, values have another."""
-    packed = {name: state[f"mix.in_proj_{name}"].unflatten(0, (3, 2, 4)) for name in ("weight", "bias")}
-    heads = torch.randperm(2)
-    orders = [[torch.randperm(4) for _ in range(2)] for _ in range(2)]
-    for name, tensor in packed.items():
-        parts = [
-            torch.stack([tensor[part, head][orders[part // 2][head]] for head in range(2)])[heads]
-            for part in range(3)
-        ]
-        state[f"mix.in_proj_{name}"] = torch.stack(parts).flatten(0, 2)
-    out = state["mix.out_proj.weight"].unflatten(1, (2, 4))
-    columns = torch.stack([out[:, head][:, orders[1][head]] for head in range(2)], 1)[:, heads]
-    state["mix.out_proj.weight"] = columns.flatten(1)
-
-
-network("attention_with_packed_projections", lambda m, x: m.mix(*[m.inputs(x)[None]] * 3)[0], attention,
-        inputs=nn.Linear(6, 8), mix=nn.MultiheadAttention(8, 2, batch_first=True))  # fmt: skip
-
 # Mixtures of experts of the transformers package: 4 experts
 MOE = LAYERS | TEXT | {"num_key_value_heads": 2, "head_dim": 8, "use_cache": False, "tie_word_embeddings": False}
 FOUR = {"num_experts": 4, "num_experts_per_tok": 2, "num_local_experts": 4, "moe_intermediate_size": 20}
@@ -165,7 +146,7 @@ def mixture(name: str) -> tuple[nn.Module, tuple[Tensor, ...], Permute]:
 
 
 BLOCKS |= {name: (lambda name=name: mixture(name)) for name in EXPERTS}
-SAMPLE = [pytest.param(n, marks=pytest.mark.slow if n in EXPERTS and n != "Mixtral" else []) for n in BLOCKS]
+SAMPLE = [pytest.param(n, marks=pytest.mark.thorough if n in EXPERTS and n != "Mixtral" else []) for n in BLOCKS]
 
 
 @pytest.mark.parametrize("name", SAMPLE)

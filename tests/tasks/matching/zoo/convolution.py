@@ -12,17 +12,11 @@ from tests.tasks.matching.zoo.registry import Member, Residual, conv_norm, membe
 @member
 def cnn() -> Member:
     def block(inputs: int, outputs: int) -> list[nn.Module]:
-        return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
+        return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(), nn.Dropout2d(0.3)]
 
-    head = [nn.Flatten(), nn.Linear(12 * 16, 20), nn.ReLU(), nn.Linear(20, 5)]
-    return nn.Sequential(*block(3, 8), *block(8, 12), *head), (torch.randn(2, 3, 16, 16),)
-
-
-@member
-def adaptive_pool_flatten() -> Member:
-    convolutions = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 12, 3), nn.ReLU()]
-    head = [nn.AdaptiveAvgPool2d((4, 3)), nn.Flatten(), nn.Linear(12 * 12, 20), nn.ReLU(), nn.Linear(20, 5)]
-    return nn.Sequential(*convolutions, *head), (torch.randn(2, 3, 20, 20),)
+    head = [nn.AdaptiveAvgPool2d((4, 3)), nn.Flatten(), nn.Linear(12 * 12, 20), nn.ReLU(), nn.Dropout(0.5)]
+    layers = [*block(3, 8), nn.MaxPool2d(2), *block(8, 12), *head, nn.Linear(20, 5)]
+    return nn.Sequential(*layers), (torch.randn(2, 3, 16, 16),)
 
 
 class BasicBlock(nn.Module):
@@ -42,75 +36,30 @@ class BasicBlock(nn.Module):
 
 
 @member
-def resnet18() -> Member:
-    stages = []
-    for inputs, outputs, stride in [(8, 8, 1), (8, 16, 2), (16, 32, 2), (32, 64, 2)]:
-        stages += [BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)]
+def resnet() -> Member:
+    """One shortcut is a convolution, and one that of the CIFAR ResNets, which adds channels of zeros."""
+    stages = [BasicBlock(8, 8, 1), BasicBlock(8, 12, 2), BasicBlock(12, 16, 2, padded=True), BasicBlock(16, 16, 1)]
     stem = [*conv_norm(3, 8, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5)]
-    return nn.Sequential(*stem, *stages, *head), (torch.randn(2, 3, 96, 96),)
-
-
-@member
-def resnet_padded_shortcut() -> Member:
-    """The shortcut of the CIFAR ResNets, which adds channels of zeros instead of a convolution."""
-    blocks = [BasicBlock(8, 8, 1), BasicBlock(8, 16, 2, padded=True), BasicBlock(16, 16, 1)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)]
-    return nn.Sequential(*conv_norm(3, 8), nn.ReLU(), *blocks, *head), (torch.randn(2, 3, 12, 12),)
+    return nn.Sequential(*stem, *stages, *head), (torch.randn(2, 3, 32, 32),)
 
 
-@member
-def mobilenet() -> Member:
-    def inverted(inputs: int, outputs: int, stride: int, expand: int) -> nn.Module:
-        hidden = inputs * expand
-        layers = [*conv_norm(inputs, hidden, 1), nn.ReLU6(inplace=True)] if expand > 1 else []
-        layers += [*conv_norm(hidden, hidden, 3, stride, groups=hidden), nn.ReLU6(inplace=True)]
-        layers += conv_norm(hidden, outputs, 1)
-        return Residual(*layers) if stride == 1 and inputs == outputs else nn.Sequential(*layers)
+class Dense(Residual):
+    """What is computed of the channels stands beside them."""
 
-    blocks = [inverted(8, 6, 1, 1), inverted(6, 12, 2, 6), inverted(12, 12, 1, 6), inverted(12, 16, 2, 6)]
-    stem = [*conv_norm(3, 8, 3, 2), nn.ReLU6(inplace=True)]
-    head = [
-        *conv_norm(16, 24, 1),
-        nn.ReLU6(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Dropout(),
-        nn.Linear(24, 5),
-    ]
-    return nn.Sequential(*stem, *blocks, *head), (torch.randn(2, 3, 32, 32),)
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.branch(x)], dim=1)
 
 
 @member
 def densenet() -> Member:
-    class DenseLayer(nn.Module):
-        def __init__(self, inputs: int, growth: int):
-            super().__init__()
-            bottleneck = [nn.BatchNorm2d(inputs), nn.ReLU(), nn.Conv2d(inputs, 4 * growth, 1, bias=False)]
-            convolution = [
-                nn.BatchNorm2d(4 * growth),
-                nn.ReLU(),
-                nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False),
-            ]
-            self.layers = nn.Sequential(*bottleneck, *convolution)
-
-        def forward(self, features: list[Tensor]) -> Tensor:
-            return self.layers(torch.cat(features, dim=1))
-
-    class DenseBlock(nn.Module):
-        def __init__(self, inputs: int, growth: int, layers: int):
-            super().__init__()
-            self.layers = nn.ModuleList(DenseLayer(inputs + index * growth, growth) for index in range(layers))
-
-        def forward(self, x: Tensor) -> Tensor:
-            features = [x]
-            for layer in self.layers:
-                features.append(layer(features))
-            return torch.cat(features, dim=1)
+    def layer(inputs: int) -> nn.Module:
+        bottleneck = [nn.BatchNorm2d(inputs), nn.ReLU(), nn.Conv2d(inputs, 16, 1, bias=False)]
+        return Dense(*bottleneck, nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 3, 1, 1, bias=False))
 
     transition = [nn.BatchNorm2d(20), nn.ReLU(), nn.Conv2d(20, 10, 1, bias=False), nn.AvgPool2d(2)]
-    head = [nn.BatchNorm2d(22), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(22, 5)]
-    blocks = [DenseBlock(8, 4, 3), *transition, DenseBlock(10, 4, 3)]
+    head = [nn.BatchNorm2d(18), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(18, 5)]
+    blocks = [layer(8), layer(12), layer(16), *transition, layer(10), layer(14)]
     return nn.Sequential(*conv_norm(3, 8), nn.ReLU(), *blocks, *head), (torch.randn(2, 3, 12, 12),)
 
 
@@ -141,20 +90,17 @@ def unet() -> Member:
 def resnext() -> Member:
     """Grouped convolutions and group norms whose groups cut the channels differently."""
 
-    def bottleneck(width: int, hidden: int) -> nn.Module:
-        reduce = [nn.Conv2d(width, hidden, 1, bias=False), nn.GroupNorm(4, hidden), nn.ReLU()]
-        grouped = [
-            nn.Conv2d(hidden, hidden, 3, padding=1, groups=4, bias=False),
-            nn.GroupNorm(8, hidden),
-            nn.ReLU(),
-        ]
-        return Residual(*reduce, *grouped, nn.Conv2d(hidden, width, 1, bias=False), nn.GroupNorm(4, width))
+    def convolution(inputs: int, outputs: int, kernel: int, norms: int, groups: int = 1) -> list[nn.Module]:
+        layer = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, groups=groups, bias=False)
+        return [layer, nn.GroupNorm(norms, outputs)]
 
-    stem = [nn.Conv2d(3, 24, 3, padding=1, bias=False), nn.GroupNorm(4, 24), nn.ReLU()]
+    def bottleneck() -> nn.Module:
+        inner = [*convolution(24, 16, 1, 4), nn.ReLU(), *convolution(16, 16, 3, 8, groups=4), nn.ReLU()]
+        return Residual(*inner, *convolution(16, 24, 1, 4))
+
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 5)]
-    return nn.Sequential(*stem, bottleneck(24, 16), nn.ReLU(), bottleneck(24, 16), *head), (
-        torch.randn(2, 3, 10, 10),
-    )
+    layers = [*convolution(3, 24, 3, 4), nn.ReLU(), bottleneck(), nn.ReLU(), bottleneck(), *head]
+    return nn.Sequential(*layers), (torch.randn(2, 3, 10, 10),)
 
 
 class ChannelShuffle(nn.Module):
@@ -194,19 +140,8 @@ def shufflenet_split() -> Member:
             passed, changed = x.chunk(2, dim=1)
             return self.shuffle(torch.cat([passed, self.branch(changed)], dim=1))
 
-    head = [*conv_norm(16, 24, 1), nn.ReLU()]
-    body = nn.Sequential(*conv_norm(4, 16), nn.ReLU(), Unit(8), Unit(8), *head)
-
-    class ShuffleNet(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = body
-            self.head = nn.Linear(24, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.body(x).mean([2, 3]))
-
-    return ShuffleNet(), (torch.randn(3, 4, 10, 10),)
+    head = [*conv_norm(16, 24, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 5)]
+    return nn.Sequential(*conv_norm(4, 16), nn.ReLU(), Unit(8), Unit(8), *head), (torch.randn(3, 4, 10, 10),)
 
 
 @member
@@ -228,48 +163,8 @@ def squeeze_excitation() -> Member:
 
 @member
 def instance_norm() -> Member:
-    layers = [nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.ReLU(), nn.Conv2d(8, 12, 3)]
-    tail = [nn.InstanceNorm2d(12, affine=True, track_running_stats=True), nn.LeakyReLU(0.2), nn.Conv2d(12, 5, 1)]
-    return nn.Sequential(*layers, *tail), (torch.randn(2, 3, 10, 10),)
-
-
-@member
-def prelu() -> Member:
-    layers = [
-        nn.Conv2d(3, 8, 3),
-        nn.PReLU(8),
-        nn.Conv2d(8, 12, 3),
-        nn.PReLU(),
-        nn.Flatten(),
-        nn.Linear(12 * 16, 10),
-    ]
-    return nn.Sequential(*layers, nn.PReLU(10), nn.Linear(10, 5)), (torch.randn(2, 3, 8, 8),)
-
-
-@member
-def convnext() -> Member:
-    class Block(nn.Module):
-        def __init__(self, channels: int):
-            super().__init__()
-            self.depthwise = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
-            self.norm = nn.LayerNorm(channels, eps=1e-6)
-            self.expand = nn.Linear(channels, 4 * channels)
-            self.reduce = nn.Linear(4 * channels, channels)
-            self.scale = nn.Parameter(torch.full((channels,), 0.5))
-
-        def forward(self, x: Tensor) -> Tensor:
-            inner = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
-            inner = self.scale * self.reduce(functional.gelu(self.expand(inner)))
-            return x + inner.permute(0, 3, 1, 2)
-
-    class ConvNeXt(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = nn.Sequential(nn.Conv2d(3, 8, 4, 4), Block(8), nn.Conv2d(8, 12, 2, 2), Block(12))
-            self.norm = nn.LayerNorm(12)
-            self.head = nn.Linear(12, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.norm(self.body(x).mean([-2, -1])))
-
-    return ConvNeXt(), (torch.randn(2, 3, 32, 32),)
+    layers = [nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.PReLU(8), nn.Conv2d(8, 12, 3)]
+    layers += [nn.InstanceNorm2d(12, affine=True, track_running_stats=True), nn.PReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(12 * 16, 10), nn.PReLU(10), nn.Linear(10, 5)), (
+        torch.randn(2, 3, 8, 8),
+    )

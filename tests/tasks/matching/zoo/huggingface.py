@@ -49,9 +49,9 @@ def member(*variants: str) -> Callable[[Callable[..., Member]], Callable[..., Me
             return model.eval(), inputs
 
         for variant in variants:
-            TRANSFORMERS[f"{build.__name__}_{variant}"] = functools.partial(seeded, variant)
+            TRANSFORMERS[f"transformers_{build.__name__}_{variant}"] = functools.partial(seeded, variant)
         if not variants:
-            TRANSFORMERS[build.__name__] = seeded
+            TRANSFORMERS[f"transformers_{build.__name__}"] = seeded
         return seeded
 
     return enter

@@ -18,12 +18,6 @@ def mlp() -> Member:
 
 
 @member
-def dropout() -> Member:
-    layers = [nn.Conv2d(1, 8, 4), nn.ReLU(), nn.Dropout2d(0.3), nn.Flatten(), nn.Linear(8 * 25, 12), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Dropout(0.5), nn.Linear(12, 5)), (torch.randn(3, 1, 8, 8),)
-
-
-@member
 def tied_autoencoder() -> Member:
     class Autoencoder(nn.Module):
         def __init__(self):
@@ -63,12 +57,6 @@ def zero_head() -> Member:
 
 
 @member
-def gated_linear() -> Member:
-    model = nn.Sequential(nn.Linear(10, 32), nn.GLU(), nn.Linear(16, 24), nn.GLU(), nn.Linear(12, 5))
-    return model, (torch.randn(3, 10),)
-
-
-@member
 def input_statistics() -> Member:
     class Standardised(nn.Module):
         def __init__(self):
@@ -98,58 +86,22 @@ def siamese() -> Member:
     return Siamese(), (torch.randn(3, 10), torch.randn(3, 10))
 
 
-class TwoHeads(nn.Module):
-    def __init__(self, named: bool):
-        super().__init__()
-        self.named = named
-        self.body = nn.Sequential(nn.Linear(10, 16), nn.ReLU())
-        self.classes = nn.Linear(16, 5)
-        self.value = nn.Linear(16, 1)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor] | dict[str, Tensor]:
-        hidden = self.body(x)
-        classes, value = self.classes(hidden), self.value(hidden)
-        return {"classes": classes, "value": value.squeeze(-1)} if self.named else (classes, value)
-
-
-@member
-def dict_output() -> Member:
-    return TwoHeads(named=True), (torch.randn(3, 10),)
-
-
-@member
-def tuple_output() -> Member:
-    return TwoHeads(named=False), (torch.randn(3, 10),)
-
-
 # Operations that fix the order of the units they see
 
 
 class BetweenLinears(nn.Module):
-    def __init__(self, operation: Callable[[Tensor], Tensor], outgoing: int = 16):
+    def __init__(self, operation: Callable[[Tensor], Tensor]):
         super().__init__()
         self.operation = operation
-        self.free = nn.Linear(10, 12)
-        self.fixed = nn.Linear(12, 16)
-        self.head = nn.Linear(outgoing, 5)
+        self.free, self.fixed, self.head = nn.Linear(10, 12), nn.Linear(12, 16), nn.Linear(16, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.operation(self.fixed(torch.relu(self.free(x)))))
 
 
 @member
-def fourier_units() -> Member:
-    return BetweenLinears(lambda x: torch.fft.rfft(x, dim=-1).abs(), 9), (torch.randn(3, 10),)
-
-
-@member
 def sorted_units() -> Member:
     return BetweenLinears(lambda x: torch.sort(x, dim=-1).values), (torch.randn(3, 10),)
-
-
-@member
-def cumulative_units() -> Member:
-    return BetweenLinears(lambda x: torch.cumsum(x, dim=-1)), (torch.randn(3, 10),)
 
 
 @member

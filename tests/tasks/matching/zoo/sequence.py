@@ -33,12 +33,9 @@ def stack_roll_pad() -> Member:
     class Mixed(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inputs = nn.Linear(6, 12)
-            self.near = nn.Linear(12, 12)
-            self.far = nn.Linear(12, 12)
-            self.early = nn.Linear(12, 12)
+            self.inputs, self.head = nn.Linear(6, 12), nn.Linear(12, 5)
+            self.near, self.far, self.early = (nn.Linear(12, 12) for _ in range(3))
             self.weights = nn.Parameter(torch.randn(4, 1))
-            self.head = nn.Linear(12, 5)
 
         def forward(self, x: Tensor) -> Tensor:
             x = torch.relu(self.inputs(x))
@@ -51,52 +48,32 @@ def stack_roll_pad() -> Member:
 
 
 class LastStep(nn.Module):
-    def __init__(self, recurrent: nn.RNNBase, head: nn.Linear):
+    """Reads the states of the last step, or the final one that the recurrent layers give."""
+
+    def __init__(self, recurrent: nn.RNNBase, outputs: int, final: bool = False):
         super().__init__()
-        self.recurrent = recurrent
-        self.head = head
+        self.recurrent, self.head, self.final = recurrent, nn.Linear(outputs, 5), final
 
     def forward(self, x: Tensor) -> Tensor:
-        states, _ = self.recurrent(x)
-        return self.head(states[:, -1])
+        states, end = self.recurrent(x)
+        return self.head(end[0][-1] if self.final else states[:, -1])
 
 
 @member
 def lstm() -> Member:
-    return LastStep(nn.LSTM(6, 10, 2, batch_first=True), nn.Linear(10, 5)), (torch.randn(3, 7, 6),)
+    return LastStep(nn.LSTM(6, 10, 2, batch_first=True), 10), (torch.randn(3, 7, 6),)
 
 
 @member
 def lstm_final_state() -> Member:
-    class FinalState(LastStep):
-        def forward(self, x: Tensor) -> Tensor:
-            _, (hidden, _) = self.recurrent(x)
-            return self.head(hidden[-1])
-
-    return FinalState(nn.LSTM(6, 10, 2, batch_first=True), nn.Linear(10, 5)), (torch.randn(3, 7, 6),)
+    return LastStep(nn.LSTM(6, 10, 2, batch_first=True), 10, final=True), (torch.randn(3, 7, 6),)
 
 
 @member
 def gru_both_ways() -> Member:
-    recurrent = nn.GRU(6, 10, 2, batch_first=True, bidirectional=True)
-    return LastStep(recurrent, nn.Linear(20, 5)), (torch.randn(3, 7, 6),)
+    return LastStep(nn.GRU(6, 10, 2, batch_first=True, bidirectional=True), 20), (torch.randn(3, 7, 6),)
 
 
 @member
 def plain_rnn() -> Member:
-    return LastStep(nn.RNN(6, 10, batch_first=True), nn.Linear(10, 5)), (torch.randn(3, 7, 6),)
-
-
-@member
-def text_classifier() -> Member:
-    class Text(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(30, 16)
-            self.hidden = nn.Linear(16, 12)
-            self.head = nn.Linear(12, 5)
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            return self.head(torch.relu(self.hidden(self.embedding(tokens).mean(dim=1))))
-
-    return Text(), (torch.randint(30, (3, 7)),)
+    return LastStep(nn.RNN(6, 10, batch_first=True), 10), (torch.randn(3, 7, 6),)

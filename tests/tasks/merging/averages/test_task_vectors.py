@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundweave.storage.errors import UsageError
 from roundweave.tasks.merging.averages.base import Versions
 from roundweave.tasks.merging.averages.task_vectors import DareLinear, DareTies, TaskArithmetic, Ties
 
@@ -50,12 +49,8 @@ def test_ties_by_hand() -> None:
     # Their means are of those that agree: 4, none, 3, (-2 - 4) / 2.
     assert Ties(density=(0.5,))(Versions("w", [A, B], (1, 1), BASE)).tolist() == [5, 1, 4, -2]
     # Without normalize the sums: 4, 0, 3, -6; scaled by 0.5
-    assert Ties(density=(0.5,), normalize=False, scaling=0.5)(Versions("w", [A, B], (1, 1), BASE)).tolist() == [
-        3,
-        1,
-        2.5,
-        -2,
-    ]
+    found = Ties(density=(0.5,), normalize=False, scaling=0.5)(Versions("w", [A, B], (1, 1), BASE))
+    assert found.tolist() == [3, 1, 2.5, -2]
     # Weighted 3 to 1, of the first one all: 3 * (4, 0, 1, -2) and (0, 0, 3, -4): 12 / 3, none, 6 / 4, -10 / 4
     found = Ties(density=(1, 0.5))(Versions("w", [A, B], (3, 1), BASE))
     assert found.tolist() == [5, 1, 2.5, -1.5]
@@ -98,10 +93,7 @@ def test_dropping_keeps_the_expectation() -> None:
     assert found.mean().item() == pytest.approx(3, abs=0.06)
     assert found.var().item() == pytest.approx(27, rel=0.02)
     plain = DareLinear(density=(0.25,), rescale=False)(Versions("w", [network], (1,), base))
-    assert set(plain.tolist()) == {
-        0.0,
-        3.0,
-    }
+    assert set(plain.tolist()) == {0.0, 3.0}
 
 
 def test_what_is_dropped_depends_on_the_seed_the_network_and_the_name_alone() -> None:
@@ -114,33 +106,3 @@ def test_what_is_dropped_depends_on_the_seed_the_network_and_the_name_alone() ->
     assert torch.equal(drawn("w"), drawn("w"))
     others = [drawn("v"), drawn("w", seed=1), drawn("w", number=1)]
     assert not any(torch.equal(drawn("w"), other) for other in others)
-    torch.manual_seed(5)
-    torch.rand(3)
-    assert torch.equal(drawn("w"), drawn("w"))
-
-
-def test_bfloat16_is_computed_in_float32_and_float64_in_itself() -> None:
-    # 256 + 1 is 256 in bfloat16: a sum of 1, 1, 1, 1 changes that were taken one by one would be lost.
-    base = of(256.0, dtype=torch.bfloat16)
-    found = TaskArithmetic(scaling=2)(Versions("w", [of(258.0, dtype=torch.bfloat16)], (0.5,), base))
-    assert (found.item(), found.dtype) == (258.0, torch.bfloat16)
-    small = 2.0**-40
-    found = TaskArithmetic()(
-        Versions("w", [of(1 + small, dtype=torch.float64)], (1,), of(1.0, dtype=torch.float64))
-    )
-    assert found.item() == 1 + small
-
-
-def test_coefficients_that_normalize_would_undo_are_refused() -> None:
-    with pytest.raises(UsageError, match="with a sum that is not 0, not \\[1, -1\\]"):
-        TaskArithmetic(normalize=True).check((1, -1))
-    with pytest.raises(UsageError, match="would undo the negative ones of \\[2, -1\\]; give normalize = false"):
-        Ties().check((2, -1))
-    Ties(normalize=False).check((1, -1))
-    TaskArithmetic().check((1, -1))
-
-
-def test_an_empty_tensor_and_a_scalar_pass() -> None:
-    for average in (TaskArithmetic(), Ties(), DareLinear(), DareTies()):
-        assert average(Versions("w", [torch.zeros(0, 3)] * 2, (1, 1), torch.zeros(0, 3))).shape == (0, 3)
-        assert average(Versions("w", [torch.tensor(1.0)] * 2, (1, 1), torch.tensor(1.0))).item() == 1

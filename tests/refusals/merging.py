@@ -1,0 +1,92 @@
+"""Refusals of merges: fields of a configuration, and words of the line that refuses them.
+
+The networks `a.pt` and `b.pt`, and their `base.pt`, have three numbered layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+DATA = {"data": "mine.py:data", "input": None}
+BASE = {"base": "base.pt"}
+WITHIN = DATA | {"within": True, "average": "mean"}
+ONE = '[{"network": "a.pt", "layers": [0, 1]}]'
+SLICES = {"networks": ("a.pt",), "slices": ONE, "model": None, "input": None}
+
+ROWS: list[tuple[dict[str, Any], str]] = [
+    # Averages and what they take
+    ({"average": "tie"}, "unknown average 'tie'; did you mean ties? There are auto, best"),
+    ({"average": "ties"}, "average ties needs the network from which all were trained; give base"),
+    ({"average": "slerp", **BASE}, "average slerp takes no base network; leave base out"),
+    ({"average": "mean", **BASE}, "average mean takes no base network; leave base out"),
+    (BASE, "base is an option of averages"),
+    ({"average": "slerp", "networks": ("a.pt", "b.pt", "c.pt")}, "Slerp takes 2 networks, not 3"),
+    ({"average": "slerp", "coefficients": (1, 2)}, "average slerp has no option coefficients; it has t"),
+    ({"average": "slerp", "t": 1.5}, "t = 1.5: Input should be less than or equal to 1"),
+    ({"average": "slerp", "t": [{"filtre": "mlp", "value": 1}]}, "it takes"),
+    (
+        {"average": "slerp", "t": [{"filter": "mpl", "value": 0.1}, {"value": 0.5}]},
+        "filter 'mpl' is in the name of no",
+    ),
+    ({"average": "slerp", "t": [{"filter": "s.0", "value": 0}]}, "t has no value for layers.1.weight; end it"),
+    ({"t": 0.5}, "t is an option of averages; give one that has it: mean, slerp"),
+    ({"average": "dare_ties", "density": 0, **BASE}, "density = (0.0,): Input should be greater than 0"),
+    ({"average": "dare_ties", "density": "0.5,1.5", **BASE}, "Input should be less than or equal to 1"),
+    (
+        {"average": "mean", "density": 0.5},
+        "average mean has no option density; it has coefficients, layers, normalize",
+    ),
+    (
+        {"average": "ties", "density": "0.1,0.2,0.3", **BASE},
+        "density has 3 values for 2 networks; give one, or one a",
+    ),
+    ({"average": "mean", "networks": ("a.pt",)}, "a merge takes two networks or more, not 1; or one with a base"),
+    # Coefficients
+    ({"average": "mean", "coefficients": "1,2,3"}, "2 networks need 2 coefficients, not 3"),
+    ({"average": "mean", "coefficients": "1,-1"}, "with a sum that is not 0, not [1.0, -1.0]"),
+    ({"average": "mean", "layers": {"layers.0": (1,)}}, "layer 'layers.0': 2 networks need 2 coeff"),
+    ({"average": "mean", "layers": {"layers.0": (1, -1)}}, "with a sum that is not 0"),
+    ({"average": "mean", "layers": {"layer": (1, 2)}}, "no tensor is of layer 'layer'; there are layers.0"),
+    ({"average": "ties", "coefficients": "2,-1", **BASE}, "would undo the negative ones of [2.0, -1.0]"),
+    ({"average": "regmean", "coefficients": "2,-1"}, "must be numbers, none negative and not all zero"),
+    ({"average": "best", "coefficients": (1, 2)}, "average best finds the coefficients; give none"),
+    # What needs examples, or files in their place
+    *(
+        ({"average": name}, f"average = {name} needs examples; give --data")
+        for name in ("pleas", "fisher", "regmean")
+    ),
+    ({"average": "regmean", "grams": ("a.safetensors",)}, "2 networks need as many files of Gram"),
+    ({"average": "mean", "grams": ("a", "b")}, "Gram matrices are for average = regmean"),
+    ({"average": "regmean", "grams": ("g.safetensors", "h.safetensors")}, "g.safetensors"),
+    (WITHIN | {"data": None, "input": "2x6"}, "within needs examples; give --data"),
+    # Units that are mixed, or paired within their network
+    (DATA | {"average": "pleas", "soft": 2, "match": "mixed"}, "average pleas needs units one to one"),
+    ({"soft": 2, "match": "none"}, "soft needs a match: weights, activations or mixed"),
+    (
+        {"soft": 2, "metric": "l2"},
+        "soft needs metric = cosine or correlation: a temperature has no meaning for l2",
+    ),
+    ({"temperature": 0.5}, "temperature is that of a soft mixture"),
+    ({"match": "mixed", "metric": "l2"}, "weights and activations have other scales"),
+    (WITHIN | {"match": "weights"}, "within pairs units by their activations"),
+    (WITHIN | {"coefficients": (3, 1)}, "leave coefficients out"),
+    (WITHIN | {"average": "pleas"}, "leave within out"),
+    (WITHIN | {"networks": ("a.pt", "b.pt", "c.pt")}, "within pairs the units of two networks, not of 3"),
+    # Repairs and distillations
+    (WITHIN | {"repair": True}, "without BatchNorm, repair is for the plain mean, and not for within"),
+    (DATA | {"average": "regmean", "repair": True}, "and not for average regmean; leave repair out"),
+    (DATA | {"average": "slerp", "repair": True}, "and not for average slerp; leave repair out"),
+    (
+        DATA | {"average": "mean", "coefficients": (2, -1), "repair": True},
+        "and not for weights by layers or below 0; leave repair out",
+    ),
+    ({"distil_lr": 0.1}, "distil_lr is that of a distillation"),
+    # Slices
+    (SLICES | {"average": "ties"}, "slices take nothing else; leave average out"),
+    (SLICES | {"match": "weights"}, "slices take nothing else; leave match out"),
+    (SLICES | {"name": "kept"}, "slices take nothing else; leave name out"),
+    (SLICES | {"out": None}, "slices need out"),
+    (SLICES | {"slices": ONE.replace("0, 1", "2, 1")}, "layers [2, 1] of a.pt: give two numbers"),
+    (SLICES | {"networks": ("a.pt", "c.pt")}, "networks are those of the slices; leave them out"),
+    (SLICES | {"slices": '[{"network": "a.pt"}]'}, "Field required"),
+]
