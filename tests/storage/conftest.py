@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
+from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.rounds.recovery import recover
+from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.values.digests import update_digest
-from roundweave.storage.values.state import Layout, State, Update
+from roundweave.storage.values.digests import match_digest, update_digest
+from roundweave.storage.values.state import Layout, Match, State, Update
 from roundweave.storage.values.tensors import TensorSpec, Vectors, vector_sizes
 
 LAYOUT = Layout(
@@ -132,22 +137,120 @@ def tiny_in() -> Callable[[Path], Tiny]:
     return Tiny
 
 
+def plain(value: object) -> object:
+    """A value in which equal means the same bits."""
+    if isinstance(value, torch.Tensor):
+        content = value.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+        return str(value.dtype), tuple(value.shape), content
+    if isinstance(value, State | Update | Match):
+        return type(value), plain(dict(vars(value)))
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, pd.DataFrame):
+        return value.to_json(double_precision=15, orient="split")
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return value
+
+
 @pytest.fixture(scope="session")
 def same() -> Callable[[object, object], bool]:
     """Whether two nested mappings of tensors have the same names, types, shapes and bits."""
+    return lambda left, right: plain(left) == plain(right)
 
-    def equal(left: object, right: object) -> bool:
-        if isinstance(left, torch.Tensor):
-            assert isinstance(right, torch.Tensor)
-            alike = (left.dtype, left.shape) == (right.dtype, right.shape)
-            return alike and torch.equal(
-                left.reshape(-1).contiguous().view(torch.uint8), right.reshape(-1).contiguous().view(torch.uint8)
-            )
-        if isinstance(left, dict):
-            assert isinstance(right, dict)
-            return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
-        if isinstance(left, State | Update):
-            return type(left) is type(right) and equal(dict(left.__dict__), dict(right.__dict__))
-        return left == right
 
-    return equal
+@pytest.fixture(scope="session", params=[1, 2], ids=["alone", "shards"])
+def small_in(request: pytest.FixtureRequest, tiny_in: type) -> type:
+    """The maker of such a run in a folder of the test's own: one parameter and a carry."""
+
+    class Small(tiny_in):  # type: ignore[misc, valid-type]
+        layout = Layout((TensorSpec("w", "float32", (3,)),), (), (), ())
+        schema = Schema(layout, partitions=2, carry=("variate",), shard=request.param)
+
+        def state(self, round: int) -> State:
+            return State({"float32": super().state(round).params["float32"][:3]}, {}, {}, {}, round)
+
+        def update(self, round: int, partition: int) -> Update:
+            whole = super().update(round, partition)
+            direction, variate = (v["float32"][:3] for v in (whole.direction, whole.carry["variate"]))
+            carry = {"variate": {"float32": variate}}
+            return Update({"float32": direction}, {}, {}, whole.weight, whole.metrics, carry)
+
+    return Small
+
+
+@pytest.fixture
+def small(small_in: type, tmp_path: Path) -> object:
+    """One under the runs of the test."""
+    return small_in(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session", params=[1, 2], ids=["alone", "shards"])
+def every_in(request: pytest.FixtureRequest, tiny_in: type, tmp_path_factory: pytest.TempPathFactory) -> type:
+    """Makes runs with every kind of file: also matches of both kinds, splits, claims and a record quarantined.
+
+    Their two partitions have a file each, or one together.
+    """
+
+    @dataclass(frozen=True)
+    class Every(tiny_in):  # type: ignore[misc, valid-type]
+        schema = replace(
+            tiny_in.schema,
+            matches=(TensorSpec("fc", "int64", (3,)), TensorSpec("mix", "float32", (2, 2))),
+            shard=request.param,
+        )
+
+        def create(self, name: str = "every", rounds: int = 3, created: float = 1.0) -> RoundStore:
+            config = {"algorithm": {"name": "fed_avg"}, "resplit_every": 2}
+            attributes, place = {"config": config, "created": created}, self.folder / f"{name}.zarr"
+            return RoundStore.create(place, self.schema, rounds, attributes, self.state(0))
+
+        def match(self, round: int, partition: int) -> Match:
+            generator = torch.Generator().manual_seed(100 * round + partition)
+            permutation = {
+                "fc": torch.randperm(3, generator=generator),
+                "mix": torch.rand(2, 2, generator=generator),
+            }
+            similarity = {name: torch.rand(len(order), generator=generator) for name, order in permutation.items()}
+            return Match(permutation, similarity)
+
+        def owners(self, number: int) -> np.ndarray:
+            return np.random.default_rng(number).integers(-1, 2, 20).astype(np.int32)
+
+        def write(self, store: RoundStore, round: int, refused: tuple[int, ...] = (), **fields: object) -> Commit:
+            commit = super().write(store, round, refused, **fields)
+            matches = {partition: self.match(round, partition) for partition in commit.accepted}
+            store.tensors.write_matches(round, matches)
+            digests = {p: replace(commit.updates[p], match=match_digest(match)) for p, match in matches.items()}
+            number = (round - 1) // 2
+            store.splits.write(number, self.owners)
+            split = split_record(number, self.owners(number))
+            return replace(commit, updates={**commit.updates, **digests}, split=split)
+
+        def rounds(self, store: RoundStore, first: int, last: int, rounds: int, **fields: object) -> RoundStore:
+            """Another writer that goes on with the run."""
+            with hold_lease(store.place, f"writer{first}", rounds) as lease:
+                store = lengthened(store, rounds)
+                for round in range(first, last + 1):
+                    store.commit(self.write(store, round, epoch=lease.epoch, token=lease.token, **fields))
+                    store.numbers.catch_up()
+                store.numbers.seal(last)
+            return store
+
+        def whole(self) -> RoundStore:
+            """A copy of the run of 4 rounds."""
+            return RoundStore(Path(shutil.copytree(made, self.folder / "every.zarr")))
+
+    maker = Every(tmp_path_factory.mktemp("every"))
+    made = maker.rounds(maker.create(rounds=4), 1, 4, 4, carry_from={0: 1}).path
+    record = made / "commits/4.json"
+    record.write_text(record.read_text()[:-1])
+    # The last round was damaged, and is done again by another writer.
+    maker.rounds(RoundStore(made), 4, 4, 4, carry_from={0: 1})
+    return Every
+
+
+@pytest.fixture
+def every(every_in: type, tmp_path: Path) -> object:
+    """Makes them under the runs of the test."""
+    return every_in(tmp_path / "runs")

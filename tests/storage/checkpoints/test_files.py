@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from roundweave.storage.checkpoints import files
 from roundweave.storage.checkpoints.files import SUFFIXES, open_file
 from roundweave.storage.checkpoints.writing import DTYPES, write_checkpoint
-from roundweave.storage.errors import CheckpointError, UsageError
+from roundweave.storage.errors import CheckpointError
 from roundweave.storage.values.lazy import BLOCK, LazyTensors
 from roundweave.storage.values.tensors import same_bits, specs_of
 
@@ -75,11 +75,6 @@ def test_the_library_reads_each_dtype(tmp_path, dtype) -> None:
     assert found.dtype == dtype and same_bits(found, tensor)
 
 
-def test_a_dtype_that_the_format_lacks_is_named(tmp_path) -> None:
-    with pytest.raises(UsageError, match=r"safetensors cannot hold 'a', of complex128; write a \.pt file"):
-        write_checkpoint(tmp_path / "a.safetensors", {"a": torch.ones(2, dtype=torch.complex128)})
-
-
 def test_a_tensor_is_read_each_time_and_is_the_callers(file) -> None:
     opened = open_file(file)
     opened["a"].zero_()
@@ -136,15 +131,6 @@ def test_a_file_that_becomes_too_large_for_the_system_leaves_the_one_before(tmp_
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert place.read_bytes() == before and [*tmp_path.iterdir()] == [place]
-
-
-def test_a_flipped_bit_is_found_before_anything_is_read(tmp_path) -> None:
-    write_checkpoint(tmp_path / "a.pt", {"a": torch.ones(1000)})
-    content = bytearray((tmp_path / "a.pt").read_bytes())
-    content[content.index(torch.ones(8).numpy().tobytes())] ^= 1
-    (tmp_path / "a.pt").write_bytes(content)
-    with pytest.raises(CheckpointError, match="truncated, corrupt or no checkpoint"):
-        open_file(tmp_path / "a.pt")
 
 
 def test_a_file_may_be_read_by_all_who_may_read_its_neighbours(file, tmp_path) -> None:

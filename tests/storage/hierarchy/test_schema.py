@@ -5,12 +5,30 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roundweave.storage.hierarchy.schema import ArraySpec, Schema, split_array
+from roundweave.storage.values.state import Layout
+from roundweave.storage.values.tensors import TensorSpec
+
+NAMES = st.text("abc.:_0", min_size=1, max_size=6)
+SPECS = st.lists(
+    st.builds(
+        TensorSpec,
+        NAMES,
+        st.sampled_from(["float32", "bfloat16", "int64", "bool"]),
+        st.lists(st.integers(0, 9), max_size=3).map(tuple),
+    ),
+    max_size=3,
+).map(tuple)
+ALIASES = st.dictionaries(NAMES, NAMES, max_size=3).map(lambda aliases: tuple(aliases.items()))
+SLOTS = st.lists(NAMES, max_size=2).map(tuple)
 
 
-def test_a_schema_comes_back_from_json(tiny) -> None:
-    assert Schema.from_json(json.loads(json.dumps(tiny.schema.to_json()))) == tiny.schema
+@given(st.builds(Schema, st.builds(Layout, SPECS, SPECS, SPECS, ALIASES), st.just(3), SLOTS, SLOTS, SLOTS, SPECS))
+def test_a_schema_comes_back_from_json(schema) -> None:
+    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
 
 
 def test_every_array_over_rounds_has_a_row_for_each_and_one_for_the_initial_state(tiny) -> None:

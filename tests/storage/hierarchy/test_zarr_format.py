@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import xarray as xr
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.core.metadata import ArrayV3Metadata
 
@@ -22,7 +21,7 @@ STORED = ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool"]
 
 def created(root: Path, spec: ArraySpec) -> zarr.Array:
     """The array as zarr makes it from the metadata."""
-    nodes = {spec.path: ArrayV3Metadata.from_dict(spec.metadata())}
+    nodes = {"": zarr.core.group.GroupMetadata(), spec.path: ArrayV3Metadata.from_dict(spec.metadata())}
     for _ in zarr.create_hierarchy(store=zarr.storage.LocalStore(root), nodes=nodes):
         pass
     with zarr.config.set({"array.write_empty_chunks": True}):
@@ -33,16 +32,14 @@ def spec_of(dtype: str, shape: tuple[int, ...], chunks: tuple[int, ...]) -> Arra
     return ArraySpec("group/a", dtype, shape, chunks, tuple(f"axis{n}" for n in range(len(shape))))
 
 
-def random(spec: ArraySpec, seed: int = 0) -> np.ndarray:
+def drawn(spec: ArraySpec, seed: int = 0) -> np.ndarray:
+    """A chunk of an array with as many axes as the chunk."""
     return (np.random.default_rng(seed).standard_normal(spec.chunks) * 9).astype(spec.stored)
 
 
-def bytes_of(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file() and path.name != "zarr.json"
-    }
+def files(root: Path) -> dict[str, bytes]:
+    found = (path for path in root.rglob("*") if path.is_file() and path.name != "zarr.json")
+    return {str(path.relative_to(root)): path.read_bytes() for path in found}
 
 
 @given(
@@ -51,36 +48,16 @@ def bytes_of(root: Path) -> dict[str, bytes]:
     rows=st.integers(1, 4),
     zeros=st.booleans(),
 )
-@settings(deadline=None)
 def test_the_bytes_are_those_that_zarr_writes(tmp_path_factory, dtype, element, rows, zeros) -> None:
     spec = spec_of(dtype, (rows, *element), (1, *element))
     by_zarr, by_hand = tmp_path_factory.mktemp("zarr"), tmp_path_factory.mktemp("hand")
-    chunk = np.zeros(spec.chunks, spec.stored) if zeros else random(spec)
+    chunk = np.zeros(spec.chunks, spec.stored) if zeros else drawn(spec)
     created(by_zarr, spec)[rows - 1 : rows] = chunk
     array = created(by_hand, spec)
     write_chunk(LocalPlace(by_hand), spec, (rows - 1,), chunk)
-    assert bytes_of(by_hand) == bytes_of(by_zarr)
+    assert files(by_hand) == files(by_zarr)
     assert np.array_equal(array[rows - 1 : rows], chunk)
     assert np.array_equal(read_chunk(LocalPlace(by_hand), spec, (rows - 1,)), chunk)
-
-
-def test_one_number_is_a_chunk_of_its_own(tmp_path) -> None:
-    spec = spec_of("float32", (), ())
-    array = created(tmp_path, spec)
-    write_chunk(LocalPlace(tmp_path), spec, (), np.array(2.5, np.float32))
-    assert array[()] == 2.5
-    assert read_chunk(LocalPlace(tmp_path), spec, ()).shape == ()
-
-
-def test_xarray_reads_a_chunk(tmp_path) -> None:
-    spec = ArraySpec("a", "float32", (2, 3), (1, 3), ("round", "x"))
-    zarr.create_group(tmp_path)
-    created(tmp_path, spec)
-    write_chunk(LocalPlace(tmp_path), spec, (1,), np.array([[1, 2, 3]], np.float32))
-    found = xr.open_zarr(tmp_path, consolidated=False)["a"]
-    assert found.dims == ("round", "x")
-    assert found[1].values.tolist() == [1, 2, 3]
-    assert np.isnan(found[0].values).all()
 
 
 def test_a_row_may_come_without_the_axes_of_its_index(tmp_path) -> None:
@@ -90,12 +67,11 @@ def test_a_row_may_come_without_the_axes_of_its_index(tmp_path) -> None:
 
 
 @given(seed=st.integers(0, 3), bit=st.integers(0, 8 * (24 + 4) - 1))
-@settings(deadline=None)
 def test_any_flipped_bit_is_refused_here_and_by_zarr(tmp_path_factory, seed, bit) -> None:
     root = tmp_path_factory.mktemp("flipped")
     spec = spec_of("float32", (1, 6), (1, 6))
     array = created(root, spec)
-    write_chunk(LocalPlace(root), spec, (0,), random(spec, seed))
+    write_chunk(LocalPlace(root), spec, (0,), drawn(spec, seed))
     path = root / "group/a/c/0/0"
     content = bytearray(path.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
@@ -104,16 +80,6 @@ def test_any_flipped_bit_is_refused_here_and_by_zarr(tmp_path_factory, seed, bit
         read_chunk(LocalPlace(root), spec, (0,))
     with pytest.raises(ValueError, match=r"(?i)checksum"):
         array[:]
-
-
-@pytest.mark.parametrize("length", [0, 3, 4, 27, 29])
-def test_a_chunk_of_another_length_is_refused(tmp_path, length) -> None:
-    spec = spec_of("float32", (1, 6), (1, 6))
-    write_chunk(LocalPlace(tmp_path), spec, (0,), random(spec))
-    path = tmp_path / "group/a/c/0/0"
-    path.write_bytes((path.read_bytes() + b"\0")[:length])
-    with pytest.raises(StoreDamaged):
-        read_chunk(LocalPlace(tmp_path), spec, (0,))
 
 
 def test_a_missing_chunk_is_none(tmp_path) -> None:
@@ -137,7 +103,7 @@ def test_an_array_that_is_not_the_chunk_is_refused_and_nothing_is_written(tmp_pa
     spec = spec_of("float32", (2, 2, 3), (1, 2, 3))
     with pytest.raises(ShapeMismatch, match=r"group/a: a chunk is \(1, 2, 3\) float32"):
         write_chunk(LocalPlace(tmp_path), spec, (1,), array)
-    assert not bytes_of(tmp_path)
+    assert not files(tmp_path)
 
 
 @pytest.mark.parametrize("index", [(2,), (-1,), (0, 1), (0, 0, 1)])
@@ -149,21 +115,6 @@ def test_a_chunk_outside_the_array_is_refused(tmp_path, index) -> None:
         read_chunk(LocalPlace(tmp_path), spec, index)
 
 
-def test_writing_again_replaces_the_chunk_and_leaves_nothing_else(tmp_path) -> None:
-    spec = spec_of("int64", (1, 2), (1, 2))
-    for number in (1, 2):
-        write_chunk(LocalPlace(tmp_path, fsync=True), spec, (0,), np.array([[number, number]]))
-    assert read_chunk(LocalPlace(tmp_path), spec, (0,)).tolist() == [[2, 2]]
-    assert list(bytes_of(tmp_path)) == ["group/a/c/0/0"]
-
-
-def test_a_read_chunk_can_be_written_to(tmp_path) -> None:
-    spec = spec_of("int64", (1, 2), (1, 2))
-    write_chunk(LocalPlace(tmp_path), spec, (0,), np.array([[1, 2]]))
-    read_chunk(LocalPlace(tmp_path), spec, (0,))[0, 0] = 5
-    assert read_chunk(LocalPlace(tmp_path), spec, (0,)).tolist() == [[1, 2]]
-
-
 def test_an_array_that_is_not_contiguous_is_written_in_c_order(tmp_path) -> None:
     spec = spec_of("float32", (1, 2, 3), (1, 2, 3))
     chunk = np.arange(6, dtype=np.float32).reshape(1, 3, 2).transpose(0, 2, 1)
@@ -172,10 +123,9 @@ def test_an_array_that_is_not_contiguous_is_written_in_c_order(tmp_path) -> None
 
 
 @given(dtype=st.sampled_from(STORED), rows=st.integers(1, 9), columns=st.integers(1, 3), step=st.integers(1, 12))
-@settings(deadline=None)
 def test_a_chunk_in_parts_is_the_chunk(tmp_path_factory, dtype, rows, columns, step) -> None:
     place, spec = LocalPlace(tmp_path_factory.mktemp("p")), spec_of(dtype, (2, rows, columns), (1, rows, columns))
-    chunk = random(spec)
+    chunk = drawn(spec)
     write_chunk(place, spec, (0,), chunk)
     stream_chunk(place, spec, (1,), (part for part in np.array_split(chunk.reshape(-1), step)))
     assert place.read(f"{spec.path}/c/0/0/0") == place.read(f"{spec.path}/c/1/0/0")
@@ -194,12 +144,14 @@ def test_parts_that_make_no_whole_chunk_are_refused(tmp_path, elements) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda b: b[:-1], lambda b: b + b"x", lambda b: b"\1" + b[1:], lambda b: b[:7]]
+    "damage",
+    [lambda b: b[:-1], lambda b: b + b"x", lambda b: b"\1" + b[1:], *(lambda b, n=n: b[:n] for n in (0, 3, 4, 7))],
 )
-def test_a_damaged_chunk_in_parts_is_refused(tmp_path, damage) -> None:
+def test_a_damaged_chunk_is_refused_whole_and_in_parts(tmp_path, damage) -> None:
     place, spec = LocalPlace(tmp_path), spec_of("float32", (1, 6), (1, 6))
     write_chunk(place, spec, (0,), np.zeros((1, 6), "float32"))
     key = f"{spec.path}/c/0/0"
     place.write(key, damage(bytes(place.read(key))))
-    with pytest.raises(StoreDamaged, match="are not those that were written"):
-        list(read_parts(place, spec, (0,), 2))
+    for read in (lambda: read_chunk(place, spec, (0,)), lambda: list(read_parts(place, spec, (0,), 2))):
+        with pytest.raises(StoreDamaged, match=r"are not those that were written|at most 28 belong"):
+            read()

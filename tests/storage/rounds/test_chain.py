@@ -139,7 +139,7 @@ def test_a_round_whose_carries_are_of_a_lost_round_is_not_gone_on_from(tiny) -> 
 
 
 @given(empty=st.sets(st.integers(0, 6)))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_a_run_of_which_some_records_are_empty_goes_on_from_before_the_first_of_them(
     tiny_in, tmp_path_factory, empty
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import RoundMissing, StoreDamaged, WriterFenced
@@ -67,7 +67,6 @@ def folder_of(log: CommitLog) -> Path:
 
 
 @given(COMMITS)
-@settings(deadline=None)
 def test_a_record_comes_back_from_json(commit: Commit) -> None:
     assert Commit.from_json(commit.to_json()) == commit
 
@@ -160,7 +159,6 @@ def cut_at(share: float) -> str:
 
 
 @given(share=st.floats(0, 1))
-@settings(deadline=None)
 def test_a_record_cut_short_anywhere_is_damaged(tmp_path_factory, share) -> None:
     log = CommitLog(LocalPlace(tmp_path_factory.mktemp("cut")), "run", SCHEMA)
     log.place.write("commits/1.json", cut_at(share).encode())

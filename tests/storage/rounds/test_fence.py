@@ -239,7 +239,7 @@ def test_two_writers_that_are_suspended_in_turn_lose_nothing(tmp_path_factory, k
     """Suspended up to six times at steps that are drawn."""
     folder = tmp_path_factory.mktemp("drawn")
 
-    @settings(max_examples=examples, deadline=None)
+    @settings(max_examples=examples)
     @given(
         st.lists(st.integers(0, 300), min_size=2, max_size=6),
         st.sampled_from(KEEPS),

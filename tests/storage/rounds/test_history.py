@@ -168,7 +168,7 @@ def test_a_name_that_is_none_is_refused_before_the_round_exists(tiny, name) -> N
 
 
 @given(st.lists(st.from_regex(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]{0,99}", fullmatch=True), max_size=4, unique=True))
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 def test_any_names_open_in_xarray(tiny_in, tmp_path_factory, names) -> None:
     told = {name: 1.5 for name in names if metric_problem(name) is None and name != "loss"}
     tiny = tiny_in(tmp_path_factory.mktemp("named"))

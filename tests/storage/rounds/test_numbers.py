@@ -165,7 +165,7 @@ def test_a_lost_round_has_no_numbers(tiny, lost) -> None:
     assert StoredRun(store.path).ds["loss"].sizes["round"] == len(kept)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.sampled_from(["commit", "copy", "say", "again"]), max_size=12))
 def test_a_history_is_that_of_the_records_whatever_was_copied(tiny_in, tmp_path_factory, steps) -> None:
     tiny = tiny_in(tmp_path_factory.mktemp("copied"))

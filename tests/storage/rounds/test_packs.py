@@ -137,7 +137,7 @@ def test_a_process_that_is_killed_while_it_packs_loses_no_round(made, tmp_path) 
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_flipped_bit_of_a_pack_is_named_and_costs_one_round_at_most(made, tmp_path_factory, data) -> None:
     path = Path(shutil.copytree(made, tmp_path_factory.mktemp("flipped") / "run.zarr"))
     packs.ROUNDS = 3  # hypothesis runs all examples within one call of the fixture

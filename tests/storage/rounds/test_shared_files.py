@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 import zarr
 
-from roundweave.storage.errors import NotARun, RoundPruned, StoreDamaged, UsageError
+from roundweave.storage.errors import NotARun, RoundPruned, UsageError
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.places.schemes import place_of
@@ -87,15 +87,6 @@ def test_every_flipped_bit_of_a_round_is_found_and_named(many) -> None:
     assert verify(store.path).sound
 
 
-def test_a_file_that_lacks_an_update_is_named(many) -> None:
-    store = many.trained(rounds=1)
-    store.tensors.write_updates(1, {0: many.update(1, 0), 2: many.update(1, 2)})
-    assert named(store.path) == set(keys(store, 1)[::2])
-    with pytest.raises(StoreDamaged, match=r"round 1 has no updates/float32 of partition 1, .* or lacks it"):
-        store.tensors.read_update(1, 1)
-    assert store.tensors.read_update(1, 2).weight == 12
-
-
 def test_updates_that_are_carried_stay_and_the_others_of_their_file_go(many, same) -> None:
     store = many.trained(carry_from=lambda round: {1: 1, 4: round})
     before, whole = store.place.sizes(), {key: (store.path / key).read_bytes() for key in keys(store, 1)}
@@ -155,17 +146,6 @@ def test_a_file_that_was_cut_short_ends_the_run_before_its_round(many, kept) -> 
     path.write_bytes(path.read_bytes()[:kept])
     assert named(store.path) == {keys(store, 2)[0]}
     assert recover(store) == (1, [2, 3])
-
-
-def test_a_damaged_file_is_not_copied(many) -> None:
-    store, copy = many.trained(), many.folder / "copy.zarr"
-    path = store.path / keys(store, 2)[0]
-    content = bytearray(path.read_bytes())
-    content[60] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(StoreDamaged, match=f"{keys(store, 2)[0]}: "):
-        copy_run(store, LocalPlace(copy))
-    assert not copy.exists()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -55,14 +54,6 @@ def test_a_run_is_never_made_over_another(tiny) -> None:
     assert [path.name for path in store.path.parent.iterdir()] == ["tiny.zarr"]
 
 
-def test_a_run_whose_making_fails_is_not_there(tiny) -> None:
-    with pytest.raises(ShapeMismatch):
-        state = replace(tiny.state(0), params={"float32": torch.zeros(1)})
-        RoundStore.create(tiny.folder / "bad.zarr", tiny.schema, 3, {}, state)
-    assert not (tiny.folder / "bad.zarr").exists()
-    assert list(tiny.folder.iterdir()) == []
-
-
 def test_states_come_back_with_every_kind_of_tensor(tiny, same) -> None:
     store = tiny.train(tiny.create(), 3)
     for opened in (store, RoundStore(store.path)):
@@ -110,14 +101,6 @@ def test_an_update_lies_in_one_chunk_per_dtype(tiny) -> None:
     assert halves[1, 0].tolist() == tiny.update(1, 0).direction["bfloat16"].view(torch.uint16).tolist()
 
 
-def test_frozen_tensors_are_stored_once(tiny) -> None:
-    store = tiny.train(tiny.create(), 3)
-    chunks = [
-        path for path in (store.path / "frozen/table").rglob("*") if path.is_file() and path.name != "zarr.json"
-    ]
-    assert len(chunks) == 1
-
-
 def test_a_row_past_the_end_is_refused(tiny) -> None:
     store = tiny.create(rounds=1)
     with pytest.raises(ShapeMismatch, match="lies outside"):
@@ -127,21 +110,6 @@ def test_a_row_past_the_end_is_refused(tiny) -> None:
 
 
 # More rounds.
-
-
-def test_extending_keeps_the_rows_and_makes_room(tiny, same) -> None:
-    store = tiny.train(tiny.create(rounds=2), 2)
-    longer = lengthened(store, METRIC_ROWS + 6)
-    assert longer.rounds == RoundStore(store.path).rounds == METRIC_ROWS + 6
-    assert all(same(longer.tensors.read_state(round), tiny.state(round)) for round in range(3))
-    last = tiny.state(METRIC_ROWS + 6)
-    longer.tensors.write_state(last)
-    longer.commit(longer.describe(last, "writer", 1))
-    recover(longer)
-    assert same(longer.tensors.read_state(METRIC_ROWS + 6), last)
-    root = xr.open_zarr(store.path, consolidated=False)
-    assert root["round"].values.tolist() == list(range(METRIC_ROWS + 7))
-    assert np.flatnonzero(root["committed"].values).tolist() == [0, 1, 2, METRIC_ROWS + 6]
 
 
 def test_extending_to_what_is_there_or_less_changes_no_file(tiny) -> None:
@@ -181,40 +149,12 @@ def test_extending_that_was_cut_short_is_finished_the_next_time(tiny, monkeypatc
 # Damage.
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "params/fc.weight/c/3/0/0",
-        "params/scale/c/3",
-        "params/coarse/c/3/0",
-        "buffers/norm.count/c/3",
-        "memory/velocity/coarse/c/3/0",
-    ],
-)
-def test_a_flipped_bit_falls_back_to_the_newest_whole_round(tiny, flip, same, path) -> None:
-    store = tiny.train(tiny.create(), 3)
-    flip(store.path / path)
-    with pytest.raises(StoreDamaged):
-        store.tensors.read_state(3)
-    assert recover(store) == (2, [3])
-    assert store.log.rounds() == [0, 1, 2]
-    assert len(list((store.path / "commits").glob("damaged-3-*.json"))) == 1
-    assert xr.open_zarr(store.path, consolidated=False)["committed"].values.tolist() == [True, True, True, False]
-    store.commit(tiny.write(store, 3))
-    assert same(store.tensors.read_state(3), tiny.state(3))
-
-
 def test_a_carry_with_a_flipped_bit_is_not_resumed_from(tiny, flip) -> None:
     store = tiny.create()
     for round in (1, 2):
         store.commit(tiny.write(store, round, carry_from={0: round, 1: round}))
     flip(store.path / "carry/variate/float32/c/2/1/0")
     assert recover(store) == (1, [2])
-
-
-def test_whole_rounds_are_left_alone(tiny) -> None:
-    store = tiny.train(tiny.create(), 3)
-    assert recover(store) == (3, [])
 
 
 def test_rounds_after_a_damaged_one_stay_while_the_last_is_whole(tiny, flip) -> None:
@@ -230,31 +170,6 @@ def test_several_damaged_rounds_are_all_quarantined(tiny, flip) -> None:
     flip(store.path / WEIGHT.format(3))
     (store.path / "commits" / "2.json").write_text("{")
     assert recover(store) == (1, [2, 3])
-
-
-def test_without_a_whole_round_the_run_is_given_up(tiny, flip) -> None:
-    store = tiny.train(tiny.create(), 1)
-    flip(next(path for path in (store.path / "frozen/table").rglob("c/0/0")))
-    with pytest.raises(StoreDamaged, match="no round is whole, not even the initial state"):
-        recover(store)
-
-
-def test_a_missing_chunk_is_damage(tiny) -> None:
-    store = tiny.train(tiny.create(), 2)
-    (store.path / WEIGHT.format(2)).unlink()
-    with pytest.raises(StoreDamaged, match=r"round 2 has no params/fc\.weight"):
-        store.tensors.read_state(2)
-    (store.path / "updates/float32/c/1/1/0").unlink()
-    with pytest.raises(StoreDamaged, match="round 1 has no updates/float32 of partition 1"):
-        store.tensors.read_update(1, 1)
-    assert recover(store) == (1, [2])
-
-
-def test_a_sound_chunk_of_another_round_is_not_what_was_committed(tiny) -> None:
-    store = tiny.train(tiny.create(), 2)
-    shutil.copy(store.path / WEIGHT.format(1), store.path / WEIGHT.format(2))
-    with pytest.raises(StoreDamaged, match=r"params/fc\.weight of round 2 is not what was committed"):
-        store.tensors.read_state(2)
 
 
 def test_a_record_whose_digests_contradict_each_other_is_damage(tiny) -> None:
@@ -297,12 +212,6 @@ def test_a_writer_that_comes_too_late_changes_nothing_of_the_round(tiny) -> None
     with pytest.raises(WriterFenced):
         store.commit(late)
     assert StoredRun(store.path).history().loc[1, ["loss", "seconds"]].tolist() == [1.0, 2.0]
-
-
-def test_committing_the_same_work_again_gives_the_first_record(tiny) -> None:
-    store = tiny.create()
-    first = store.commit(tiny.write(store, 1))
-    assert store.commit(replace(tiny.write(store, 1), time=9.0)) == first
 
 
 # What zarr and xarray see; a warning would be an error.

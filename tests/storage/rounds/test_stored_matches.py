@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -11,16 +10,13 @@ import pytest
 import torch
 import xarray as xr
 import zarr
-from hypothesis import given
-from hypothesis import strategies as st
 
-from roundweave.storage.errors import NotARun, RoundMissing, StoreDamaged, TensorMissing
-from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.errors import NotARun, RoundMissing, TensorMissing
 from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.digests import match_digest, update_digest
-from roundweave.storage.values.state import Layout, Match
+from roundweave.storage.values.state import Match
 from roundweave.storage.values.tensors import TensorSpec
 from tests.storage.conftest import lengthened
 
@@ -91,17 +87,6 @@ def test_a_mixture_has_a_similarity_a_unit_and_a_permutation_one_in_each_place(t
     assert set(tiny.schema.matching(5)) == set()
 
 
-NAMES = st.text("abc.:_0", min_size=1, max_size=6)
-SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
-
-
-@given(st.dictionaries(NAMES, st.tuples(st.sampled_from(["int64", "float32"]), SHAPES), max_size=4))
-def test_a_schema_with_matches_comes_back_from_json(groups) -> None:
-    specs = tuple(TensorSpec(name, dtype, shape) for name, (dtype, shape) in groups.items())
-    schema = Schema(Layout((TensorSpec("w", "float32", (2,)),)), 3, matches=specs)
-    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
-
-
 def test_what_is_not_matched_is_missing(tiny) -> None:
     store = matched(tiny, HARD, rounds=1, without=(0,))
     for round, partition in ((1, 0), (0, 0), (1, 7)):
@@ -112,41 +97,6 @@ def test_what_is_not_matched_is_missing(tiny) -> None:
 
 
 # Damage.
-
-
-def test_a_flipped_bit_is_damage(tiny, flip) -> None:
-    store = matched(tiny, HARD)
-    flip(store.path / "permutations/fc1/c/1/0/0")
-    flip(store.path / "similarities/heads/c/2/1/0")
-    for round, partition in ((1, 0), (2, 1)):
-        with pytest.raises(StoreDamaged):
-            store.tensors.read_match(round, partition)
-    store.tensors.read_match(1, 1)
-
-
-@pytest.mark.parametrize("array", ["permutations/fc1", "similarities/fc1"])
-def test_a_sound_chunk_of_another_partition_is_not_what_was_committed(tiny, array) -> None:
-    store = matched(tiny, HARD)
-    shutil.copy(store.path / array / "c/1/0/0", store.path / array / "c/1/1/0")
-    with pytest.raises(StoreDamaged, match="the match of partition 1 in round 1 is another one"):
-        store.tensors.read_match(1, 1)
-
-
-def test_a_missing_chunk_is_named(tiny) -> None:
-    store = matched(tiny, HARD)
-    (store.path / "similarities/heads/c/2/0/0").unlink()
-    with pytest.raises(StoreDamaged, match="round 2 has no similarities/heads of partition 0"):
-        store.tensors.read_match(2, 0)
-
-
-def test_a_digest_that_was_not_written_is_damage(tiny) -> None:
-    store = matched(tiny, HARD, rounds=1)
-    commit = store.log.read(1)
-    other = replace(commit.updates[0], match="0" * 64)
-    store.place.delete("commits/1.json")
-    store.log.create(replace(commit, updates=commit.updates | {0: other}))
-    with pytest.raises(StoreDamaged, match="the match of partition 0 in round 1 is another one"):
-        store.tensors.read_match(1, 0)
 
 
 # What zarr, xarray and a notebook see; a warning would be an error.

@@ -9,7 +9,6 @@ import pytest
 import torch
 import xarray as xr
 
-from roundweave.storage.errors import StoreDamaged
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import Score
@@ -81,23 +80,6 @@ def test_no_tensor_is_read_before_its_values_are_used(run, keys) -> None:
     keys.clear()
     assert ds["fc.weight"].sel(round=1).values.shape == (3, 2)
     assert [key for key in keys if not key.startswith("commits/")] == ["params/fc.weight/c/1/0/0"]
-
-
-@pytest.mark.parametrize("name", ["fc.weight", "table"])
-def test_what_is_read_is_verified(run, flip, name) -> None:
-    ds = run.ds
-    flip(run.path / ("frozen/table/c/0/0" if name == "table" else "params/fc.weight/c/1/0/0"))
-    with pytest.raises(StoreDamaged, match="restore the file"):
-        ds[name].load()
-
-
-def test_an_update_of_other_bits_is_not_shown(run, tiny) -> None:
-    tree = run.tree
-    store = RoundStore(run.path)
-    store.tensors.write_updates(1, {0: tiny.update(1, 1)})
-    with pytest.raises(StoreDamaged, match="partition 0 in round 1 is another one"):
-        tree["updates/scale"].load()
-    assert tree["updates/scale"].sel(round=2, partition=1).load() == run.round(2).updates["scale"].sel(partition=1)
 
 
 def test_the_tree_has_the_accepted_updates_by_tensor(tiny, run) -> None:

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import torch
 from blake3 import blake3
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roundweave.storage.values.digests import (
@@ -56,19 +56,11 @@ def test_a_state_digest_covers_the_sorted_tensors_and_the_round() -> None:
 
 def test_a_tensor_digest_changes_with_name_dtype_and_shape() -> None:
     tensor = torch.zeros(2, 3)
-    others = [
-        tensor_digest("a", tensor),
-        tensor_digest("b", tensor),
-        tensor_digest("a", torch.zeros(3, 2)),
-        tensor_digest("a", torch.zeros(6)),
-        tensor_digest("a", torch.zeros(2, 3, dtype=torch.int32)),
-        tensor_digest("a", torch.zeros(2, 3, dtype=torch.float64)),
-    ]
-    assert len(set(others)) == len(others)
+    others = [tensor, tensor.T, tensor.reshape(6), tensor.int(), tensor.double(), -tensor]
+    assert len({tensor_digest("b", tensor), *(tensor_digest("a", each) for each in others)}) == 7
 
 
 @given(st.integers(0, 5), st.integers(0, 31))
-@settings(deadline=None)
 def test_one_bit_changes_the_digest(element: int, bit: int) -> None:
     tensor = torch.arange(6.0)
     bits = tensor.numpy().copy().view(np.uint32)
@@ -76,16 +68,11 @@ def test_one_bit_changes_the_digest(element: int, bit: int) -> None:
     assert tensor_digest("a", torch.from_numpy(bits.view(np.float32))) != tensor_digest("a", tensor)
 
 
-def test_the_digest_tells_zero_from_minus_zero() -> None:
-    assert tensor_digest("a", torch.tensor([0.0])) != tensor_digest("a", torch.tensor([-0.0]))
-
-
 @given(
     st.lists(st.integers(1, 4), min_size=2, max_size=4),
     st.sampled_from([torch.float32, torch.int64, torch.bfloat16]),
     st.data(),
 )
-@settings(deadline=None)
 def test_the_layout_in_memory_does_not_matter(shape: list[int], dtype: torch.dtype, data: st.DataObject) -> None:
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(0)).mul(9).to(dtype)
     order = data.draw(st.permutations(range(len(shape))))

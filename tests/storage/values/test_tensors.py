@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import numpy as np
 import pytest
 import torch
 from distributed.protocol import deserialize, serialize
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import ShapeMismatch
-from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import (
     TensorSpec,
@@ -49,7 +47,6 @@ def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 @given(named_tensors())
-@settings(deadline=None)
 def test_packed_tensors_come_back_as_they_were(tensors: dict[str, torch.Tensor]) -> None:
     specs = specs_of(tensors.items())
     vectors = pack(specs, tensors)
@@ -83,24 +80,11 @@ def test_views_share_the_memory_of_their_vector() -> None:
     assert named["b"].item() == 4.0
 
 
-def test_packing_copies() -> None:
-    tensor = torch.zeros(2)
-    vectors = pack(specs_of([("a", tensor)]), {"a": tensor})
-    vectors["float32"][0] = 1.0
-    assert tensor.tolist() == [0, 0]
-
-
 @pytest.mark.parametrize(
-    "vectors",
-    [
-        {},
-        {"float32": torch.zeros(5)},
-        {"float32": torch.zeros(7)},
-        {"float64": torch.zeros(6)},
-        {"float32": torch.zeros(6), "int64": torch.zeros(1)},
-    ],
+    "sizes", [{}, {"float32": 5}, {"float32": 7}, {"float64": 6}, {"float32": 6, "int64": 1}], ids=str
 )
-def test_vectors_that_do_not_fit_the_specs_are_refused(vectors: dict[str, torch.Tensor]) -> None:
+def test_vectors_that_do_not_fit_the_specs_are_refused(sizes: dict[str, int]) -> None:
+    vectors = {dtype: torch.zeros(size, dtype=getattr(torch, dtype)) for dtype, size in sizes.items()}
     with pytest.raises(ShapeMismatch, match=r"expected vectors of \{'float32': 6\} elements"):
         views((TensorSpec("a", "float32", (3, 2)),), vectors)
 
@@ -114,17 +98,9 @@ def test_bfloat16_travels_as_its_bits() -> None:
 
 
 @given(named_tensors())
-@settings(deadline=None)
 def test_tensors_come_back_from_numpy_bit_by_bit(tensors: dict[str, torch.Tensor]) -> None:
     for tensor in tensors.values():
         assert identical(from_numpy(to_numpy(tensor), str(tensor.dtype).removeprefix("torch.")), tensor)
-
-
-def test_a_read_only_array_is_copied_rather_than_written_through() -> None:
-    array = np.zeros(3, np.float32)
-    array.flags.writeable = False
-    from_numpy(array, "float32").add_(1)
-    assert array.tolist() == [0, 0, 0]
 
 
 def through_pickle(record: object) -> object:
@@ -138,33 +114,14 @@ def through_dask(record: object) -> object:
 
 @pytest.mark.parametrize("way", [through_pickle, through_dask])
 @given(tensors=named_tensors())
-@settings(deadline=None)
-def test_records_arrive_as_they_left(way, tensors: dict[str, torch.Tensor]) -> None:
+def test_records_arrive_as_they_left_and_can_be_written_to(way, same, tensors: dict[str, torch.Tensor]) -> None:
     vectors = pack(specs_of(tensors.items()), tensors)
     state = State(vectors, vectors, {}, {"velocity": vectors}, round=3)
     update = Update(vectors, vectors, {"control": vectors}, 7, {"train_loss": 0.5}, {"variate": vectors})
-    for record in (state, update):
-        arrived = way(record)
-        assert type(arrived) is type(record)
-        plain = {k: v for k, v in record.__dict__.items() if not isinstance(v, dict) or k == "metrics"}
-        assert {k: arrived.__dict__[k] for k in plain} == plain
-        for group in record.__dict__.keys() - plain.keys():
-            left, right = flat(record.__dict__[group]), flat(arrived.__dict__[group])
-            assert left.keys() == right.keys()
-            assert all(identical(left[key], right[key]) for key in left)
-
-
-def flat(vectors: dict[str, object], prefix: str = "") -> dict[str, torch.Tensor]:
-    found = {}
-    for key, value in vectors.items():
-        found |= flat(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
-def test_an_arrived_state_can_be_written_to() -> None:
-    state = through_dask(State({"float32": torch.zeros(2)}))
-    state.params["float32"].add_(1)
-    assert state.params["float32"].tolist() == [1, 1]
+    assert same(way(state), state)
+    assert same(way(update), update)
+    for vector in way(state).params.values():
+        vector.zero_()
 
 
 def test_dask_moves_a_record_without_copying_its_tensors_into_the_pickle() -> None:
@@ -174,32 +131,12 @@ def test_dask_moves_a_record_without_copying_its_tensors_into_the_pickle() -> No
     assert sum(memoryview(frame).nbytes for frame in frames) < 22_000
 
 
-SPECS = st.lists(
-    st.builds(TensorSpec, NAMES, st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=3).map(tuple)),
-    max_size=3,
-).map(tuple)
-ALIASES = st.dictionaries(NAMES, NAMES, max_size=3).map(lambda aliases: tuple(aliases.items()))
-
-
-@given(st.builds(Layout, SPECS, SPECS, SPECS, ALIASES))
-@settings(deadline=None)
-def test_a_layout_comes_back_from_json(layout: Layout) -> None:
-    assert Schema.from_json(json.loads(json.dumps(Schema(layout, 1).to_json()))).layout == layout
-
-
 def test_a_state_names_its_tensors_by_their_path_in_the_store() -> None:
-    layout = Layout(
-        params=(TensorSpec("w", "float32", (2,)),),
-        buffers=(TensorSpec("n", "int64", ()),),
-        frozen=(TensorSpec("f", "float32", ()),),
-        aliases=(("v", "w"),),
-    )
-    state = State(
-        {"float32": torch.tensor([1.0, 2.0])},
-        {"int64": torch.tensor([3])},
-        {"float32": torch.tensor([4.0])},
-        {"velocity": {"float32": torch.tensor([5.0, 6.0])}},
-    )
+    w, n, f = TensorSpec("w", "float32", (2,)), TensorSpec("n", "int64", ()), TensorSpec("f", "float32", ())
+    layout = Layout(params=(w,), buffers=(n,), frozen=(f,), aliases=(("v", "w"),))
+    floats = {"float32": torch.tensor([1.0, 2.0])}
+    memory = {"velocity": {"float32": torch.tensor([5.0, 6.0])}}
+    state = State(floats, {"int64": torch.tensor([3])}, {"float32": torch.tensor([4.0])}, memory)
     named = {path: tensor.tolist() for path, tensor in state.named(layout).items()}
     assert named == {"params/w": [1, 2], "buffers/n": 3, "frozen/f": 4, "memory/velocity/w": [5, 6]}
 
