@@ -16,15 +16,14 @@ import torch
 import roundweave as rw
 from roundweave.flows.config.merging.recipes import ABOUT, SEARCHED
 from roundweave.storage.checkpoints.writing import write_checkpoint
-from roundweave.storage.values.lazy import BLOCK, LazyTensors
-from roundweave.storage.values.tensors import specs_of
+from roundweave.storage.values.lazy import BLOCK
 from roundweave.tasks.merging.averages.base import Average
 from roundweave.tasks.merging.averages.recipe import Recipe, Wanted, combining
 from roundweave.tasks.merging.averages.table import AVERAGES
 from roundweave.tasks.merging.gallery import Blend, combined_by
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
-from tests.tasks.merging.by_hand import TENSORS, same_bits
+from tests.tasks.merging.by_hand import TENSORS, lazy, same_bits
 
 pytestmark = pytest.mark.usefixtures("without_prefect")
 
@@ -49,10 +48,6 @@ def drawn(seed: int, dtype: torch.dtype = torch.float32, **shapes: tuple[int, ..
 def state(seed: int) -> TENSORS:
     torch.manual_seed(seed)
     return dict(mine.layers().state_dict())
-
-
-def lazy(tensors: TENSORS) -> LazyTensors:
-    return LazyTensors(tuple(tensors), tensors.__getitem__, specs_of(tensors.items()))
 
 
 def based(name: str, base: TENSORS) -> TENSORS | None:
@@ -81,7 +76,9 @@ def merged(tmp_path: Path) -> Callable[..., TENSORS]:
     return merge
 
 
-@pytest.mark.parametrize("name", ABOUT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.thorough if n in SEARCHED and n != "pleas" else []) for n in ABOUT]
+)
 class TestAverage:
     def test_equal_networks_give_themselves_by_the_same_names_and_types(self, merged, name) -> None:
         network = state(0)
@@ -137,6 +134,8 @@ class TestAverageOfTheTable:
         assert (found.tolist(), found.dtype) == (torch.tensor([3, 0, 100]).to(dtype).tolist(), dtype)
 
     def test_what_is_averaged_by_block_has_the_bits_of_whole_tensors(self, name) -> None:
+        if not kind_of(name).elementwise:
+            pytest.skip("it is computed of whole tensors")
         count = kind_of(name).networks or 6  # from five networks on, torch.sum would add in another order
         states = [lazy(drawn(seed, w=(3, BLOCK - 5), b=(7,), none=(0,))) for seed in range(count + 1)]
         base = states.pop() if kind_of(name).needs_base else None

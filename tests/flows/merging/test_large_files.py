@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,24 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
-
-MINE = """
-from itertools import pairwise
-from torch import nn
-
-def model(width, depth):
-    sizes = [16, *[width] * depth, 4]
-    return nn.Sequential(*[m for a, b in pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())])
-
-def small():
-    return model(16, 12)
-
-def large():
-    return model(1536, 12)
-"""
+from tests.tasks.merging import mine
 
 MERGE = """
 from roundweave.flows.command.app import main
@@ -37,28 +23,23 @@ finally:
     # What getrusage tells is at least the memory of the process that began this one.
     print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
+SIZES = {"small": 16, "large": 1536}
 
 
 @pytest.fixture
 def peak(tmp_path):
-    """The largest memory, in bytes, of a process that merges two networks of a kind, and the bytes of one."""
-    (tmp_path / "mine.py").write_text(MINE)
+    """The largest memory, in bytes, of a process that merges two networks of a size, and the bytes of one."""
     (tmp_path / "merge.py").write_text(MERGE)
-    functions: dict[str, object] = {}
-    exec(MINE, functions)
 
-    def run(kind: str, suffixes: tuple[str, str] = (".pt", ".safetensors"), match: str = "") -> tuple[int, int]:
-        for number, suffix in enumerate(suffixes):
-            network: nn.Module = functions[kind]()
-            torch.manual_seed(number)
-            for parameter in network.parameters():
-                nn.init.normal_(parameter, std=0.05)
-            write_checkpoint(tmp_path / f"{kind}{number}{suffix}", network.state_dict())
-        files = [str(tmp_path / f"{kind}{number}{suffix}") for number, suffix in enumerate(suffixes)]
-        how = ["--match", match] if match else ["--model", f"{tmp_path}/mine.py:{kind}", "--input", "2x16"]
-        given = ["--root", str(tmp_path / "runs"), "--out", f"{tmp_path}/{kind}.safetensors", *how]
-        given += ["--executor", "inline"]
-        line = [sys.executable, str(tmp_path / "merge.py"), "merge", *files, *given]
+    def run(size: str, suffixes: tuple[str, str] = (".pt", ".safetensors"), match: str = "") -> tuple[int, int]:
+        files = [f"{tmp_path}/{size}{number}{suffix}" for number, suffix in enumerate(suffixes)]
+        for seed, file in enumerate(files):
+            torch.manual_seed(seed)
+            write_checkpoint(file, mine.chain(SIZES[size]).state_dict())
+        how = ["--match", match] if match else ["--model", f"{mine.__file__}:chain", "--input", "2x16"]
+        how += [] if match else ["--model-options", json.dumps({"width": SIZES[size]})]
+        given = ["--root", f"{tmp_path}/runs", "--out", f"{tmp_path}/{size}.safetensors", "--executor", "inline"]
+        line = [sys.executable, f"{tmp_path}/merge.py", "merge", *files, *given, *how]
         environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
         done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
         return int(done.stdout.split()[-1]), Path(files[0]).stat().st_size

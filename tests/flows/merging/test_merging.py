@@ -206,6 +206,14 @@ def test_the_statistics_of_a_merged_cnn_are_recomputed(root, merge) -> None:
 # Where networks come from, and go to.
 
 
+def test_the_statistics_of_a_solved_cnn_are_recomputed(merge) -> None:
+    found = merge("cnn0@-1", "cnn1@-1", average="regmean", match=None, repair=None, examples=5000, points=2)
+    assert found.scores["merged, regmean"].loss < found.scores["merged"].loss
+    state, images = merged(found), Partitions(Digits(), Split(1)).load(0, 0).train.inputs
+    hidden = functional.conv2d(images, state["conv1.weight"], state["conv1.bias"], padding=1)
+    torch.testing.assert_close(state["norm1.running_mean"], hidden.mean((0, 2, 3)), rtol=0.01, atol=0.01)
+
+
 def test_a_file_of_either_kind_and_a_stored_round_are_one(root, merge, two, tmp_path) -> None:
     for suffix in (".pt", ".safetensors"):
         places = [str(tmp_path / f"{i}{suffix}") for i in range(2)]

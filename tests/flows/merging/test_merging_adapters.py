@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,19 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import roundweave as rw
 from roundweave.storage.errors import CheckpointError, UsageError
-from tests.flows.merging.tiny_folders import Folder, folder, made, quiet
+from tests.flows.merging.tiny_folders import Folder, folder, made, merge, quiet
 
 __all__ = ["folder", "quiet"]
 RANK, ALPHA = 3, 6
 CONFIG = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "base_model_name_or_path": None, "bias": "none"}
-CONFIG |= {
-    "target_modules": ["q_proj", "v_proj"],
-    "task_type": None,
-    "inference_mode": True,
-    "fan_in_fan_out": False,
-}
+CONFIG |= {"target_modules": ["q_proj", "v_proj"], "task_type": None}
+CONFIG |= {"inference_mode": True, "fan_in_fan_out": False}
 LAYERS = [f"base_model.model.model.layers.{n}.self_attn.{name}" for n in (0, 1) for name in ("q_proj", "v_proj")]
 Adapter = Callable[..., str]
 
@@ -54,10 +50,6 @@ def changes(place: str | Path) -> list[torch.Tensor]:
     return [scale * tensors[f"{layer}.lora_B.weight"] @ tensors[f"{layer}.lora_A.weight"] for layer in LAYERS]
 
 
-def merge(*networks: str, **fields: object) -> None:
-    rw.merge(rw.MergeConfig(networks=networks, executor="inline", **fields))
-
-
 @pytest.mark.parametrize("weights", [(1, 1), (1, 3), (2, 1, 1)])
 def test_the_change_is_the_mean_of_the_changes(adapter, tmp_path, weights) -> None:
     places = [adapter(f"a{seed}", seed) for seed in range(len(weights))]
@@ -81,41 +73,43 @@ def test_peft_opens_it(adapter, folder: Folder, tmp_path, monkeypatch) -> None:
     torch.testing.assert_close(change, changes(tmp_path / "out")[0], rtol=1e-4, atol=1e-4)
 
 
-def test_adapters_that_do_not_fit_are_one_clear_line(adapter, folder, tmp_path) -> None:
-    first, out = adapter("a"), {"out": str(tmp_path / "out")}
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"r": 4}, "r is 4, but 3"),
+        ({"lora_alpha": 8}, "lora_alpha is 8, but 6"),
+        ({"base_model_name_or_path": "b"}, "base_model_name_or_path is b, but None"),
+        ({"target_modules": ["q_proj"]}, r"target_modules is \['q_proj'\], but"),
+        ({"use_dora": True}, "has use_dora"),
+        ({"lora_bias": True}, "has lora_bias"),
+        *(
+            ({"init_lora_weights": begun}, f"has init_lora_weights = {begun}, which")
+            for begun in ("pissa", "pissa_niter_4", "olora")
+        ),
+        ({"lora_alpha": None}, "has no lora_alpha; save the adapter again"),
+        ({"peft_type": "IA3"}, "is of no LORA"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused(adapter, tmp_path, more, words) -> None:
+    first, other = adapter("a"), Path(adapter("other", 1, **more))
+    if None in more.values():
+        kept = {name: value for name, value in CONFIG.items() if name not in more}
+        (other / "adapter_config.json").write_text(json.dumps(kept))
+    with pytest.raises((CheckpointError, UsageError), match=words):
+        merge(first, str(other), out=str(tmp_path / "out"))
 
-    def refused(*networks: str, **fields: object) -> str:
-        with pytest.raises((CheckpointError, UsageError)) as caught:
-            merge(*networks, **out | fields)
-        return str(caught.value)
 
-    for name, other in {
-        "r": 4,
-        "lora_alpha": 8,
-        "base_model_name_or_path": "b",
-        "target_modules": ["q_proj"],
-    }.items():
-        assert f"{name} is {other}, but {CONFIG[name]}" in refused(
-            first, adapter(f"other_{name}", 1, **{name: other})
-        )
-    assert "has use_dora" in refused(first, adapter("dora", 1, use_dora=True))
-    assert "has lora_bias" in refused(first, adapter("bias", 1, lora_bias=True))
-    for begun in ("pissa", "pissa_niter_4", "olora"):
-        assert f"has init_lora_weights = {begun}, which" in refused(
-            first, adapter(begun, 1, init_lora_weights=begun)
-        )
-    bare = Path(adapter("bare", 1))
-    config = json.loads((bare / "adapter_config.json").read_text())
-    (bare / "adapter_config.json").write_text(json.dumps({n: v for n, v in config.items() if n != "lora_alpha"}))
-    assert "has no lora_alpha; save the adapter again" in refused(first, str(bare))
-    assert "is of no LORA" in refused(first, adapter("other", 1, peft_type="IA3"))
-    assert "is no adapter, and" in refused(first, folder("full", "llama"))
-    same = adapter("b", 1, target_modules=["v_proj", "q_proj"])
-    assert "give --out FOLDER" in refused(first, same, out=None)
-    assert "nothing else" in refused(first, same, match="weights")
-    both = folder("both", "llama")
-    (Path(both) / "adapter_model.safetensors").write_bytes(
-        (Path(first) / "adapter_model.safetensors").read_bytes()
-    )
-    assert "holds a network, model.safetensors, and an adapter" in refused(both, folder("more", "llama"))
+def test_adapters_are_merged_with_adapters_into_a_folder(adapter, folder, tmp_path) -> None:
+    first, same = adapter("a"), adapter("b", 1, target_modules=["v_proj", "q_proj"])
+    full, both = folder("full", "llama"), Path(folder("both", "llama"))
+    shutil.copy(f"{first}/adapter_model.safetensors", both)
+    out = {"out": str(tmp_path / "out")}
+    for networks, fields, words in (
+        ((first, full), out, "is no adapter, and"),
+        ((first, same), {}, "give --out FOLDER"),
+        ((first, same), out | {"match": "weights"}, "nothing else"),
+        ((str(both), full), out, "holds a network, model.safetensors, and an adapter"),
+    ):
+        with pytest.raises((CheckpointError, UsageError), match=words):
+            merge(*networks, **fields)
     merge(first, same, **out)

@@ -13,20 +13,15 @@ from safetensors.torch import load_file, save_file
 import roundweave as rw
 from roundweave.flows.config.merging.merge import GramConfig
 from roundweave.flows.merging.grams import write_gram_file
-from roundweave.flows.merging.result import MergeResult
 from roundweave.storage.checkpoints import folders
 from roundweave.storage.errors import CheckpointError, ModelError, UsageError
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import find_pretrained, inputs_by_kind
-from tests.flows.merging.tiny_folders import KINDS, folder, made, quiet, transformers
+from tests.flows.merging.tiny_folders import KINDS, folder, made, merge, quiet, transformers
 from tests.tasks.merging import mine
 
 __all__ = ["folder", "quiet"]
-
-
-def merge(*networks: str, **fields: object) -> MergeResult:
-    return rw.merge(rw.MergeConfig(networks=networks, executor="inline", **fields))
 
 
 def outputs(network: torch.nn.Module) -> torch.Tensor:
@@ -144,13 +139,6 @@ def test_a_training_starts_from_a_folder_and_is_exported_to_one(train, folder, t
     assert torch.equal(outputs(opened), outputs(run.round(1).network()))
 
 
-def test_a_merge_scores_folders_on_data(folder, tmp_path) -> None:
-    data = f"{mine.__file__}:tokens"
-    pair = folder("a"), folder("b", seed=1)
-    result = merge(*pair, data=data, out=str(tmp_path / "out"), points=3, root=str(tmp_path / "runs"))
-    assert {"plain mean", "merged"} < result.scores.keys()
-
-
 def test_a_training_from_a_folder_without_its_configuration_needs_a_model(train, folder) -> None:
     start = folder("start")
     (Path(start) / "config.json").unlink()
@@ -176,9 +164,11 @@ def test_files_of_gram_matrices_are_of_folders_as_they_are_saved(folder, tmp_pat
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-def changed(place: str, **values: object) -> str:
+def changed(place: str, *without: str, **values: object) -> str:
+    """A folder whose configuration has other values, or lacks some."""
     path = Path(place) / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    kept = {name: value for name, value in json.loads(path.read_text()).items() if name not in without}
+    path.write_text(json.dumps(kept | values))
     return place
 
 
@@ -189,42 +179,49 @@ def refusal(*networks: str, **fields: object) -> str:
     return str(caught.value)
 
 
+CHANGED = [
+    ({"auto_map": {"AutoModel": "own.Own"}}, "names code of its own (auto_map)"),
+    ({"_attn_implementation": "them/kernels"}, "names code of others, them/kernels"),
+    ({"quantization_config": {"bits": 4}}, "of few bits"),
+    ({"num_attention_heads": 2}, "num_attention_heads is 2, but 4"),
+    ({"intermediate_size": 48}, "intermediate_size is 48, but 40"),
+]
+
+
 @pytest.mark.parametrize("match", ["none", "weights"])
-def test_folders_that_cannot_be_merged_are_one_clear_line(folder, tmp_path, match) -> None:
+@pytest.mark.parametrize(("values", "words"), CHANGED)
+def test_a_folder_of_another_configuration_is_refused(folder, tmp_path, match, values, words) -> None:
+    other = changed(folder("other", seed=1), **values)
+    assert words in refusal(folder("a"), other, out=str(tmp_path / "out"), match=match)
+
+
+@pytest.mark.parametrize("match", ["none", "weights"])
+def test_a_folder_that_is_broken_is_refused(folder, tmp_path, match) -> None:
     first, out = folder("a"), {"out": str(tmp_path / "out"), "match": match}
 
-    def refused(name: str, **values: object) -> str:
-        return refusal(first, changed(folder(name, seed=1), **values), **out)
+    def other(name: str, file: str = "model.safetensors", **fields: object) -> Path:
+        return Path(folder(name, **fields)) / file
 
-    assert "names code of its own (auto_map)" in refused("code", auto_map={"AutoModel": "own.Own"})
-    assert "names code of others, them/kernels" in refused("kernels", _attn_implementation="them/kernels")
-    assert "of few bits" in refused("few", quantization_config={"bits": 4})
-    assert "num_attention_heads is 2, but 4" in refused("heads", num_attention_heads=2)
-    wide = folder("wide", intermediate_size=48)
-    assert "intermediate_size is 48, but 40" in refusal(first, wide, **out)
-    del_size = json.loads((Path(wide) / "config.json").read_text())
-    del del_size["intermediate_size"]
-    (Path(wide) / "config.json").write_text(json.dumps(del_size))
-    assert "of shape (48,), but float of shape (40,) in the network" in refusal(first, wide, **out)
-    broken = folder("broken")
-    (Path(broken) / "config.json").write_text("{not JSON")
-    assert "config.json is no JSON" in refusal(first, broken, **out)
-    whole = Path(folder("short")) / "model.safetensors"
-    whole.write_bytes(whole.read_bytes()[:-100])
-    assert "is truncated, corrupt or no checkpoint" in refusal(first, str(whole.parent), **out)
-    link = Path(folder("link")) / "model.safetensors"
+    changed(str(other("wide", "", intermediate_size=48)), "intermediate_size")
+    other("broken", "config.json").write_text("{not JSON")
+    short = other("short")
+    short.write_bytes(short.read_bytes()[:-100])
+    link = other("link")
     link.unlink()
     link.symlink_to(Path(first) / "model.safetensors")
-    assert "is a link that leads out of the folder" in refusal(first, str(link.parent), **out)
-    bare = folder("bare")
-    (Path(bare) / "config.json").unlink()
-    assert "bare has no config.json" in refusal(first, bare, **out)
-    values = load_file(Path(folder("nan")) / "model.safetensors")
+    other("bare", "config.json").unlink()
+    values = load_file(other("nan"))
     values["classifier.bias"][0] = torch.nan
     save_file(values, tmp_path / "nan/model.safetensors")
-    assert "nan: 'classifier.bias' has 1 of 2 elements that are not finite" in refusal(
-        first, f"{tmp_path}/nan", **out
-    )
+    for name, words in {
+        "wide": "of shape (48,), but float of shape (40,) in the network",
+        "broken": "config.json is no JSON",
+        "short": "is truncated, corrupt or no checkpoint",
+        "link": "is a link that leads out of the folder",
+        "bare": "bare has no config.json",
+        "nan": "nan: 'classifier.bias' has 1 of 2 elements that are not finite",
+    }.items():
+        assert words in refusal(first, f"{tmp_path}/{name}", **out)
     assert not (tmp_path / "out").exists()
 
 

@@ -104,17 +104,13 @@ def test_examples_that_are_prepared_in_another_way_are_refused(plan) -> None:
 
 
 def test_options_of_the_data_are_those_of_the_runs(plan) -> None:
-    """Before, the function was called without."""
-    one, other, alike = (
-        plan("later", "later"),
-        plan("first", "again"),
-        plan("later", "latest", data_options={"day": 3}),
-    )
-    first = [each.gallery.partitions.load(0, 0).train.inputs for each in (one, other, alike)]
-    assert [each.config.data_options for each in (one, other, alike)] == [{"day": 2}, {}, {"day": 3}]
+    pairs = (("later", "later"), {}), (("first", "again"), {}), (("later", "latest"), {"data_options": {"day": 3}})
+    plans = [plan(*names, **given) for names, given in pairs]
+    first = [each.gallery.partitions.load(0, 0).train.inputs for each in plans]
+    assert [each.config.data_options for each in plans] == [{"day": 2}, {}, {"day": 3}]
     assert not any((first[0] == each).all() for each in first[1:])
     with pytest.raises(UsageError, match=r"run latest has another data_options than run later.* --data-options"):
         plan("later", "latest")
-    own = [samples.partitions.load(0, 0).train.inputs for samples in alike.own]
+    own = [samples.partitions.load(0, 0).train.inputs for samples in plans[-1].own]
     assert not (own[0] == own[1]).all()  # each network's own are those of its day
     plan("later", "latest", data="data")  # the user names data, which have options of their own

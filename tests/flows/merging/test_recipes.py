@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from roundweave.flows.merging.result import MergeResult
 from roundweave.tasks.matching import find_units
 from roundweave.tasks.merging.averages.base import Average, Versions
 from roundweave.tasks.merging.averages.task_vectors import TaskArithmetic, Ties
-from tests.commands import plain_command
+from tests.flows.command.in_process import said
 from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import same_bits
 
@@ -89,20 +88,14 @@ def test_yaml_toml_and_options_give_the_same_bits(folder, monkeypatch) -> None:
     )  # from where the file is
 
 
-def test_the_command_reads_files_of_both_kinds_and_its_options_count_before_theirs(folder, monkeypatch) -> None:
+def test_the_command_reads_a_file_and_its_options_count_before_those(folder, monkeypatch, capsys) -> None:
     monkeypatch.chdir(folder)
-    (folder / "said.yml").write_text(YAML)
     (folder / "said.toml").write_text(TOML)
-
-    def command(file: str, *more: str) -> dict[str, torch.Tensor]:
-        words = ("merge", file, "--out", "said.safetensors", "--executor", "inline", "--force", *more)
-        told = subprocess.run(plain_command(*words), capture_output=True, text=True, check=False)
-        assert told.returncode == 0, told.stderr
-        return load_file("said.safetensors")
-
-    for file, scaling in (("said.yml", 0.9), ("said.toml", 0.5)):
-        found = command(file, *(["--scaling", "0.5"] if scaling == 0.5 else []))
-        assert same_bits(found, by_hand(folder, Ties(density=(0.5, 0.25), scaling=scaling), (0.6, 0.4)))
+    words = ("said.toml", "--out", "said.safetensors", "--executor", "inline", "--scaling", "0.5")
+    said(capsys, "merge", *words)
+    assert same_bits(
+        load_file("said.safetensors"), by_hand(folder, Ties(density=(0.5, 0.25), scaling=0.5), (0.6, 0.4))
+    )
 
 
 def test_layers_have_coefficients_of_their_own_negative_ones_too(folder) -> None:
@@ -169,13 +162,8 @@ def test_what_is_tied_in_files_stays_tied(tmp_path, monkeypatch, fields) -> None
     for seed, name in enumerate(("one", "two", "base")):
         torch.manual_seed(seed)
         first, second = torch.randn(2, 9, 4)
-        state = {
-            "embed.weight": first,
-            "layers.0.weight": second,
-            "layers.1.weight": 2 * second,
-            "head.weight": first,
-        }
-        torch.save(state, f"{name}.pt")
+        state = {"embed.weight": first, "layers.0.weight": second, "layers.1.weight": 2 * second}
+        torch.save(state | {"head.weight": first}, f"{name}.pt")
     networks = ("one.pt", "two.pt")
     rw.merge(rw.MergeConfig(networks=networks, match="none", out="out.pt", executor="inline", **fields))
     merged = torch.load("out.pt")

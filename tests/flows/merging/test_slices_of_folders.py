@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from roundweave.flows.config.files import read_recipe
 from roundweave.flows.merging.flow import merge_flow
 from roundweave.flows.merging.preparing import plan_merge
 from roundweave.storage.errors import RoundweaveError
-from tests.commands import plain_command
+from tests.flows.command.in_process import said
 from tests.flows.merging.tiny_folders import folder, made, quiet, transformers
 
 __all__ = ["folder", "quiet"]
@@ -87,15 +86,13 @@ slices = [
 """
 
 
-def test_toml_and_yaml_on_the_command_line_give_the_same_file(folder, tmp_path, monkeypatch) -> None:
+def test_toml_and_yaml_on_the_command_line_give_the_same_file(folder, tmp_path, monkeypatch, capsys) -> None:
     for seed, name in enumerate("ab"):
         folder(name, "llama", seed)
     monkeypatch.chdir(tmp_path)
     for name, text in (("stack.yml", YAML), ("stack.toml", TOML)):
         Path(name).write_text(text)
-        command = plain_command("merge", name, "--out", f"{name}.out/", "--executor", "inline")
-        told = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert told.returncode == 0, told.stderr
+        said(capsys, "merge", name, "--out", f"{name}.out/", "--executor", "inline")
     files = [(tmp_path / f"{name}.out" / "model.safetensors").read_bytes() for name in ("stack.yml", "stack.toml")]
     assert files[0] == files[1]
     monkeypatch.chdir(tmp_path.parent)  # the paths of a TOML file go from where it is

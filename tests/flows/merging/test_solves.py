@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn import functional
 
 import roundweave as rw
 from roundweave.flows.config.merging.merge import GramConfig
@@ -15,16 +14,11 @@ from roundweave.flows.merging.flow import merge_flow
 from roundweave.flows.merging.grams import write_gram_file
 from roundweave.flows.merging.result import MergeResult
 from roundweave.storage.errors import UsageError
-from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.sources.images import Digits
-from roundweave.tasks.data.splits.split import Split
 from tests import training
 from tests.flows.merging.test_merging import TENSORS, loaded, score
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import same_bits
-
-pytestmark = pytest.mark.prefect
 
 MINE = mine.__file__
 DISJOINT = {"average": "auto", "match": "weights", "executor": "inline"}
@@ -134,14 +128,14 @@ def test_a_distillation_that_does_harm_is_not_taken_by_auto(merge, auto) -> None
     assert same_bits(tensors(found), tensors(auto))
 
 
-def test_a_network_without_layers_is_averaged(root) -> None:
+def test_a_network_without_layers_is_averaged(merge, halves) -> None:
     fields = {"data": f"{MINE}:data", "model": f"{MINE}:Scale", "partitions": 1, "rounds": 1}
     for seed in (0, 1):
-        training.trained(root, **fields, seed=seed, name=f"scale{seed}")
-    config = {"networks": ("scale0@-1", "scale1@-1"), "root": root, "executor": "inline"}
-    assert merge_flow.fn(rw.MergeConfig(**config)).chosen == "merged"
+        training.trained(halves, **fields, seed=seed, name=f"scale{seed}")
+    scales, fields = ("scale0@-1", "scale1@-1"), {"match": None, "average": None, "points": 3}
+    assert merge(*scales, **fields).chosen == "merged"
     with pytest.raises(UsageError, match="no linear or convolutional layer"):
-        merge_flow.fn(rw.MergeConfig(**config, average="pleas"))
+        merge(*scales, **fields | {"average": "pleas"})
 
 
 def test_distilling_without_data_feeds_noise(merge, tmp_path) -> None:
@@ -163,16 +157,6 @@ def test_networks_of_one_start_are_solved_without_a_match(merge) -> None:
     twice = merge("low@-1", "high@-1", match="none", average="regmean")
     for name, tensor in tensors(found).items():
         torch.testing.assert_close(tensor, tensors(twice)[name], rtol=1e-4, atol=1e-6)
-
-
-def test_statistics_of_solved_networks_are_recomputed(root) -> None:
-    fields = {"networks": ("cnn0@-1", "cnn1@-1"), "root": root, "examples": 5000, "points": 2}
-    found = merge_flow.fn(rw.MergeConfig(**fields, executor="inline", average="regmean"))
-    before, after = (found.scores[name].loss for name in ("merged", "merged, regmean"))
-    assert after < before
-    state, images = tensors(found), Partitions(Digits(), Split(1)).load(0, 0).train.inputs
-    hidden = functional.conv2d(images, state["conv1.weight"], state["conv1.bias"], padding=1)
-    torch.testing.assert_close(state["norm1.running_mean"], hidden.mean((0, 2, 3)), rtol=0.01, atol=0.01)
 
 
 def test_gram_matrices_need_data(halves, tmp_path) -> None:

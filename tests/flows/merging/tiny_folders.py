@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+import roundweave as rw
+from roundweave.flows.merging.result import MergeResult
+
 transformers = pytest.importorskip("transformers")
 
 LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
 TOKENS = {"vocab_size": 30, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+ENCODING = {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4}
 SOUND = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40}
 SOUND |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_mel_bins": 8}
 SOUND |= {"max_source_positions": 10, "max_target_positions": 20, "decoder_start_token_id": 1}
@@ -23,10 +27,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", LAYERS | TOKENS | {"num_key_value_heads": 2}),
     "qwen2": ("Qwen2ForCausalLM", LAYERS | TOKENS | {"num_key_value_heads": 2}),
     "vit": ("ViTForImageClassification", LAYERS | {"image_size": 8, "patch_size": 4}),
-    "t5": (
-        "T5ForConditionalGeneration",
-        TOKENS | {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4},
-    ),
+    "t5": ("T5ForConditionalGeneration", TOKENS | ENCODING),
     "whisper": ("WhisperForConditionalGeneration", TOKENS | SOUND),
 }
 """The architecture of each kind, and what its configuration says."""
@@ -63,3 +64,7 @@ def folder(tmp_path: Path) -> Folder:
         return str(tmp_path / name)
 
     return write
+
+
+def merge(*networks: str, **fields: Any) -> MergeResult:
+    return rw.merge(rw.MergeConfig(networks=networks, executor="inline", **fields))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,12 @@ from tests.tasks.matching.zoo import TRANSFORMERS, ZOO, Member
 
 State = dict[str, torch.Tensor]
 NAMES = [*ZOO, *TRANSFORMERS]
-SAMPLE = {"mlp", "cnn", "lstm", "gpt", "shufflenet", "unet", "transformers_llama_eager", "transformers_mixtral"}
-SAMPLED = [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.thorough) for name in NAMES]
-"""All networks; those of the first suite are of a kind each: heads, shared keys, experts, shuffled channels, …"""
+
+
+def networks(*first: str) -> list[Any]:
+    """All networks as parameters; the first suite has those that are named, each for a reason of its own."""
+    assert {*first} <= {*NAMES}
+    return [pytest.param(name, marks=[] if name in first else pytest.mark.thorough) for name in NAMES]
 
 
 def built(name: str) -> Member:
@@ -43,9 +47,9 @@ def scrambled(name: str) -> tuple[UnitGroups, State, State, State]:
     return units, model.state_dict(), units.permute(model.state_dict(), order), order
 
 
-def mlp(seed: int, *widths: int) -> nn.Module:
+def mlp(seed: int, *widths: int, bias: bool = True) -> nn.Module:
     torch.manual_seed(seed)
-    layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+    layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b, bias), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 

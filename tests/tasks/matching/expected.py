@@ -12,7 +12,6 @@ def mixed(operation: str) -> dict[str, str]:
 
 MAY_BE_PINNED: dict[str, dict[str, str]] = {
     "tied_autoencoder": {"output_bias": "input"},
-    "input_statistics": {"mean": "input", "deviation": "input"},
     "sorted_units": mixed("sort"),
     "rolled_units": mixed("roll"),
     # Channels in groups of 5, 3 and 4: no order of a unit would fit all of them.

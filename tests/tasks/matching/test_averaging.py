@@ -48,13 +48,6 @@ def test_a_layer_has_weights_of_its_own_and_a_layer_of_a_longer_name_has_not() -
     assert found["fc10.weight"].tolist() == [25.0]
 
 
-def test_bfloat16_is_summed_in_float32() -> None:
-    # 256 + 1 is 256 in bfloat16, so that a sum of 256, 1, 1, 1, 1 in bfloat16 would be 256, not 260.
-    states = [{"w": torch.tensor([v], dtype=torch.bfloat16)} for v in (256.0, 1.0, 1.0, 1.0, 1.0)]
-    found = average(states, (1, 1, 1, 1, 1))["w"]
-    assert (found.item(), found.dtype) == (52.0, torch.bfloat16)
-
-
 def test_complex_numbers_keep_their_imaginary_part() -> None:
     states = [{"w": torch.tensor([1 + 2j, 0j])}, {"w": torch.tensor([3 - 4j, 8j])}]
     # (1 * (1 + 2i) + 3 * (3 - 4i)) / 4, and 3 * 8i / 4
@@ -88,15 +81,6 @@ def test_integers_of_8_bits_are_kept_where_they_are_equal_and_else_refused(dtype
     assert average([one, one], (1, 3))["n"].tolist() == [1, 2]
     with pytest.raises(UsageError, match="tensor n has other integers of 8 bits in each network"):
         average([one, other], (1, 1))
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.int16, torch.int64])
-def test_all_kinds_of_integers_take_the_maximum(dtype: torch.dtype) -> None:
-    found = average([{"n": torch.tensor(values).to(dtype)} for values in ([1, 100], [3, 2], [2, 0])], (1, 1, 1))[
-        "n"
-    ]
-    largest = torch.tensor([3, 100]).to(dtype)
-    assert (found.tolist(), found.dtype) == (largest.tolist(), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])

@@ -19,7 +19,6 @@ from roundweave.tasks.matching.unofficial import (
     is_view,
     operation_name,
     taken_apart,
-    tensors_in,
     writes,
 )
 
@@ -29,10 +28,7 @@ GONE = "torch has it no more, or otherwise: mend tasks/matching/unofficial.py"
 class Works(nn.Module):
     def __init__(self, work: Callable[[torch.Tensor], torch.Tensor]):
         super().__init__()
-        self.work = work
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.work(x)
+        self.forward = work
 
 
 class _Seen(TorchDispatchMode):
@@ -48,23 +44,16 @@ class _Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_mode_sees_each_operation_and_its_name() -> None:
+def test_an_operation_tells_its_name_what_it_takes_and_whether_it_writes_or_is_a_view() -> None:
     with _Seen() as seen:
         torch.zeros(2).relu_().add(1)
     assert seen.names == ["aten::zeros", "aten::relu_", "aten::add"], GONE
-
-
-def test_an_operation_tells_whether_it_writes_and_what_it_takes() -> None:
-    add, relu = torch.ops.aten.add.Tensor, torch.ops.aten.relu_.default
+    aten = torch.ops.aten
+    add, relu = aten.add.Tensor, aten.relu_.default
     assert (writes(add), writes(relu)) == (False, True), GONE
     assert arguments(add, 2, other=3) == {"self": 2, "other": 3, "alpha": 1}, GONE
-
-
-def test_an_operation_tells_whether_it_is_a_view() -> None:
-    aten = torch.ops.aten
-    views = [is_view(each) for each in (aten.slice.Tensor, aten.t.default, aten.split.Tensor)]
-    assert views == [True] * 3, GONE
-    assert [is_view(each) for each in (aten.add.Tensor, aten.relu_.default)] == [False] * 2, GONE
+    assert all(map(is_view, (aten.slice.Tensor, aten.t.default, aten.split.Tensor))), GONE
+    assert not any(map(is_view, (add, relu))), GONE
 
 
 def test_an_operation_is_taken_apart_into_simpler_ones() -> None:
@@ -80,10 +69,8 @@ def test_an_operation_is_taken_apart_into_simpler_ones() -> None:
 
 def test_a_deferred_tensor_is_computed_for_each_operation_and_keeps_what_is_written() -> None:
     computed = []
-    deferred = Deferred(
-        torch.Size([2]), torch.float64, [lambda: computed.append(1) or torch.tensor([1.0, 2.0]).double()]
-    )
-    parameter = nn.Parameter(deferred, requires_grad=False)
+    make = [lambda: computed.append(1) or torch.tensor([1.0, 2.0]).double()]
+    parameter = nn.Parameter(Deferred(torch.Size([2]), torch.float64, make), requires_grad=False)
     assert type(parameter) is Deferred and isinstance(parameter, nn.Parameter), GONE
     assert (parameter.shape, parameter.dtype, len(computed)) == ((2,), torch.float64, 0), GONE
     assert ((parameter + 1).tolist(), parameter.data.sum().item(), len(computed)) == ([2, 3], 3, 2), GONE
@@ -91,15 +78,6 @@ def test_a_deferred_tensor_is_computed_for_each_operation_and_keeps_what_is_writ
     assert (parameter.add(0).tolist(), len(computed)) == ([2, 4], 3), GONE
 
 
-def test_tensors_are_those_of_tuples_lists_and_dicts() -> None:
-    one, two = torch.zeros(1), torch.zeros(2)
-    assert [t.numel() for t in tensors_in({"a": (one, 3), "b": [two, None]})] == [1, 2], GONE
-
-
-def test_the_grouped_product_is_called_so() -> None:
+def test_names_of_torch_are_still_there() -> None:
     assert hasattr(torch.ops.aten, GROUPED_PRODUCT.removeprefix("aten::")), GONE
-
-
-def test_loggers_that_are_silenced_are_of_modules_that_are_there() -> None:
-    for name in NOISY:
-        assert importlib.util.find_spec(name), f"torch has no {name} any more: mend tasks/matching/unofficial.py"
+    assert all(map(importlib.util.find_spec, NOISY)), GONE

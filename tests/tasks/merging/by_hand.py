@@ -1,30 +1,17 @@
-"""Plain evaluations of the networks that are merged."""
+"""Tensors of networks by their names: read when they are asked for, and compared bit by bit."""
 
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
-from roundweave.storage.rounds.commits import Score
-from roundweave.tasks.merging.gallery import Gallery
+from roundweave.storage.values.lazy import LazyTensors
+from roundweave.storage.values.tensors import specs_of
 
 TENSORS = dict[str, torch.Tensor]
 
 
-def held_out(gallery: Gallery) -> tuple[torch.Tensor, torch.Tensor]:
-    parts = [gallery.partitions.load(0, block).held_out for block in range(gallery.partitions.split.partitions)]
-    return torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts])
-
-
-def by_hand(gallery: Gallery, logits: torch.Tensor) -> Score:
-    _, targets = held_out(gallery)
-    right = (logits.argmax(1) == targets).float().mean().item()
-    return Score(functional.cross_entropy(logits, targets).item(), {"accuracy": right}, len(targets))
-
-
-def mlp_outputs(state: TENSORS, inputs: torch.Tensor) -> torch.Tensor:
-    hidden = (inputs @ state["fc1.weight"].T + state["fc1.bias"]).clamp_min(0)
-    return hidden @ state["fc2.weight"].T + state["fc2.bias"]
+def lazy(tensors: TENSORS) -> LazyTensors:
+    return LazyTensors(tuple(tensors), tensors.__getitem__, specs_of(tensors.items()))
 
 
 def same_bits(one: TENSORS, other: TENSORS) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -35,6 +37,11 @@ def tied() -> nn.Module:
     network = nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
     network[4].weight = network[2].weight
     return network
+
+
+def chain(width: int) -> nn.Module:
+    sizes = [16, *[width] * 12, 4]
+    return nn.Sequential(*[each for a, b in pairwise(sizes) for each in (nn.Linear(a, b), nn.ReLU())])
 
 
 class Counted(nn.Module):

@@ -11,8 +11,6 @@ import torch
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import UsageError
-from roundweave.storage.values.lazy import LazyTensors
-from roundweave.storage.values.tensors import specs_of
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.own import Own
 from roundweave.tasks.data.splits.split import Split
@@ -23,6 +21,7 @@ from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.scores import AS_SHAPED, OWN_LOSS, LabelRule
 from roundweave.tasks.own_code.code import find_code
 from tests.tasks.merging import mine
+from tests.tasks.merging.by_hand import lazy
 
 WEIGHT = torch.tensor([[0.4, -0.1], [-0.4, 0.1]])
 
@@ -76,13 +75,11 @@ def test_labels_are_drawn_at_places_that_have_one_along_the_axis_of_classes() ->
     assert found.item() == pytest.approx(-2 * math.log(2))
 
 
-def lazy(**tensors: torch.Tensor) -> LazyTensors:
-    return LazyTensors(tuple(tensors), tensors.__getitem__, specs_of(tensors.items()))
-
-
 def test_each_element_is_weighted_by_its_information() -> None:
-    states = [lazy(w=torch.tensor([1.0, 1, 1]), tied=torch.tensor([1.0, 1, 1]), mean=torch.tensor(0.0))]
-    states.append(lazy(w=torch.tensor([5.0, 5, 5]), tied=torch.tensor([5.0, 5, 5]), mean=torch.tensor(4.0)))
+    states = [lazy({"w": torch.tensor([1.0, 1, 1]), "tied": torch.tensor([1.0, 1, 1]), "mean": torch.tensor(0.0)})]
+    states.append(
+        lazy({"w": torch.tensor([5.0, 5, 5]), "tied": torch.tensor([5.0, 5, 5]), "mean": torch.tensor(4.0)})
+    )
     fishers = [{"w": torch.tensor([3.0, 0, 0])}, {"w": torch.tensor([1.0, 2, 0])}]
     found = fisher_mean(states, fishers, (1, 1), {"tied": "w"})
     assert found["w"].tolist() == pytest.approx([2, 5, 3])  # by 3:1, by 0:2, and the mean where none knows
@@ -95,13 +92,13 @@ def test_each_element_is_weighted_by_its_information() -> None:
 
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1.0, 1e20])
 def test_equal_information_gives_the_mean(size) -> None:
-    states = [lazy(w=torch.tensor([1.0, -2.0])), lazy(w=torch.tensor([5.0, 3.0]))]
+    states = [lazy({"w": torch.tensor([1.0, -2.0])}), lazy({"w": torch.tensor([5.0, 3.0])})]
     found = fisher_mean(states, [{"w": torch.tensor([size, size])}] * 2, (1, 3), {})
     assert found["w"].tolist() == pytest.approx([4.0, 1.75])
 
 
 def test_hardly_any_information_weighs_as_more_does() -> None:
-    states = [lazy(w=torch.tensor([1.0])), lazy(w=torch.tensor([5.0]))]
+    states = [lazy({"w": torch.tensor([1.0])}), lazy({"w": torch.tensor([5.0])})]
     found = fisher_mean(
         states, [{"w": torch.tensor([each], dtype=torch.float64)} for each in (3e-44, 1e-44)], (1, 1), {}
     )

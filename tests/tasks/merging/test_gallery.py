@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import nn
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.tasks.matching.search.activations import activation_moments, summed
-from roundweave.tasks.merging.gallery import Blend, Ensemble, blended, observe, score_blend
-from tests.tasks.merging.by_hand import by_hand, held_out, mlp_outputs, same_bits
+from roundweave.tasks.merging.gallery import Blend, Ensemble, blended, observe
+from tests.tasks.merging.by_hand import same_bits
 
 
 class Constant(nn.Module):
@@ -51,30 +50,6 @@ def test_an_ensemble_that_is_not_of_logits_gives_the_mean() -> None:
 def test_an_ensemble_survives_logits_that_overflow_an_exponential() -> None:
     found = Ensemble([Constant(1000.0, 0.0), Constant(1000.0, 0.0)], logits=True)(torch.zeros(1, 1))
     assert found.tolist() == [[0.0, -1000.0]]
-
-
-def test_the_score_of_a_weighted_mean_is_that_of_a_hand_evaluation(gallery, written) -> None:
-    gallery = gallery()
-    states, places = written(gallery)
-    mean = {name: 0.25 * states[0][name] + 0.75 * states[1][name] for name in states[0]}
-    inputs, _ = held_out(gallery)
-    found = score_blend(gallery, [Blend(places, (1, 3))], 0)
-    want = by_hand(gallery, mlp_outputs(mean, inputs))
-    assert (found.accuracy, found.examples) == (pytest.approx(want.accuracy), want.examples)
-    assert found.loss == pytest.approx(want.loss, rel=1e-5)
-
-
-def test_a_parent_scores_as_it_is_and_an_ensemble_by_mean_probabilities(gallery, written) -> None:
-    gallery = gallery()
-    states, places = written(gallery, 3)
-    inputs, _ = held_out(gallery)
-    logits = [mlp_outputs(state, inputs) for state in states]
-    blends = [Blend(places, (0, 1, 0)), Blend(places, (1, 1, 1), "ensemble")]
-    parent, ensemble = (score_blend(gallery, blends, number) for number in range(2))
-    assert parent.loss == pytest.approx(by_hand(gallery, logits[1]).loss, rel=1e-5)
-    mean = torch.stack([one.softmax(1) for one in logits]).mean(0).log()
-    assert ensemble.loss == pytest.approx(by_hand(gallery, mean).loss, rel=1e-5)
-    assert ensemble.accuracy == pytest.approx(by_hand(gallery, mean).accuracy)
 
 
 # Networks are read as they are now.

@@ -42,13 +42,7 @@ def test_a_network_without_batch_norm_has_nothing_to_recompute() -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_rescaled_units_vary_as_much_as_the_parents(bias: bool) -> None:
-    torch.manual_seed(0)
-    one, other = (
-        nn.Sequential(
-            nn.Linear(6, 20, bias), nn.ReLU(), nn.Linear(20, 12, bias), nn.ReLU(), nn.Linear(12, 3, bias)
-        )
-        for _ in range(2)
-    )
+    one, other = (mlp(seed, 6, 20, 12, 3, bias=bias) for seed in range(2))
     inputs = torch.randn(500, 6)
     units = find_units(one, (inputs,))
     merged = copy.deepcopy(one)
@@ -140,12 +134,8 @@ def test_a_parent_is_never_repaired(gallery, written) -> None:
 def test_a_layer_that_is_never_called_is_left_as_it_is() -> None:
     """Attention uses the weights of its projection without calling it."""
     torch.manual_seed(0)
-    networks = [
-        nn.Sequential(
-            nn.Linear(5, 8), nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), nn.Linear(8, 2)
-        ).eval()
-        for _ in range(2)
-    ]
+    layers = [nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True) for _ in range(2)]
+    networks = [nn.Sequential(nn.Linear(5, 8), layer, nn.Linear(8, 2)).eval() for layer in layers]
     inputs = torch.randn(20, 3, 5)
     units = find_units(networks[0], (inputs,))
     merged = copy.deepcopy(networks[0])

@@ -7,22 +7,20 @@ import torch
 
 from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.values.lazy import LazyTensors
-from roundweave.storage.values.tensors import specs_of
 from roundweave.tasks.merging.averages.settings import Rule
 from roundweave.tasks.merging.slices import Slice, sliced_config, stacked
+from tests.tasks.merging.by_hand import lazy
 
 OTHERS = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
 
 
 def network(
-    start: float, layers: int = 3, stem: str = "model.layers.", others: tuple[str, ...] = OTHERS
+    start: float, layers: int = 3, stem: str = "model.layers.", others: tuple[str, ...] = OTHERS, size: int = 1
 ) -> LazyTensors:
     """Layer n has the number start + n, and what is outside of layers start + 0.5."""
-    tensors = {name: torch.tensor([start + 0.5]) for name in others}
-    tensors |= {
-        f"{stem}{n}.{what}.weight": torch.tensor([start + n]) for n in range(layers) for what in ("q", "o")
-    }
-    return LazyTensors(tuple(tensors), tensors.__getitem__, specs_of(tensors.items()))
+    values = dict.fromkeys(others, start + 0.5)
+    values |= {f"{stem}{n}.{what}.weight": start + n for n in range(layers) for what in ("q", "o")}
+    return lazy({name: torch.full((size,), float(value)) for name, value in values.items()})
 
 
 def stack(networks: dict[str, LazyTensors], *slices: tuple[str, int, int]) -> dict[str, float]:
@@ -40,13 +38,8 @@ def test_layers_are_numbered_anew_and_the_ends_are_those_of_the_first_and_the_la
 
 def test_of_one_network_names_outside_of_layers_do_not_matter() -> None:
     one = network(10, stem="h.", others=("strange",))
-    assert stack({"a": one}, ("a", 2, 3), ("a", 0, 1)) == {
-        "h.0.q.weight": 12,
-        "h.0.o.weight": 12,
-        "h.1.q.weight": 10,
-        "h.1.o.weight": 10,
-        "strange": 10.5,
-    }
+    wanted = {f"h.{new}.{what}.weight": value for new, value in enumerate((12, 10)) for what in ("q", "o")}
+    assert stack({"a": one}, ("a", 2, 3), ("a", 0, 1)) == wanted | {"strange": 10.5}
 
 
 def test_a_slice_is_scaled_by_rules_and_from_its_first_layer_to_its_last() -> None:
@@ -61,12 +54,15 @@ def test_a_slice_is_scaled_by_rules_and_from_its_first_layer_to_its_last() -> No
 
 def test_a_scale_leaves_integers_and_is_refused_where_it_is_for_no_tensor() -> None:
     one = dict(network(10, layers=1)) | {"model.layers.0.ids": torch.tensor([3, 4])}
-    lazy = {"a": LazyTensors(tuple(one), one.__getitem__, specs_of(one.items()))}
-    assert stacked([Slice(network="a", layers=(0, 1), scale=0.5)], lazy)["model.layers.0.ids"].tolist() == [3, 4]
+    networks = {"a": lazy(one)}
+    assert stacked([Slice(network="a", layers=(0, 1), scale=0.5)], networks)["model.layers.0.ids"].tolist() == [
+        3,
+        4,
+    ]
     with pytest.raises(UsageError, match="filter 'mlp' is in the name of no tensor; there are model"):
-        stacked([Slice(network="a", layers=(0, 1), scale=(Rule(filter="mlp", value=0), Rule(value=1)))], lazy)
+        stacked([Slice(network="a", layers=(0, 1), scale=(Rule(filter="mlp", value=0), Rule(value=1)))], networks)
     with pytest.raises(UsageError, match=r"scale has no value for model\.layers\.0\.o\.weight; end it"):
-        stacked([Slice(network="a", layers=(0, 1), scale=(Rule(filter="q", value=0),))], lazy)
+        stacked([Slice(network="a", layers=(0, 1), scale=(Rule(filter="q", value=0),))], networks)
 
 
 REFUSED = {
@@ -84,14 +80,8 @@ REFUSED = {
 
 @pytest.mark.parametrize(("slices", "line"), REFUSED.values(), ids=REFUSED)
 def test_refusals(slices, line) -> None:
-    wide = {name: tensor.repeat(2) for name, tensor in network(10).items()}
-    networks = {
-        "a": network(10),
-        "other": network(10, stem="h."),
-        "flat": network(10, layers=0),
-        "wide": LazyTensors(tuple(wide), wide.__getitem__, specs_of(wide.items())),
-        "odd": network(10, others=("strange",)),
-    }
+    networks = {"a": network(10), "other": network(10, stem="h."), "flat": network(10, layers=0)}
+    networks |= {"wide": network(10, size=2), "odd": network(10, others=("strange",))}
     named = {name: networks[name] for name, *_ in slices}
     with pytest.raises((UsageError, ValueError), match=line):
         stack(named, *slices)

@@ -24,14 +24,6 @@ def test_permuted_copies_are_all_brought_into_the_order_of_the_first(together: s
         assert all(torch.equal(aligned[name], states[0][name]) for name in aligned)
 
 
-@pytest.mark.parametrize("together", ["first", "many"])
-def test_the_first_network_keeps_its_order(together: str) -> None:
-    states = [mlp(seed, 10, 24, 16, 4).state_dict() for seed in range(3)]
-    units = find_units(mlp(0, 10, 24, 16, 4), (torch.randn(2, 10),))
-    first = match_all(Evidence(states, units), together)[0]  # type: ignore[arg-type]
-    assert all(torch.equal(first[name], table) for name, table in units.identity().items())
-
-
 def test_matching_to_one_another_brings_networks_nearer_to_their_mean() -> None:
     states = [mlp(seed, 10, 24, 16, 4).state_dict() for seed in range(4)]
     units = find_units(mlp(0, 10, 24, 16, 4), (torch.randn(2, 10),))
@@ -55,25 +47,6 @@ def test_a_mixture_is_carried_into_the_next_layer_by_hand() -> None:
     mixed = units.permute(state, {"0": torch.tensor([[0.5, 0.5], [0.0, 1.0]])})
     assert mixed["0.weight"].tolist() == [[3.0], [4.0]]
     assert mixed["2.weight"].tolist() == [[15.0, 20.0]]
-
-
-def test_a_soft_match_does_not_preserve_the_function_and_a_hard_one_does() -> None:
-    one, other = mlp(0, 10, 24, 16, 4), mlp(1, 10, 24, 16, 4)
-    inputs = torch.randn(50, 10)
-    units = find_units(one, (inputs,))
-    evidence = Evidence([one.state_dict(), other.state_dict()], units)
-    with torch.no_grad():
-        before = other(inputs)
-        other.load_state_dict(units.permute(evidence.states[1], match_all(evidence)[1]))
-        assert torch.allclose(other(inputs), before, atol=1e-5)
-        other.load_state_dict(units.permute(evidence.states[1], match_each(evidence, None, 0.1)[1]))
-        assert not torch.allclose(other(inputs), before, atol=1e-2)
-
-
-def test_a_temperature_has_no_meaning_for_distances() -> None:
-    _, units, states = copies(2)
-    with pytest.raises(UsageError, match="temperature"):
-        match_each(Evidence(states, units, metric="l2"), 1, 0.1)
 
 
 def test_each_network_is_mixed_towards_the_first() -> None:

@@ -58,14 +58,6 @@ def test_a_permuted_copy_is_paired_with_itself() -> None:
     torch.testing.assert_close(merged(INPUTS), network(INPUTS))
 
 
-def test_each_unit_is_in_one_pair() -> None:
-    first, second = zipped(mlp(0, 6, 10, 8, 3), mlp(1, 6, 10, 8, 3))
-    for name in first:
-        both = torch.cat([first[name], second[name]], 1)
-        assert torch.equal(both.sum(1), torch.full((len(both),), 2.0))
-        assert torch.equal(both.sum(0), torch.ones(2 * len(both)))
-
-
 def test_three_networks_are_refused() -> None:
     network = mlp(0, 6, 10, 3)
     units = find_units(network, (INPUTS[:100],))

@@ -10,7 +10,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.solving.grams import gram_matrices, layers_of
 from roundweave.tasks.matching.solving.solve import ParentLayer, least_squares, regmean, solved
-from tests.tasks.matching.analysed import SAMPLED, analysed, mlp
+from tests.tasks.matching.analysed import analysed, mlp, networks
 
 INPUTS = 12
 
@@ -23,6 +23,11 @@ def parents(count: int = 2) -> tuple[nn.Module, list[dict[str, torch.Tensor]], l
     return networks[0], [network.state_dict() for network in networks], inputs
 
 
+def by_grams(network, states, inputs, weights=(1, 1), **fields) -> dict[str, torch.Tensor]:
+    grams = [gram_matrices(network, state, each) for state, each in zip(states, inputs, strict=True)]
+    return dict(regmean(states, grams, layers_of(network, inputs[0]), weights, **fields))
+
+
 def one(values: torch.Tensor) -> torch.Tensor:
     return torch.cat([values, torch.ones(len(values), 1, dtype=values.dtype)], 1)
 
@@ -30,10 +35,8 @@ def one(values: torch.Tensor) -> torch.Tensor:
 def test_by_hand() -> None:
     # Two parents with one input each: 3 of an input with mean square 1, and 5 of one with mean square 4.
     wanted = [
-        ParentLayer(
-            *(torch.full((1, 1, 1), value, dtype=torch.float64) for value in (weight, square, weight * square))
-        )
-        for weight, square in ((3.0, 1.0), (5.0, 4.0))
+        ParentLayer(*(torch.full((1, 1, 1), value, dtype=torch.float64) for value in (weight, square, product)))
+        for weight, square, product in ((3.0, 1.0, 3.0), (5.0, 4.0, 20.0))
     ]
     found = solved(wanted, [1, 1]).item()
     assert found == pytest.approx((3 * 1 + 5 * 4) / 5, rel=1e-6)
@@ -47,37 +50,28 @@ def test_without_shrinkage_a_single_layer_has_the_least_squares_of_all_examples(
     rows = torch.cat([one(x) for (x,) in inputs])
     outputs = torch.cat([x @ s["weight"].T + s["bias"] for (x,), s in zip(inputs, states, strict=True)])
     wanted = torch.linalg.lstsq(rows, outputs).solution
-    layers = layers_of(network, inputs[0])
-    grams = [gram_matrices(network, s, x) for s, x in zip(states, inputs, strict=True)]
-    for found in (
-        dict(regmean(states, grams, layers, [1, 1], shrinkage=1.0)),
-        least_squares(network, states, inputs, [1, 1], shrinkage=1.0),
-    ):
+    for solve in (by_grams, least_squares):
+        found = solve(network, states, inputs, [1, 1], shrinkage=1.0)
         torch.testing.assert_close(found["weight"].T, wanted[:-1], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(found["bias"], wanted[-1], rtol=1e-4, atol=1e-4)
 
 
 def test_with_no_products_of_unlike_inputs_each_column_is_weighted_by_its_own_square() -> None:
     network, states, inputs = parents()
-    layers = layers_of(network, inputs[0])
-    grams = [gram_matrices(network, s, x) for s, x in zip(states, inputs, strict=True)]
-    found = dict(regmean(states, grams, layers, [1, 1], shrinkage=0.0))
+    found = by_grams(network, states, inputs, shrinkage=0.0)
     squares = [x.square().mean(0) for (x,) in inputs]
     wanted = sum(s["0.weight"] * each for s, each in zip(states, squares, strict=True)) / sum(squares)
     torch.testing.assert_close(found["0.weight"], wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("name", networks("unet", "gpt"))  # convolutions both ways, and packed attention
 def test_equal_parents_are_what_is_solved_for(name) -> None:
     network, inputs, _ = analysed(name)
     state = network.state_dict()
     found = least_squares(network, [state, dict(state)], [inputs, inputs], [1, 2])
-    grams = gram_matrices(network, state, inputs)
-    found_too = dict(regmean([state, state], [grams, grams], layers_of(network, inputs), [1, 2]))
-    assert found.keys() == state.keys()
-    for solved_tensors in (found, found_too):
-        for key, tensor in solved_tensors.items():
-            torch.testing.assert_close(tensor, state[key], rtol=1e-3, atol=2e-5)
+    torch.testing.assert_close(found, dict(state), rtol=1e-3, atol=2e-5)
+    found = by_grams(network, [state, state], [inputs, inputs], [1, 2])
+    torch.testing.assert_close(found, {name: state[name] for name in found}, rtol=1e-3, atol=2e-5)
 
 
 def test_the_whole_weight_on_one_network_gives_that_network() -> None:
@@ -98,11 +92,8 @@ def test_the_merged_layers_come_nearer_to_what_parents_give_than_the_mean() -> N
         each = zip(states, inputs, strict=True)
         return sum((outputs(merged, x) - outputs(s, x)).square().mean().item() for s, (x,) in each)
 
-    layers = layers_of(network, inputs[0])
-    grams = [gram_matrices(network, s, x) for s, x in zip(states, inputs, strict=True)]
-    by_grams = mean | dict(regmean(states, grams, layers, [1, 1]))
-    layered = least_squares(network, states, inputs, [1, 1])
-    assert distance(layered) < distance(by_grams) < distance(mean)
+    solved_by_grams = mean | by_grams(network, states, inputs)
+    assert distance(least_squares(network, states, inputs, [1, 1])) < distance(solved_by_grams) < distance(mean)
 
 
 def test_inputs_that_are_always_zero_keep_the_mean() -> None:

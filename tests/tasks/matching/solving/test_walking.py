@@ -10,10 +10,10 @@ from roundweave.tasks.matching.solving.layers import find_layers
 from roundweave.tasks.matching.solving.walking import Walk
 from roundweave.tasks.matching.tapping import Taps
 from roundweave.tasks.matching.tracing.trace import exported, plain_attention
-from tests.tasks.matching.analysed import SAMPLED, analysed
+from tests.tasks.matching.analysed import analysed, networks
 
 
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("name", networks("unet", "gpt"))  # values that are read late, and attention
 def test_each_layer_has_the_inputs_of_a_whole_run(name) -> None:
     network, inputs, _ = analysed(name)
     program = exported(network, inputs)

@@ -101,18 +101,10 @@ network("grouped_convolutions", lambda m, x: m.b(m.a(x[..., None].repeat(1, 3, 1
         a=nn.Conv1d(18, 24, 1, groups=3), b=nn.Conv1d(24, 12, 1, groups=3))  # fmt: skip
 
 
-# Mixtures of experts of the transformers package: 4 experts
+# Mixtures of experts of the transformers package: 4 experts of so many hidden units
 MOE = LAYERS | TEXT | {"num_key_value_heads": 2, "head_dim": 8, "use_cache": False, "tie_word_embeddings": False}
 FOUR = {"num_experts": 4, "num_experts_per_tok": 2, "num_local_experts": 4, "moe_intermediate_size": 20}
-GATE = ["gate.weight"]
-EXPERTS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "Mixtral": (FOUR, GATE),
-    "Qwen2Moe": (FOUR | {"shared_expert_intermediate_size": 24}, GATE),
-    "Qwen3Moe": (FOUR, GATE),
-    "Olmoe": (FOUR, GATE),
-    "GraniteMoe": (FOUR, ["router.weight"]),
-    "GptOss": (FOUR, ["router.weight", "router.bias", "experts.gate_up_proj_bias", "experts.down_proj_bias"]),
-}
+EXPERTS = {"Mixtral": 40, "Qwen2Moe": 20, "Qwen3Moe": 20, "Olmoe": 40, "GraniteMoe": 40, "GptOss": 40}
 
 
 def language_model(name: str, **more: Any) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -121,35 +113,7 @@ def language_model(name: str, **more: Any) -> tuple[nn.Module, tuple[Tensor, ...
     return Logits(getattr(transformers, f"{name}ForCausalLM")(config)).eval(), (torch.randint(2, 30, (3, 7)),)
 
 
-def experts(name: str, gates: list[str]) -> Permute:
-    def permute(state: State) -> None:
-        for layer in {n.rpartition("experts.")[0] for n in state if "experts.gate_up_proj" in n}:
-            own = {n.removeprefix(layer): tensor for n, tensor in state.items() if n.startswith(layer)}
-            fused = [n for n in own if n.startswith("experts.gate_up_proj")]
-            # The hidden units are twice along an axis: interleaved, or one half after the other.
-            dims = {n: 2 if name == "GptOss" and n == "experts.gate_up_proj" else 1 for n in fused}
-            shape = (-1, 2) if name == "GptOss" else (2, -1)
-            inner = dict.fromkeys(fused, 0) if name == "GptOss" else dict.fromkeys(fused, 1)
-            own |= {n: own[n].unflatten(dims[n], shape) for n in fused}
-            down = {"experts.down_proj": 1 if name == "GptOss" else 2}
-            each(own, **{n: dims[n] + inner[n] for n in fused}, **down)
-            own |= {n: own[n].flatten(dims[n], dims[n] + 1) for n in fused}
-            along(own, 0, torch.randperm(4), *{*fused, *down, *gates})
-            state |= {f"{layer}{n}": tensor for n, tensor in own.items()}
-
-    return permute
-
-
-def mixture(name: str) -> tuple[nn.Module, tuple[Tensor, ...], Permute]:
-    more, gates = EXPERTS[name]
-    return *language_model(name, **more), experts(name, gates)
-
-
-BLOCKS |= {name: (lambda name=name: mixture(name)) for name in EXPERTS}
-SAMPLE = [pytest.param(n, marks=pytest.mark.thorough if n in EXPERTS and n != "Mixtral" else []) for n in BLOCKS]
-
-
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", BLOCKS)
 def test_each_block_has_an_order_of_its_own(name: str) -> None:
     torch.manual_seed(1)
     model, inputs, permute = BLOCKS[name]()
@@ -203,21 +167,34 @@ def test_experts_that_are_not_told_apart_are_named(name: str, more: dict[str, An
     assert not any("experts" in name for name in units.groups)
 
 
-def per_layer(name: str, *sizes: tuple[int, ...]) -> None:
-    """Groups as (size, sizes of their parents) beside the width of 32 and, in each of two layers, those given."""
-    _, _, units = analysed(f"transformers_{name}")
+HEADS, SHARED = [(4,), (8, 4), (8, 4)], [(2,), (2, 2), (8, 2)]
+"""Queries and keys share an order and values have another; or two pairs of queries on one key, which rotate."""
+LAYERED = {
+    **dict.fromkeys(["gpt", "gpt_unbind", "gpt_chunk"], (24, [(4,), (6, 4), (6, 4), (48,)])),
+    **dict.fromkeys(["transformers_gpt2_sdpa", "transformers_gpt2_eager"], (32, [*HEADS, (128,)])),
+    **dict.fromkeys(["transformers_vit_sdpa", "transformers_vit_eager"], (32, [*HEADS, (40,)])),
+    **dict.fromkeys(["transformers_llama_sdpa", "transformers_llama_eager"], (32, [*SHARED, (40,)])),
+    "transformers_mixtral": (32, [*SHARED, (4,), (40, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_each_layer_head_and_expert_of_a_transformer_has_groups_of_its_own(name: str) -> None:
+    """Groups as (size, sizes of their parents): the width, and some in each of two layers."""
+    _, _, units = analysed(name)
+    width, sizes = LAYERED[name]
     found = sorted((g.size, *(units.groups[parent].size for parent in g.parents)) for g in units.groups.values())
-    assert found == sorted([(32,), *sizes, *sizes])
+    assert found == sorted([(width,), *sizes, *sizes])
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_each_layer_and_head_of_a_transformer_has_groups_of_its_own(attention: str) -> None:
-    """Four heads of 8, or two pairs of queries on one key with rotary dimensions that stay."""
-    heads, shared = [(4,), (8, 4), (8, 4)], [(2,), (2, 2), (8, 2)]
-    per_layer(f"gpt2_{attention}", *heads, (128,))
-    per_layer(f"vit_{attention}", *heads, (40,))
-    per_layer(f"llama_{attention}", *shared, (40,))
-
-
-def test_each_expert_has_units_of_its_own() -> None:
-    per_layer("mixtral", (2,), (2, 2), (8, 2), (4,), (40, 4))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n == "GptOss" else pytest.mark.thorough) for n in EXPERTS]
+)
+def test_experts_may_be_permuted_each_with_units_of_its_own(name: str) -> None:
+    """Those of GptOss have two halves that are interleaved, and biases: the others do less."""
+    model, inputs = language_model(name, **FOUR, shared_expert_intermediate_size=24)
+    units = find_units(model, inputs)
+    assert check_function(model, inputs, units) <= 1e-10
+    found = [(g.size, *(units.groups[parent].size for parent in g.parents)) for g in units.groups.values()]
+    assert (found.count((4,)), found.count((EXPERTS[name], 4))) == (2, 2)
+    assert not any(NOT_FOUND in why for why in units.pinned.values())

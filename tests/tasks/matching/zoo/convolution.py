@@ -126,42 +126,6 @@ def shufflenet() -> Member:
 
 
 @member
-def shufflenet_split() -> Member:
-    """The second ShuffleNet: half of the channels pass, the other half is transformed."""
-
-    class Unit(nn.Module):
-        def __init__(self, channels: int):
-            super().__init__()
-            point, depth = conv_norm(channels, channels, 1), conv_norm(channels, channels, groups=channels)
-            self.branch = nn.Sequential(*point, nn.ReLU(), *depth, *conv_norm(channels, channels, 1), nn.ReLU())
-            self.shuffle = ChannelShuffle(2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            passed, changed = x.chunk(2, dim=1)
-            return self.shuffle(torch.cat([passed, self.branch(changed)], dim=1))
-
-    head = [*conv_norm(16, 24, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 5)]
-    return nn.Sequential(*conv_norm(4, 16), nn.ReLU(), Unit(8), Unit(8), *head), (torch.randn(3, 4, 10, 10),)
-
-
-@member
-def squeeze_excitation() -> Member:
-    class Squeeze(nn.Module):
-        def __init__(self, channels: int, hidden: int):
-            super().__init__()
-            self.reduce = nn.Conv2d(channels, hidden, 1)
-            self.expand = nn.Conv2d(hidden, channels, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            scale = torch.relu(self.reduce(functional.adaptive_avg_pool2d(x, 1)))
-            return x * torch.sigmoid(self.expand(scale))
-
-    block = [*conv_norm(12, 16), nn.SiLU(), Squeeze(16, 4), *conv_norm(16, 12)]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 5)]
-    return nn.Sequential(*conv_norm(3, 12), nn.SiLU(), Residual(*block), *head), (torch.randn(2, 3, 10, 10),)
-
-
-@member
 def instance_norm() -> Member:
     layers = [nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.PReLU(8), nn.Conv2d(8, 12, 3)]
     layers += [nn.InstanceNorm2d(12, affine=True, track_running_stats=True), nn.PReLU(), nn.Flatten()]

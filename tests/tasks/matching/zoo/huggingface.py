@@ -6,15 +6,12 @@ The package is imported where a model is built: the tests are collected without 
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from tests.tasks.matching.zoo.registry import leave_initial_values
-
-Member = tuple[nn.Module, tuple[Tensor, ...]]
+from tests.tasks.matching.zoo.registry import Member, seeded
 
 TRANSFORMERS: dict[str, Callable[[], Member]] = {}
 
@@ -37,22 +34,14 @@ class Logits(nn.Module):
 
 
 def member(*variants: str) -> Callable[[Callable[..., Member]], Callable[..., Member]]:
-    """Enter a builder once for each implementation of attention named, seeded and in eval mode."""
+    """Enter a builder once for each implementation of attention named."""
 
     def enter(build: Callable[..., Member]) -> Callable[..., Member]:
-        @functools.wraps(build)
-        def seeded(*variant: str) -> Member:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(zlib.crc32(build.__name__.encode()))
-                model, inputs = build(*variant)
-                leave_initial_values(model, 0.05)
-            return model.eval(), inputs
-
-        for variant in variants:
-            TRANSFORMERS[f"transformers_{build.__name__}_{variant}"] = functools.partial(seeded, variant)
-        if not variants:
-            TRANSFORMERS[f"transformers_{build.__name__}"] = seeded
-        return seeded
+        for variant in variants or [""]:
+            name = "_".join(["transformers", build.__name__, *([variant] if variant else [])])
+            made = functools.partial(build, variant) if variant else build
+            TRANSFORMERS[name] = seeded(made, build.__name__, 0.05)
+        return build
 
     return enter
 

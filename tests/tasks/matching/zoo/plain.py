@@ -34,41 +34,10 @@ def tied_autoencoder() -> Member:
 
 
 @member
-def cosine_classifier() -> Member:
-    class Cosine(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 12))
-            self.prototypes = nn.Parameter(torch.randn(5, 12))
-            self.scale = nn.Parameter(torch.tensor(8.0))
-
-        def forward(self, x: Tensor) -> Tensor:
-            features = functional.normalize(self.body(x), dim=-1)
-            return self.scale * functional.linear(features, functional.normalize(self.prototypes, dim=-1))
-
-    return Cosine(), (torch.randn(3, 10),)
-
-
-@member
 def zero_head() -> Member:
     model = nn.Sequential(nn.Linear(10, 16), nn.GELU(), nn.Linear(16, 12), nn.GELU(), nn.Linear(12, 5, bias=False))
     nn.init.zeros_(model[-1].weight)
     return model, (torch.randn(3, 10),)
-
-
-@member
-def input_statistics() -> Member:
-    class Standardised(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("mean", torch.randn(10))
-            self.register_buffer("deviation", torch.rand(10) + 0.5)
-            self.body = nn.Sequential(nn.Linear(10, 16), nn.SiLU(), nn.Linear(16, 5))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.body((x - self.mean) / self.deviation)
-
-    return Standardised(), (torch.randn(3, 10),)
 
 
 @member

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import zlib
 from collections.abc import Callable
 
@@ -15,18 +14,24 @@ ZOO: dict[str, Callable[[], Member]] = {}
 
 
 def member(build: Callable[[], Member]) -> Callable[[], Member]:
-    """Enter a builder into the zoo under its name, seeded by that name and in eval mode."""
+    """Enter a builder into the zoo under its name."""
+    ZOO[build.__name__] = seeded(build, build.__name__, 0.1, vectors_only=True)
+    return build
 
-    @functools.wraps(build)
-    def seeded() -> Member:
+
+def seeded(
+    build: Callable[[], Member], name: str, amount: float, vectors_only: bool = False
+) -> Callable[[], Member]:
+    """A builder that is seeded by a name and gives a network in eval mode, away from its initial values."""
+
+    def built() -> Member:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(zlib.crc32(build.__name__.encode()))
+            torch.manual_seed(zlib.crc32(name.encode()))
             model, inputs = build()
-            leave_initial_values(model, 0.1, vectors_only=True)
+            leave_initial_values(model, amount, vectors_only)
         return model.eval(), inputs
 
-    ZOO[build.__name__] = seeded
-    return seeded
+    return built
 
 
 def leave_initial_values(model: nn.Module, amount: float, vectors_only: bool = False) -> None:

@@ -10,25 +10,6 @@ from tests.tasks.matching.zoo.registry import Member, member
 
 
 @member
-def gated_convolution() -> Member:
-    """Causal convolutions over time gated along the channels, as in WaveNet."""
-
-    class Gated(nn.Module):
-        def __init__(self, channels: int, dilation: int):
-            super().__init__()
-            self.reach = 2 * dilation
-            self.convolution = nn.Conv1d(channels, 2 * channels, 3, dilation=dilation)
-            self.mix = nn.Conv1d(channels, channels, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            padded = functional.pad(x, (self.reach, 0))
-            return x + self.mix(functional.glu(self.convolution(padded), dim=1))
-
-    layers = [nn.Conv1d(6, 12, 1), Gated(12, 1), Gated(12, 2), nn.Conv1d(12, 5, 1)]
-    return nn.Sequential(*layers), (torch.randn(3, 6, 11),)
-
-
-@member
 def stack_roll_pad() -> Member:
     class Mixed(nn.Module):
         def __init__(self):

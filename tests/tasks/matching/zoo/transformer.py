@@ -118,22 +118,3 @@ def mlp_mixer() -> Member:
             return self.head(self.blocks(self.patches(images).flatten(2).transpose(1, 2)).mean(dim=1))
 
     return MlpMixer(), (torch.randn(2, 3, 12, 12),)
-
-
-@member
-def einsum_attention() -> Member:
-    class EinsumAttention(nn.Module):
-        def __init__(self, width: int, heads: int, depth: int):
-            super().__init__()
-            shapes = [(heads, width, depth)] * 3 + [(heads, depth, width)]
-            parts = (nn.Parameter(torch.randn(shape) / math.sqrt(width)) for shape in shapes)
-            self.query, self.key, self.value, self.out = parts
-
-        def forward(self, x: Tensor) -> Tensor:
-            each = (self.query, self.key, self.value)
-            query, key, value = (torch.einsum("btm,hmd->bhtd", x, part) for part in each)
-            weights = torch.einsum("bhqd,bhkd->bhqk", query, key).div(math.sqrt(query.shape[-1])).softmax(dim=-1)
-            return torch.einsum("bhqk,bhkd,hdm->bqm", weights, value, self.out)
-
-    blocks = [Residual(nn.LayerNorm(20), EinsumAttention(20, 4, 5)) for _ in range(2)]
-    return nn.Sequential(nn.Linear(6, 20), *blocks, nn.Linear(20, 8)), (torch.randn(3, 7, 6),)

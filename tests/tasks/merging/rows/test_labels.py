@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import roundweave as rw
 from roundweave.storage.errors import ModelError, UsageError
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.networks.pretrained import inputs_by_kind
-from tests.flows.merging.tiny_folders import Folder, folder, made, quiet, transformers
+from tests.flows.merging.tiny_folders import KINDS, Folder, folder, made, merge, quiet, transformers
 
 __all__ = ["folder", "quiet"]
+pytestmark = pytest.mark.usefixtures("without_prefect")
 ONE, OTHER = ["cat", "dog", "owl"], ["owl", "emu", "cat", "elk"]
 
 
@@ -23,21 +21,12 @@ def named(labels: list[str]) -> dict[str, Any]:
     return {"id2label": dict(enumerate(labels)), "label2id": {name: number for number, name in enumerate(labels)}}
 
 
-def merge(*networks: str, **fields: object) -> None:
-    rw.merge(rw.MergeConfig(networks=networks, executor="inline", match="none", **fields))
-
-
-@pytest.mark.parametrize("kind", ["bert", "vit"])
-@pytest.mark.parametrize("choice", ["union", "first"])
+@pytest.mark.parametrize(("kind", "choice"), [("bert", "union"), ("vit", "first")])
 def test_a_row_of_a_label_is_the_mean_of_those_who_have_it(folder: Folder, tmp_path, kind, choice) -> None:
     pair = folder("one", kind, **named(ONE)), folder("other", kind, seed=1, **named(OTHER))
-    merge(*pair, labels=choice, coefficients=(1, 3), out=str(tmp_path / "out"))
-    one, other, merged = (
-        getattr(
-            transformers, json.loads((Path(place) / "config.json").read_text())["architectures"][0]
-        ).from_pretrained(place)
-        for place in (*pair, tmp_path / "out")
-    )
+    merge(*pair, match="none", labels=choice, coefficients=(1, 3), out=str(tmp_path / "out"))
+    architecture = getattr(transformers, KINDS[kind][0])
+    one, other, merged = (architecture.from_pretrained(place) for place in (*pair, tmp_path / "out"))
     every = [*ONE, "emu", "elk"] if choice == "union" else ONE
     assert merged.config.id2label == dict(enumerate(every))
     assert merged.config.label2id == {name: number for number, name in enumerate(every)}
@@ -49,19 +38,7 @@ def test_a_row_of_a_label_is_the_mean_of_those_who_have_it(folder: Folder, tmp_p
     torch.testing.assert_close(rest, {name: (tensor + 3 * b[name]) / 4 for name, tensor in a.items()})
 
 
-def test_units_are_matched_though_labels_differ(folder: Folder, tmp_path) -> None:
-    """The merge of a network with itself under other labels is itself, with the rows of both."""
-    pair = [folder(name, "bert", **named(labels)) for name, labels in (("one", ONE[:2]), ("other", ONE[1:]))]
-    out = str(tmp_path / "out")
-    rw.merge(rw.MergeConfig(networks=tuple(pair), executor="inline", match="weights", labels="union", out=out))
-    one, merged = (transformers.BertForSequenceClassification.from_pretrained(place) for place in (pair[0], out))
-    tokens = torch.tensor([[3, 4, 5], [6, 7, 8]])
-    with torch.no_grad():
-        assert merged(tokens).logits.shape == (2, 3)
-        torch.testing.assert_close(merged(tokens).logits[:, 0], one(tokens).logits[:, 0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["bert", "vit"])
+@pytest.mark.parametrize("kind", ["bert", pytest.param("vit", marks=pytest.mark.thorough)])
 def test_a_row_of_one_network_alone_has_its_units_in_the_order_of_all(folder: Folder, tmp_path, kind) -> None:
     """Two networks are one whose units were permuted, and each has some of its labels: the merge has all."""
     whole, every = made(kind, **named(["cat", "dog", "owl"])), {}
@@ -72,7 +49,7 @@ def test_a_row_of_one_network_alone_has_its_units_in_the_order_of_all(folder: Fo
         part.load_state_dict({n: t[rows] if n.startswith("classifier.") else t for n, t in state.items()})
         every[folder(name, part)] = part
     out = str(tmp_path / "out")
-    rw.merge(rw.MergeConfig(networks=tuple(every), executor="inline", match="weights", labels="union", out=out))
+    merge(*every, match="weights", labels="union", out=out)
     merged = type(whole).from_pretrained(out)
     with torch.no_grad():
         given, wanted = (network.eval()(**inputs_by_kind(whole)).logits for network in (merged, whole))
@@ -80,23 +57,24 @@ def test_a_row_of_one_network_alone_has_its_units_in_the_order_of_all(folder: Fo
 
 
 def test_other_labels_are_refused_without_a_choice_or_names(folder: Folder, tmp_path) -> None:
-    out = str(tmp_path / "out")
     one, other = folder("one", **named(ONE)), folder("other", **named(OTHER))
     turned, unnamed = folder("turned", **named(ONE[::-1])), folder("unnamed", num_labels=4)
-    for second in (other, turned, unnamed):
-        with pytest.raises(UsageError, match="have other labels; give --labels union, or first"):
-            merge(one, second, out=out)
-    with pytest.raises(UsageError, match="nobody named LABEL_0"):
-        merge(one, unnamed, out=out, labels="union")
-    with pytest.raises(UsageError, match="labels is for folders"):
-        merge(f"{one}/model.safetensors", other, out=out, labels="first")
-    for more in ({"average": "slerp"}, {"distil": 5}):
-        with pytest.raises(UsageError, match="by their mean; leave"):
-            merge(one, other, out=out, labels="union", **more)
-    (tmp_path / "own.py").write_text("import torch\ndef net(**options): return torch.nn.Linear(2, 2)\n")
-    with pytest.raises(ModelError, match="Linear does not say which rows are of tokens and labels; give no model"):
-        merge(one, other, out=out, labels="union", model=f"{tmp_path}/own.py:net", input="2x2")
-    with pytest.raises(UsageError, match="files that name all tokens and labels; give --out FOLDER"):
-        merge(one, other, out=f"{out}.safetensors", labels="union")
-    with pytest.raises(UsageError, match="no examples in common"):
-        merge(one, other, out=out, labels="union", data="digits")
+    own = tmp_path / "own.py"
+    own.write_text("import torch\ndef net(**options): return torch.nn.Linear(2, 2)\n")
+    union, choose = {"labels": "union"}, "have other labels; give --labels union, or first"
+    for second, fields, words in (
+        *((each, {}, choose) for each in (other, turned, unnamed)),
+        (unnamed, union, "nobody named LABEL_0"),
+        (f"{other}/model.safetensors", {"labels": "first"}, "labels is for folders"),
+        (other, union | {"average": "slerp"}, "by their mean; leave"),
+        (other, union | {"distil": 5}, "by their mean; leave"),
+        (
+            other,
+            union | {"model": f"{own}:net", "input": "2x2"},
+            "Linear does not say which rows are of tokens and",
+        ),
+        (other, union | {"out": f"{tmp_path}/a.safetensors"}, "files that name all tokens and labels; give --out"),
+        (other, union | {"data": "digits"}, "no examples in common"),
+    ):
+        with pytest.raises((ModelError, UsageError), match=words):
+            merge(one, second, **{"match": "none", "out": str(tmp_path / "out")} | fields)

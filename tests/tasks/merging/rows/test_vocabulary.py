@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-import roundweave as rw
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
 from roundweave.tasks.networks.pretrained import inputs_by_kind
-from tests.flows.merging.tiny_folders import Folder, folder, made, quiet, transformers
+from tests.flows.merging.tiny_folders import Folder, folder, made, merge, quiet, transformers
 
 __all__ = ["folder", "quiet"]
+pytestmark = pytest.mark.usefixtures("without_prefect")
 ONE, OTHER = ["[UNK]", "cat", "dog", "owl"], ["[UNK]", "owl", "cat", "emu", "elk"]
 
 
@@ -30,22 +30,25 @@ def tokenized(place: str, words: list[str]) -> str:
     return place
 
 
+def llama(folder: Folder, name: str, words: list[str], seed: int = 0, state: dict | None = None) -> str:
+    """The folder of a network that has a token for each word."""
+    network = made("llama", seed, vocab_size=len(words), bos_token_id=0, eos_token_id=0, pad_token_id=None)
+    network.load_state_dict(state or network.state_dict())
+    return tokenized(folder(name, network), words)
+
+
 @pytest.fixture
 def pair(folder: Folder) -> tuple[str, str]:
     """Folders of networks with 4 and 5 tokens, of which three are the same."""
-    few = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-    return (
-        tokenized(folder("one", "llama", vocab_size=len(ONE), **few), ONE),
-        tokenized(folder("other", "llama", seed=1, vocab_size=len(OTHER), **few), OTHER),
-    )
+    return llama(folder, "one", ONE), llama(folder, "other", OTHER, 1)
 
 
 @pytest.mark.parametrize("choice", ["union", "first"])
 def test_a_row_of_a_token_is_the_mean_of_those_who_have_it(pair, tmp_path, choice) -> None:
     out = str(tmp_path / "out")
-    given = {"match": "none", "vocabulary": choice, "coefficients": (1, 3), "executor": "inline"}
-    rw.merge(rw.MergeConfig(networks=(pair[0], pair[0]), out=str(tmp_path / "same"), **given))
-    rw.merge(rw.MergeConfig(networks=pair, out=out, **given))
+    given = {"match": "none", "vocabulary": choice, "coefficients": (1, 3)}
+    merge(pair[0], pair[0], out=str(tmp_path / "same"), **given)
+    merge(*pair, out=out, **given)
     merged = transformers.LlamaForCausalLM.from_pretrained(out)
     tokens = transformers.AutoTokenizer.from_pretrained(out).get_vocab()
     assert set(tokens) == (set(ONE) | set(OTHER) if choice == "union" else set(ONE))
@@ -64,41 +67,37 @@ def test_a_row_of_a_token_is_the_mean_of_those_who_have_it(pair, tmp_path, choic
 
 def test_a_row_of_one_network_alone_has_its_units_in_the_order_of_all(folder, tmp_path) -> None:
     """Two networks are one whose units were permuted, and each has some of its tokens: the merge has all."""
-    words, few, pair = (
-        ["[UNK]", "cat", "dog", "owl"],
-        {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None},
-        [],
-    )
-    whole = made("llama", vocab_size=len(words), **few)
+    pair, opened = [], transformers.LlamaForCausalLM.from_pretrained
+    whole = opened(llama(folder, "whole", ONE))
     units = find_units(whole, inputs_by_kind(whole))
     permuted = units.permute(whole.state_dict(), units.random(torch.Generator().manual_seed(1)))
     for name, state, rows in (("one", whole.state_dict(), [0, 1, 2]), ("other", permuted, [3, 0, 2])):
-        part = made("llama", vocab_size=len(rows), **few)
-        part.load_state_dict({n: t[rows] if len(t) == len(words) else t for n, t in state.items()})
-        pair.append(tokenized(folder(name, part), [words[row] for row in rows]))
-    given = {"match": "weights", "vocabulary": "union", "executor": "inline", "out": str(tmp_path / "out")}
-    rw.merge(rw.MergeConfig(networks=tuple(pair), **given))
-    merged = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "out")
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").get_vocab()["owl"] == words.index("owl")
+        part = {n: t[rows] if len(t) == len(ONE) else t for n, t in state.items()}
+        pair.append(llama(folder, name, [ONE[row] for row in rows], state=part))
+    out = str(tmp_path / "out")
+    merge(*pair, match="weights", vocabulary="union", out=out)
+    assert transformers.AutoTokenizer.from_pretrained(out).get_vocab()["owl"] == ONE.index("owl")
     with torch.no_grad():
-        found, wanted = (network.eval()(torch.tensor([[0, 1, 2, 3]])).logits for network in (merged, whole))
+        found, wanted = (network.eval()(torch.tensor([[0, 1, 2, 3]])).logits for network in (opened(out), whole))
     assert (found - wanted).abs().max() <= 1e-5 * wanted.std()
 
 
 def test_other_tokens_are_refused_without_a_choice(pair, folder, tmp_path) -> None:
-    same_size = tokenized(
-        folder("third", "llama", seed=2, vocab_size=4, pad_token_id=None), ["[UNK]", "dog", "cat", "owl"]
+    same_size = llama(folder, "third", ["[UNK]", "dog", "cat", "owl"], 2)
+    out, other = (
+        {"match": "none", "out": str(tmp_path / "out")},
+        "number other tokens; give --vocabulary union, or",
     )
-    given = {"executor": "inline", "match": "none", "out": str(tmp_path / "out")}
-    for other in (pair[1], same_size):
-        with pytest.raises(UsageError, match="number other tokens; give --vocabulary union, or first"):
-            rw.merge(rw.MergeConfig(networks=(pair[0], other), **given))
-    with pytest.raises(UsageError, match="files that name all tokens and labels; give --out FOLDER"):
-        rw.merge(
-            rw.MergeConfig(networks=pair, vocabulary="union", **given | {"out": str(tmp_path / "a.safetensors")})
-        )
-    with pytest.raises(UsageError, match="vocabulary is for folders"):
-        rw.merge(rw.MergeConfig(networks=(f"{pair[0]}/model.safetensors", pair[1]), vocabulary="first", **given))
+    union, file = {"vocabulary": "union"}, "files that name all tokens and labels; give --out FOLDER"
+    for networks, fields, words in (
+        (pair, {}, other),
+        ((pair[0], same_size), {}, other),
+        (pair, union | {"out": str(tmp_path / "a.safetensors")}, file),
+        ((f"{pair[0]}/model.safetensors", pair[1]), union, "vocabulary is for folders"),
+        (pair, {"vocabulary": "base"}, "give --base FOLDER"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            merge(*networks, **out | fields)
 
 
 def test_rows_without_a_token_stay_those_of_the_first(tmp_path) -> None:
@@ -110,22 +109,14 @@ def test_rows_without_a_token_stay_those_of_the_first(tmp_path) -> None:
 
 def test_tokens_of_the_base_are_merged_as_task_vectors(folder, tmp_path) -> None:
     """The base has one token that only the first network knows, and one network has tokens of its own."""
-    few = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
     named = {"base": ["[UNK]", "dog", "cat"], "one": ["[UNK]", "cat", "dog", "owl"], "other": ["[UNK]", "cat"]}
-    places = {
-        name: tokenized(folder(name, "llama", seed=seed, vocab_size=len(words), **few), words)
-        for seed, (name, words) in enumerate(named.items())
-    }
+    places = [llama(folder, name, words, seed) for seed, (name, words) in enumerate(named.items())]
     out = str(tmp_path / "out")
-    given = {"base": places["base"], "executor": "inline", "match": "none", "out": out}
-    pair = places["one"], places["other"]
-    rw.merge(rw.MergeConfig(networks=pair, average="task_arithmetic", vocabulary="base", **given))
+    given = {"average": "task_arithmetic", "vocabulary": "base", "base": places[0], "match": "none"}
+    merge(*places[1:], **given, out=out)
     assert transformers.AutoTokenizer.from_pretrained(out).get_vocab() == {"[UNK]": 0, "dog": 1, "cat": 2}
-    one, other, base, merged = (
-        transformers.LlamaForCausalLM.from_pretrained(place).model.embed_tokens.weight
-        for place in (*pair, places["base"], out)
+    base, one, other, merged = (
+        transformers.LlamaForCausalLM.from_pretrained(place).model.embed_tokens.weight for place in (*places, out)
     )
     torch.testing.assert_close(merged[2], base[2] + (one[1] - base[2]) + (other[1] - base[2]))
     torch.testing.assert_close(merged[1], one[2])  # the other has no such token, and so no change of it
-    with pytest.raises(UsageError, match="give --base FOLDER"):
-        rw.merge(rw.MergeConfig(networks=pair, vocabulary="base", executor="inline", match="none", out=f"{out}2"))
