@@ -11,25 +11,10 @@ import roundweave as rw
 from roundweave.flows.stored import Run
 from roundweave.storage.rounds.store import RoundStore
 from tests.flows.command.in_process import run as command
+from tests.flows.evidence.towards import MINE
 from tests.runs import RUNS
 
 PLAIN = RUNS["plain"]
-
-MINE = """
-from dataclasses import dataclass
-import torch
-import roundweave as rw
-def data():
-    targets = torch.tensor({targets})[:, None]
-    return targets * 0 + 1, targets
-@dataclass(frozen=True)
-class Towards(rw.Map):
-    def __call__(self, objective, state, examples, carry, seed):
-        target = examples.targets.double().mean()
-        return rw.Update({{k: p - target for k, p in state.params.items()}}, weight=1)
-def algorithm(*, alpha: float = 0.1):
-    return rw.Algorithm(Towards(), rw.Mean(), rw.Sgd())
-"""
 
 
 def copy(run: Run, name: str, **changed: object) -> None:
@@ -66,7 +51,7 @@ def test_runs_of_the_same_experiment_are_equal_however_they_were_run(stored, tra
 
 
 def test_the_first_field_round_and_tensor_are_named_with_the_largest_difference(train, own) -> None:
-    fields = {"model": "linear", "dtype": "float64", "split": "contiguous", "held_out": 0, "rounds": 3}
+    fields = {"model": "linear", "dtype": "float64", "split": "contiguous", "rounds": 3}
     fields |= {"partitions": 4, "algorithm": f"{own(MINE.format(targets=[0.0]), 'same')}:algorithm"}
     for name, targets in (("a", [1.0, 2.0, 3.0, 4.0]), ("b", [1.0, 2.0, 3.5, 4.25])):
         train(**fields, data=f"{own(MINE.format(targets=targets), name)}:data", name=name)
@@ -76,8 +61,8 @@ def test_the_first_field_round_and_tensor_are_named_with_the_largest_difference(
     assert (found.round, found.compared, found.equal) == (1, 1, False)
     assert (found.what, found.tensor) == ("the update of partition 2", "updates/1.weight")
     assert found.largest == pytest.approx(0.5, abs=1e-12)
-    train(**fields, data="digits", alpha=0.3, name="c")
-    assert "alpha default -> 0.3" in rw.diff("a", "c").config
+    train(**fields, data="digits", momentum=0.3, name="c")
+    assert "momentum default -> 0.3" in rw.diff("a", "c").config
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,6 @@ def test_what_is_not_there_is_made_again_and_replayed(pruned, capsys) -> None:
     assert pruned.replay(3).identical
 
 
-def test_what_is_not_there_is_made_again_and_recombined(pruned, whole, capsys) -> None:
-    recombine = ("recombine", "small", "--reduce", "median", "--executor", "inline", "--round")
-    assert command(capsys, *recombine, "5")[0] == command(capsys, *recombine, "3")[0] == 0
-    one, other = (rw.open_run(run.path).recombine(reduce="median") for run in (pruned, whole))
-    assert one.rounds == other.rounds
-
-
 def test_tables_and_the_page_are_of_the_rounds_that_are_there(pruned, tmp_path) -> None:
     assert pruned.changes().index.tolist() == [5]
     assert pruned.divergence().index.tolist() == [0, 4, 5]

@@ -11,46 +11,11 @@ import torch
 import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.stored import Run
-from roundweave.storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
+from roundweave.storage.errors import DataError, RoundFailed, RoundMissing
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from tests.flows.command.in_process import run as command
+from tests.flows.evidence.towards import MINE, TARGETS
 from tests.runs import RUNS
-
-TARGETS = (1.0, 2.0, 3.0, 4.0, 10.0)
-
-MINE = """
-from dataclasses import dataclass
-import torch
-import roundweave as rw
-
-TARGETS = {targets}
-
-def data():
-    targets = torch.tensor(TARGETS)[:, None]
-    held_out = rw.Examples(torch.ones(1, 1), torch.tensor([[6.0]]))
-    return rw.Dataset(rw.Examples(torch.ones(len(TARGETS), 1), targets), held_out)
-
-@dataclass(frozen=True)
-class Towards(rw.Map):
-    '''What is left to the mean target of the partition; with targets over 50, no number.'''
-    def __call__(self, objective, state, examples, carry, seed):
-        target = examples.targets.double().mean()
-        target = target if target < 50 else target / 0
-        return rw.Update({{k: p - target for k, p in state.params.items()}}, weight=1)
-
-def algorithm(*, momentum: float = 0.0):
-    return rw.Algorithm(Towards(), rw.Mean(), rw.Sgd(momentum=momentum))
-
-class Least(rw.Robust):
-    def center(self, points):
-        return points.max(0).values
-
-def number():
-    return 3
-
-def failing():
-    raise RuntimeError("no")
-"""
 
 
 @pytest.fixture
@@ -191,12 +156,10 @@ def test_a_saved_run_goes_on_with_the_new_reduce_and_says_where_it_came_from(sto
     parent = {"run": "plain", "round": 2, "chain": run.round(2).chain, "changed": {"reduce": "trimmed_mean:1"}}
     assert kept.attributes["parent"] == parent
     assert (kept.status, kept.done, kept.rounds) == ("interrupted", 0, 1)
-    code, _, _ = command(capsys, "resume", "kept", "--rounds", "2", "--executor", "inline")
-    assert code == 0
+    assert command(capsys, "resume", "kept", "--rounds", "2", "--executor", "inline")[0] == 0
     # It is as if the run had been reduced so from its second round on.
     assert kept.refresh().done == 2
     assert kept.recombine().table()["identical"].all()
-    assert kept.replay("all").identical
     assert "TrimmedMean(f=1)" in kept.attributes["algorithm"]
     _, out, _ = command(capsys, "show", "kept")
     assert f"plain@2, reduced again: reduce trimmed_mean:1, chain {run.round(2).chain}" in out
@@ -240,16 +203,15 @@ def test_a_reduce_of_the_users_is_kept_by_value(simple, own, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("part", "error", "said"),
+    ("part", "said"),
     [
-        ("number", UsageError, "must give a roundweave.Reduce, not int"),
-        ("Towards", UsageError, "must give a roundweave.Reduce, not Towards"),
-        ("failing", CodeError, "failed with RuntimeError: no"),
-        ("missing", CodeError, "has no such function"),
+        ("number", "must give a roundweave.Reduce, not int"),
+        ("Towards", "must give a roundweave.Reduce, not Towards"),
+        ("failing", "failed with RuntimeError: no"),
     ],
 )
-def test_what_gives_no_reduce_is_named(simple, tmp_path: Path, part, error, said) -> None:
-    with pytest.raises(error, match=said):
+def test_what_gives_no_reduce_is_named(simple, tmp_path: Path, part: str, said: str) -> None:
+    with pytest.raises(rw.RoundweaveError, match=said):
         simple().recombine(2, reduce=f"{tmp_path}/simple.py:{part}")
 
 
@@ -322,9 +284,7 @@ def test_a_reduce_that_fails_on_some_round_names_it(simple) -> None:
 def test_the_table_has_the_scores_beside_the_recorded_ones(simple, capsys) -> None:
     simple()
     recombine = ("recombine", "simple", "--executor", "inline", "--round")
-    code, out, _ = command(capsys, *recombine, "best", "--reduce", "median")
-    assert code == 0
-    head, row = out.splitlines()
+    head, row = command(capsys, *recombine, "best", "--reduce", "median")[1].splitlines()
     # The absolute error is the root of the loss, of one example.
     assert head.split() == ["round", "loss", "loss_before", "mae", "mae_before", "new", "state"]
     assert row.split() == ["1", "0.0000", "4.0000", "0.0000", "2.0000", "other", "bits"]

@@ -23,9 +23,7 @@ from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.rounds.log import CommitLog
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
 from roundweave.storage.values.hashing import json_digest
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.table import ALGORITHMS
-from roundweave.tasks.algorithms.when import Synchronous
 from tests.counting import counting
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
@@ -78,7 +76,7 @@ FIRST = {
 )
 def test_every_algorithm_goes_on_is_sound_and_replays_to_the_bit(train, on_cluster, algorithm: str) -> None:
     fields = {name: value for name, value in LOCAL.items() if name in ALGORITHMS[algorithm].options}
-    fields |= {"resplit_every": 2} if ALGORITHMS[algorithm].when is Synchronous else {}
+    fields |= {"resplit_every": 2} if ALGORITHMS[algorithm].when is rw.Synchronous else {}
     for rounds in (2, 3):
         run = train(**SMALL | {"rounds": rounds}, **fields, algorithm=algorithm, name="run")
         seen = run.verify()
@@ -281,13 +279,13 @@ def test_what_was_altered_is_named_with_its_tensor_and_how_far_it_is_off(run, on
 
 @pytest.mark.parametrize("factor", [2.0, float("nan")])
 def test_a_map_that_computes_something_else_now_is_found(run, monkeypatch, capsys, factor: float) -> None:
-    honest = LocalSteps.__call__
+    honest = rw.LocalSteps.__call__
 
     def other(self, objective, state, examples, carry, seed):
         update = honest(self, objective, state, examples, carry, seed)
         return replace(update, direction={name: factor * vector for name, vector in update.direction.items()})
 
-    monkeypatch.setattr(LocalSteps, "__call__", other)
+    monkeypatch.setattr(rw.LocalSteps, "__call__", other)
     largest = float(np.abs(run.round(3).updates["fc1.weight"].sel(partition=0)).max())
     wanted = largest if factor == 2 else float("inf")
     difference = run.replay().results[0].difference
@@ -302,7 +300,7 @@ def test_a_map_that_computes_something_else_now_is_found(run, monkeypatch, capsy
 
 
 def test_a_map_that_fails_now_is_a_difference(run, monkeypatch) -> None:
-    monkeypatch.setattr(LocalSteps, "__call__", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(rw.LocalSteps, "__call__", lambda *arguments: 1 / 0)
     result = run.replay().results[0]
     assert result.status == "differs"
     assert "refused of partition 0: its map failed with ZeroDivisionError" in str(result)

@@ -55,11 +55,6 @@ def test_a_run_that_was_not_planned_goes_on_by_its_own_algorithm(tmp_path: Path)
         rw.train(config(tmp_path))
 
 
-def test_auto_is_no_algorithm_that_can_be_built() -> None:
-    with pytest.raises(UsageError, match="auto is no algorithm of its own"):
-        rw.TrainConfig(algorithm="auto").algorithm.build()
-
-
 def test_a_new_run_in_the_same_process_is_of_the_file_as_it_is_now(tmp_path: Path) -> None:
     """As in a notebook, in which a file is written anew between two runs."""
     file, digests = tmp_path / "night.csv", []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, log
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from roundweave.flows.planning.plan import Plan, compared, plan, slower, timed, 
 from roundweave.flows.planning.racing import Point, Race
 from roundweave.flows.planning.strategies import Strategy, Workload
 from roundweave.storage.errors import RoundFailed, UsageError
-from tests.flows.command.in_process import run
+from tests.flows.command.in_process import refused, run
 
 
 @pytest.fixture(scope="module")
@@ -94,20 +94,16 @@ def test_one_process_is_chosen_where_it_is_about_as_good(race: dict, chosen: str
     assert of_race(**race).chosen.name == chosen
 
 
-def test_the_reason_names_the_best_of_the_others() -> None:
+def test_the_reason_names_the_best_of_the_others_and_the_learning_rate_of_a_larger_batch() -> None:
     made = of_race(ranks=("auto", 1, 1.0), single=("inline", 1, 1.05))
     assert made.reason == (
         "single has a held-out loss of 0.5 after 2 s of training; "
         "ranks takes 0.95 times as long to come 95% of the way to the lowest loss"
     )
-    assert of_race(single=("inline", 1, 1.0)).reason.endswith("; no other way of training came as far")
-
-
-def test_the_reason_names_the_learning_rate_of_a_larger_batch() -> None:
-    made = of_race(ranks=("auto", 1, 1.05), large=("inline", 1, 1.0))
-    large = replace(made.strategies["large"], batch=128)
-    made = replace(made, strategies={**made.strategies, "large": large})
-    assert made.reason.startswith("large (learning rate 0.4) has a held-out loss of 0.5")
+    made = of_race(single=("inline", 1, 1.0))
+    assert made.reason.endswith("; no other way of training came as far")
+    made = replace(made, strategies={"single": replace(made.strategies["single"], batch=128)})
+    assert made.reason.startswith("single (learning rate 0.4) has a held-out loss of 0.5")
 
 
 class Ran:
@@ -173,23 +169,24 @@ def test_workers_whose_rounds_are_longer_than_a_heat_do_not_race() -> None:
     }
 
 
+@dataclass
+class Measured:
+    """Steps of larger batches than `most` are not finite."""
+
+    most: int
+
+    def step_seconds(self, single: Strategy) -> float:
+        if single.batch > self.most:
+            raise RoundFailed("direction of 1.weight has 64 non-finite of 64 numbers")
+        return 0.5
+
+
 def test_a_batch_whose_learning_rate_is_too_large_does_not_race_and_the_others_do() -> None:
-    """A larger batch has a larger rate: 0.1 at 32 is 0.4 at 128, at which steps may not be finite."""
-
-    class Measured:
-        def __init__(self, most: int) -> None:
-            self.most = most
-
-        def step_seconds(self, single: Strategy) -> float:
-            if single.batch > self.most:
-                raise RoundFailed("direction of 1.weight has 64 non-finite of 64 numbers")
-            return 0.5
-
+    """A larger batch has a larger rate: 0.1 at 32 is 0.4 at 128."""
     single = Strategy("single", "inline", 1, "fed_avg", 100, 32)
     candidates = named(single, replace(single, name="single, batch 128", batch=128))
     steps, failed = timed(Measured(32), candidates)
-    assert steps == {"single": 0.5}
-    assert failed.keys() == {"single, batch 128"}
+    assert (steps, [*failed]) == ({"single": 0.5}, ["single, batch 128"])
     with pytest.raises(RoundFailed, match=r"^single: direction of 1.weight has 64 .*; try a smaller lr"):
         timed(Measured(1), candidates)
 
@@ -197,14 +194,13 @@ def test_a_batch_whose_learning_rate_is_too_large_does_not_race_and_the_others_d
 def test_what_no_strategy_can_do_is_refused(tmp_path: Path) -> None:
     # One process learns by fed_avg, which has no such option; and there are no workers to distribute to.
     config = rw.TrainConfig(algorithm="fed_prox", mu=0.5, workers=1, root=tmp_path)
-    with pytest.raises(
-        rw.RoundweaveError, match="no strategy can do this work here: algorithm fed_avg takes no mu"
-    ):
+    says = "no strategy can do this work here: algorithm fed_avg takes no mu"
+    with pytest.raises(rw.RoundweaveError, match=says):
         plan(config)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["scaffold", "fed_dyn", "mime_lite"])
+@pytest.mark.parametrize("algorithm", ["scaffold", "mime_lite"])
 def test_algorithms_whose_maps_use_the_servers_memory_are_planned(tmp_path: Path, algorithm: str) -> None:
     config = rw.TrainConfig(algorithm=algorithm, local_steps=3, rounds=20, model="logistic", root=tmp_path)
     assert {"single", "local epoch"} <= plan(config).raced.keys()
@@ -214,45 +210,33 @@ def test_the_command_prints_and_shows(planned, monkeypatch, capsys, tmp_path: Pa
     monkeypatch.setattr("roundweave.flows.planning.plan.plan", lambda config: planned)
     file, root = str(tmp_path / "chosen.toml"), str(tmp_path)
     code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--save", file)
-    assert code == 0
-    assert out.startswith("strategy")
+    assert (code, out.split()[0]) == (0, "strategy")
     assert f"`roundweave train {file}` does it so" in out.replace("\n", "")
-    code, out, _ = run(capsys, "train", file, "--name", "chosen", "--root", root)
-    assert code == 0
-    code, out, _ = run(capsys, "show", "chosen", "--root", root)
-    assert "a round in the race" in out
-    code, out, _ = run(capsys, "show", "chosen", "--root", root, "--json")
-    shown = json.loads(out)["planned"]
+    assert run(capsys, "train", file, "--name", "chosen", "--root", root)[0] == 0
+    assert "a round in the race" in run(capsys, "show", "chosen", "--root", root)[1]
+    shown = json.loads(run(capsys, "show", "chosen", "--root", root, "--json")[1])["planned"]
     assert shown["taken"] > 0
     assert shown["raced"][shown["strategy"]]["seconds"] > 0
-    code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--json")
-    printed = json.loads(out)
+    printed = json.loads(run(capsys, "plan", "--algorithm", "auto", "--json")[1])
     assert printed["chosen"] in printed["strategies"]
     assert (printed["config"]["rounds"], printed["workers"]) == (planned.planned.rounds, 2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("file", "message"),
     [
-        (["--save", "none/plan.toml"], "none/plan.toml: there is no folder none; make it first"),
-        (["--save", "plan.txt"], "plan.txt: a configuration ends in .toml"),
-        (["--held-out", "0"], "none are held out; give held_out"),
-        (["--algorithm", "sync_sgd"], "batches of whole partitions depend on how many there are; give batch_size"),
-        (["--data", "none"], "unknown data 'none'"),
-        (["none.toml"], "cannot read none.toml"),
+        ("none/plan.toml", "none/plan.toml: there is no folder none; make it first"),
+        ("plan.txt", "plan.txt: a configuration ends in .toml"),
     ],
 )
-def test_what_cannot_be_planned_is_said_at_once(capsys, arguments: list[str], message) -> None:
-    code, out, err = run(capsys, "plan", *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert err.count("\n") == 1
+def test_a_file_that_cannot_be_written_is_said_at_once(capsys, file: str, message: str) -> None:
+    code, said = refused(capsys, "plan", "--save", file)
+    assert (code, message in said) == (2, True)
 
 
-def test_data_with_partitions_of_their_own_are_not_dealt(tmp_path: Path) -> None:
-    own = tmp_path / "own.py"
-    own.write_text(
+def test_data_with_partitions_of_their_own_are_not_dealt(own, tmp_path: Path) -> None:
+    file = own(
         "import torch\ndef data(partition, partitions):\n    return torch.ones(8, 2), torch.zeros(8).long()\n"
     )
     with pytest.raises(UsageError, match="these data give each its own"):
-        plan(rw.TrainConfig(data=f"{own}:data", root=tmp_path))
+        plan(rw.TrainConfig(data=f"{file}:data", root=tmp_path))

@@ -14,7 +14,7 @@ import roundweave as rw
 from roundweave.flows.planning.plan import bench_for
 from roundweave.flows.planning.racing import Point
 from roundweave.flows.planning.strategies import strategies, workload
-from roundweave.flows.planning.trying import SCORED, Lane, TrialTiming, thinned, trial_root
+from roundweave.flows.planning.trying import SCORED, Lane, TrialTiming, thinned
 from roundweave.tasks.data.examples import Examples
 
 
@@ -35,21 +35,15 @@ def test_the_first_round_of_a_turn_is_not_measured() -> None:
 
 def test_short_rounds_are_not_measured_before_all_is_warm() -> None:
     made = timing([0.012 * round for round in range(10)])
-    assert made.rounds == 5  # the first five are over within 0.05 s
-    assert made.seconds / made.rounds == pytest.approx(0.012)
+    assert (made.rounds, made.seconds) == (5, pytest.approx(0.06))  # the first five are over within 0.05 s
 
 
 def test_long_rounds_are_drawn_out_linearly() -> None:
     # A round takes 0.3 s, of which 0.2 are the slowest map of 10 steps: of 100 steps it takes 0.1 + 10 * 0.2.
     made = timing([1.3, 1.6, 1.9], mapped=0.2)
-    assert made.drawn_out(0) == pytest.approx(0.1)
-    assert made.drawn_out(1) == pytest.approx(0.3)
-    assert made.drawn_out(10) == pytest.approx(2.1)
-
-
-def test_maps_never_take_longer_than_their_rounds() -> None:
-    made = timing([1.3, 1.6, 1.9], mapped=0.5)  # as where the next round is mapped beside the commit
-    assert made.drawn_out(10) == pytest.approx(3)
+    assert [made.drawn_out(by) for by in (0, 1, 10)] == pytest.approx([0.1, 0.3, 2.1])
+    # Maps never take longer than their rounds, as where the next round is mapped beside the commit.
+    assert timing([1.3, 1.6, 1.9], mapped=0.5).drawn_out(10) == pytest.approx(3)
 
 
 def test_held_out_examples_are_thinned_from_first_to_last() -> None:
@@ -79,9 +73,8 @@ def test_shorter_rounds_learn_the_same_until_the_run_is_over(lane) -> None:
     assert first[0].loss == pytest.approx(2.3, abs=0.1)  # of ten classes before anything is learned
     assert first[1].seconds == pytest.approx(min(0.3, 11 * shortened.worth), abs=shortened.worth)
     shortened.train(shortened.rounds * shortened.worth + 0.1)
-    assert [point.loss for point in shortened.points] == sorted(
-        (point.loss for point in shortened.points), reverse=True
-    )
+    losses = [point.loss for point in shortened.points]
+    assert losses == sorted(losses, reverse=True)
     assert shortened.points[-1].seconds == 11 * shortened.worth
     assert shortened.curve[-1] == Point(inf, shortened.points[-1].loss)
     shortened.refine()
@@ -101,9 +94,3 @@ def test_a_trial_needs_no_room_for_all_rounds_that_it_might_run(lane, monkeypatc
     tried = lane(steps=51)
     tried.train(0.05)
     assert tried.rounds > 0
-
-
-def test_what_is_tried_is_deleted(tmp_path: Path) -> None:
-    with trial_root(str(tmp_path)) as root:
-        (Path(root) / "tried").mkdir()
-    assert list(tmp_path.iterdir()) == []

@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from roundweave.flows.config.train import TrainConfig
+import roundweave as rw
 from roundweave.flows.planning.strategies import Strategy, Workload, strategies, workload
-from roundweave.storage.errors import UsageError
 
 DIGITS = 1618
 """Examples to train on, of scikit-learn's digits."""
 
 
 def test_rounds_of_auto_are_epochs() -> None:
-    work, plain = workload(TrainConfig(algorithm="auto", rounds=7, batch_size=16))
+    work, plain = workload(rw.TrainConfig(algorithm="auto", rounds=7, batch_size=16))
     assert (work.examples, work.batch, work.epochs, work.scored, work.local) == (DIGITS, 16, 7, 1, "fed_avg")
     assert work.state == 4 * 19_210
     assert plain.config.partitions == 1
@@ -32,7 +31,7 @@ def test_rounds_of_auto_are_epochs() -> None:
     ],
 )
 def test_epochs_are_those_of_the_configuration(options: dict, epochs: float, scored: float) -> None:
-    work, _ = workload(TrainConfig(**options))
+    work, _ = workload(rw.TrainConfig(**options))
     assert (work.epochs, work.scored) == pytest.approx((epochs, scored))
 
 
@@ -41,7 +40,7 @@ LARGE = Workload(6400, 32, state=10**8, epochs=1, scored=1, local="fed_avg")
 
 
 def test_strategies_do_the_same_work() -> None:
-    config = TrainConfig(algorithm="fed_avg", lr=0.3, batch_size=16, rounds=12, evaluate_every=3, root="runs")
+    config = rw.TrainConfig(algorithm="fed_avg", lr=0.3, batch_size=16, rounds=12, evaluate_every=3, root="runs")
     work = replace(workload(config)[0], state=10**8)
     made = list(strategies(work, workers=2, cores=2))
     assert len({each.name for each in made}) == len(made) == 10
@@ -58,7 +57,7 @@ def test_strategies_do_the_same_work() -> None:
 
 
 def test_larger_batches_have_learning_rates_that_are_larger_by_as_much() -> None:
-    config = TrainConfig(algorithm="auto", batch_size=32)
+    config = rw.TrainConfig(algorithm="auto", batch_size=32)
     rates = {
         each.name: (each.batch, each.configured(config, LARGE).algorithm.options["lr"])
         for each in strategies(LARGE, workers=1, cores=1)
@@ -74,7 +73,7 @@ def test_a_larger_batch_leaves_an_epoch_some_steps_and_is_larger() -> None:
 
 def test_local_steps_are_no_more_than_wanted() -> None:
     def steps(**options: int) -> list[int]:
-        work, _ = workload(TrainConfig(algorithm="auto", **options))
+        work, _ = workload(rw.TrainConfig(algorithm="auto", **options))
         return [each.steps for each in strategies(work, 2, 1) if each.name.startswith("local")]
 
     assert steps() == [10, 26]  # 809 examples are 26 batches of 32
@@ -82,28 +81,25 @@ def test_local_steps_are_no_more_than_wanted() -> None:
     assert steps(most_local_steps=10) == [10]
 
 
-def test_small_networks_are_not_shared() -> None:
+def test_small_networks_are_not_shared_and_one_worker_has_nothing_to_distribute_to() -> None:
     small = replace(LARGE, state=10**6)
     names = {each.name for each in strategies(LARGE, 2, 1)} - {each.name for each in strategies(small, 2, 1)}
     assert names == {"split", "hybrid"}
+    alone = replace(small, examples=1000, batch=10)
+    assert [each.name for each in strategies(alone, workers=1, cores=4)] == ["single", "single, 4 threads"]
 
 
 def test_partitions_learn_apart_by_the_algorithm_that_is_given() -> None:
-    config = TrainConfig(algorithm="fed_prox", mu=0.5)
+    config = rw.TrainConfig(algorithm="fed_prox", mu=0.5)
     work, _ = workload(config)
     made = {each.name: each for each in strategies(work, 2, 1)}
     assert made["local epoch"].configured(config, work).algorithm.name == "fed_prox"
-    with pytest.raises(UsageError, match="sync_sgd takes no mu"):
+    with pytest.raises(rw.UsageError, match="sync_sgd takes no mu"):
         made["synchronous"].configured(config, work)
 
 
-def test_one_worker_has_nothing_to_distribute_to() -> None:
-    work = Workload(1000, 10, 1, 1, 1, "fed_avg")
-    assert [each.name for each in strategies(work, workers=1, cores=4)] == ["single", "single, 4 threads"]
-
-
 def test_fields_of_other_partitions_are_left_out() -> None:
-    config = TrainConfig(algorithm="fed_avg", partitions=4, quorum=3)
+    config = rw.TrainConfig(algorithm="fed_avg", partitions=4, quorum=3)
     configured = Strategy("single", "inline", 1, "fed_avg", 10, 32).configured(config, workload(config)[0])
     assert (configured.partitions, configured.quorum) == (1, 1)
 
@@ -129,10 +125,10 @@ def test_a_batch_is_no_more_than_a_partition_has() -> None:
     ],
 )
 def test_work_that_depends_on_how_it_is_distributed_is_refused(options: dict, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        workload(TrainConfig(**options))
+    with pytest.raises(rw.UsageError, match=message):
+        workload(rw.TrainConfig(**options))
 
 
 def test_a_schedule_over_all_rounds_stays() -> None:
-    work, _ = workload(TrainConfig(lr_schedule="cosine"))
+    work, _ = workload(rw.TrainConfig(lr_schedule="cosine"))
     assert work.options["lr_schedule"] == "cosine"

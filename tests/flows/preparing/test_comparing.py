@@ -32,17 +32,14 @@ def fields(own) -> dict[str, object]:
     return {**options, "partitions": 2, "local_steps": 2, "name": "run"}
 
 
-def test_a_run_is_compared_at_its_end(train, fields) -> None:
+@pytest.mark.parametrize(("every", "stops"), [(100, 12), (10, 10)])
+def test_a_run_is_compared_at_its_end_and_after_each_hundredth_round(
+    train, fields, monkeypatch, every: int, stops: int
+) -> None:
     """Targets of ten thousand draw activations past 30, where ranks would add up only their own."""
-    with pytest.raises(
-        RoundFailed, match=r"^round 12: ranks that share units first train another network than the"
-    ):
-        train(**fields, rounds=12)
-
-
-def test_and_after_each_hundredth_round(train, fields, monkeypatch) -> None:
-    monkeypatch.setattr(job, "COMPARED", 10)
-    with pytest.raises(RoundFailed, match=r"^round 10: ranks that share units first"):
+    monkeypatch.setattr(job, "COMPARED", every)
+    says = rf"^round {stops}: ranks that share units first train another network than the"
+    with pytest.raises(RoundFailed, match=says):
         train(**fields, rounds=12)
 
 

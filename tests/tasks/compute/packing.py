@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from roundweave.storage.values.state import Layout, State, Update
+import roundweave as rw
 from roundweave.storage.values.tensors import TensorSpec, Vectors, vector_sizes
-from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.compute.compressed import SLOT, Compressed
 from roundweave.tasks.compute.compute import find_compressor
 from roundweave.tasks.numerics.pieces import accumulator
@@ -30,26 +29,26 @@ ODD = (
 class With:
     """What a map needs to know of an objective here."""
 
-    layout: Layout = Layout(SMALL)  # noqa: RUF009
+    layout: rw.Layout = rw.Layout(SMALL)  # noqa: RUF009
 
 
 @dataclass(frozen=True)
-class Given(Map):
+class Given(rw.Map):
     """A map that returns its examples: an update, or the vectors (element,) of its direction by dtype."""
 
-    def __call__(self, objective: Any, state: State, examples: Any, carry: Any, seed: int) -> Any:
+    def __call__(self, objective: Any, state: rw.State, examples: Any, carry: Any, seed: int) -> Any:
         assert SLOT not in carry
         vectors = isinstance(examples, dict)
-        return Update(examples, weight=2, metrics={"train_loss": 0.5}) if vectors else examples
+        return rw.Update(examples, weight=2, metrics={"train_loss": 0.5}) if vectors else examples
 
 
 def sent_of(named: str, given: Any, carry: Any | None = None, seed: int = 0, specs: Any = SMALL) -> Any:
     """The update of a map that gives this, packed by a compressor."""
     compressed = Compressed(Given(), find_compressor(named))
-    return compressed(With(Layout(specs)), State({}), given, carry or {}, seed)
+    return compressed(With(rw.Layout(specs)), rw.State({}), given, carry or {}, seed)
 
 
-def rounds(named: str, specs: tuple[TensorSpec, ...], directions: list[Vectors]) -> tuple[list[Update], Any]:
+def rounds(named: str, specs: tuple[TensorSpec, ...], directions: list[Vectors]) -> tuple[list[rw.Update], Any]:
     """The updates of one partition whose map gives these directions, and what it carries at the end."""
     carry: Any = {}
     updates = []

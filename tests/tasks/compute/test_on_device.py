@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 import torch
 
+import roundweave as rw
 from roundweave.tasks.algorithms.maps.backprop import descend
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.table import ALGORITHMS
-from roundweave.tasks.algorithms.when import Synchronous
 from roundweave.tasks.compute.compute import Compute
-from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.devices import find_device
@@ -74,24 +72,17 @@ class Planted(torch.nn.Module):
 """
 
 
-@pytest.fixture(scope="module")
-def told(on: On, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What one process says of networks on the processor and on the device, and last of a tensor left behind."""
-    file = tmp_path_factory.mktemp("own") / "mine.py"
-    file.write_text(TAIL)
-    cnn = twice("graph", model="cnn", algorithm="fed_avg", local_steps=3, batch_size=16)
-    stacked = twice("inline", stacked=2, local_steps=2)
-    return on(
-        [*cnn, *stacked, ("inline", FIELDS | {"device": "pretend", "model": f"{file}:Planted", "held_out": 0})]
-    )
+@pytest.mark.dear("a process of its own, since what knows a device cannot forget it")
+def test_a_network_has_the_bits_of_the_processor_and_a_tensor_that_stays_there_is_found(on: On, own) -> None:
+    planted = FIELDS | {"device": "pretend", "model": f"{own(TAIL)}:Planted", "held_out": 0}
+    *told, last = on([*twice("inline", model="cnn", local_steps=2, batch_size=16), ("inline", planted)])
+    assert_equal(told)
+    assert last["refused"].startswith("RoundFailed: round 1: 0 of 3 updates are sound")
 
 
-def test_networks_have_the_bits_of_the_processor(told) -> None:
-    assert_equal(told[:-1])
-
-
-def test_a_tensor_that_stays_on_the_processor_is_found(told) -> None:
-    assert told[-1]["refused"].startswith("RoundFailed: round 1: 0 of 3 updates are sound")
+@pytest.mark.thorough
+def test_so_have_stacked_partitions_and_workers(on: On) -> None:
+    assert_equal(on([*twice("graph", model="cnn", local_steps=3), *twice("inline", stacked=2, local_steps=2)]))
 
 
 @pytest.mark.slow
@@ -100,12 +91,13 @@ def test_every_algorithm_has_the_bits_of_the_processor_on_every_executor(on: On,
     asked = [
         run
         for name, preset in ALGORITHMS.items()
-        if executor == "inline" or preset.when is Synchronous
+        if executor == "inline" or preset.when is rw.Synchronous
         for run in twice(executor, algorithm=name)
     ]
     assert_equal(on(asked))
 
 
+@pytest.mark.thorough
 def test_a_device_that_is_too_small_is_one_line(on: On) -> None:
     [told] = on([("inline", FIELDS | {"device": "pretend"})], PRETEND_DEVICE_BYTES="10000")
     assert told["refused"].startswith("RoundFailed: pretend:0 has too little memory for this network")
@@ -133,9 +125,9 @@ def test_auto_is_the_processor_where_this_process_has_nothing_else() -> None:
 
 def test_bf16_is_torchs_autocast_around_forward_pass_and_loss() -> None:
     objective = Objective(ModelSpec("mlp", (1, 8, 8), 10, "float32", seed=0), "cross_entropy")
-    examples = Examples(torch.randn(64, 1, 8, 8), torch.arange(64) % 10)
+    examples = rw.Examples(torch.randn(64, 1, 8, 8), torch.arange(64) % 10)
     start = objective.initial()
-    mapper = Compute(precision="bf16").mapper(LocalSteps(local_steps=3, lr=0.5, batch_size=None))
+    mapper = Compute(precision="bf16").mapper(rw.LocalSteps(local_steps=3, lr=0.5, batch_size=None))
     [update] = mapper(objective, start, [(examples, {}, 0)])
 
     network = objective.network(start)

@@ -49,12 +49,7 @@ def test_everything_is_as_before_once_the_pin_is_out(fails: bool) -> None:
     assert settings_now() == before
 
 
-def test_memory_is_filled_with_nan_where_it_is_asked_for() -> None:
-    with pinned(0, threads=1, fill=True):
-        assert torch.empty(5).isnan().all()
-
-
-def test_inside_the_pin_seed_threads_and_determinism_are_set() -> None:
+def test_inside_the_pin_seed_threads_determinism_and_memory_are_set() -> None:
     def drawn(seed: int) -> list[float]:
         with pinned(seed, threads=1):
             assert torch.get_num_threads() == 1
@@ -63,9 +58,10 @@ def test_inside_the_pin_seed_threads_and_determinism_are_set() -> None:
 
     assert drawn(1) == drawn(1) == torch.rand(3, generator=torch.Generator().manual_seed(1)).tolist()
     assert drawn(1) != drawn(2)
-    with pinned(1, 1), pinned(2, 1):
-        torch.rand(5)
-    assert drawn(1) == drawn(1)
+    with pinned(0, threads=1, fill=True):
+        assert torch.empty(5).isnan().all()
+    with pinned(0, 1), pytest.raises(RuntimeError, match="deterministic"):
+        torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2))
 
 
 @pytest.mark.parametrize("draw", [lambda: np.random.rand(3).tolist(), random.random])
@@ -80,6 +76,10 @@ def test_inside_the_pin_numpys_and_pythons_generators_are_seeded(draw) -> None:
     assert len({str(drawn(seed)) for seed in (0, 1, 2, 1 << 32, 1 << 62)}) == 5
 
 
+def drawn_by_torch(seed: int) -> list[float]:
+    return torch.rand(2000, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
 def test_one_thread_at_a_time_is_pinned() -> None:
     """Two threads draw in turns as far as they are let: each draws what it would draw alone."""
     met = threading.Barrier(2)
@@ -90,20 +90,16 @@ def test_one_thread_at_a_time_is_pinned() -> None:
             return [torch.rand(1).item() for _ in range(2000)]
 
     with ThreadPoolExecutor(2) as pool:
-        for seed, drawn in zip((1, 2), pool.map(draw, (1, 2)), strict=True):
-            assert drawn == torch.rand(2000, generator=torch.Generator().manual_seed(seed)).tolist()
+        assert [*pool.map(draw, (1, 2))] == [drawn_by_torch(1), drawn_by_torch(2)]
 
 
 def drawn_by_python() -> list[object]:
     """Numbers of every kind of function of `random`: of its class, bound to it, and with a memory of its own."""
-    functions = (
-        random.random,
-        lambda: random.gauss(0, 1),
-        lambda: random.randrange(10**30),
-        lambda: random.getrandbits(70),
-    )
-    more = lambda: random.sample(range(50), 9), lambda: random.betavariate(1, 2), lambda: random.randbytes(5)
-    return [draw() for _ in range(50) for draw in functions + more]
+    drawn: list[object] = []
+    for _ in range(50):
+        drawn += [random.random(), random.gauss(0, 1), random.randrange(10**30), random.getrandbits(70)]
+        drawn += [random.sample(range(50), 9), random.betavariate(1, 2), random.randbytes(5)]
+    return drawn
 
 
 def disturb(ended: threading.Event) -> None:
@@ -148,12 +144,8 @@ def test_threads_to_which_a_pin_is_lent_draw_from_it() -> None:
             return random.random()
 
     with pinned(1, threads=1), ThreadPoolExecutor(1) as pool:
-        assert [pool.submit(draw).result(), random.random()] == drawn_alone(1, 2)
-
-
-def drawn_alone(seed: int, count: int) -> list[float]:
-    generator = random.Random(seed)
-    return [generator.random() for _ in range(count)]
+        alone = random.Random(1)
+        assert [pool.submit(draw).result(), random.random()] == [alone.random(), alone.random()]
 
 
 def test_a_pin_within_a_pin_gives_the_outer_one_back() -> None:
@@ -198,9 +190,4 @@ def test_kept_generators_return_while_no_other_thread_is_pinned() -> None:
         thread.start()
         pins.wait()
     thread.join()
-    assert drawn == torch.rand(2000, generator=torch.Generator().manual_seed(1)).tolist()
-
-
-def test_an_operation_without_a_deterministic_form_is_refused() -> None:
-    with pinned(0, 1), pytest.raises(RuntimeError, match="deterministic"):
-        torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2))
+    assert drawn == drawn_by_torch(1)

@@ -109,26 +109,16 @@ def one_leaves(group: Group) -> tuple[bool, int]:
     return peers.gone, sum(group.all_gather(1))
 
 
-def test_all_that_is_sent_comes_in_order_and_none_waits_for_a_receiver() -> None:
-    eight = {0: [(1, 8), (2, 8)], 1: [(0, 8)], 2: [(0, 8)]}
-    assert results_of(all_send_at_once, RANKS) == eight
-
-
-def test_who_sends_first_is_received_first() -> None:
-    assert results_of(the_first_one_answers_whoever_asks, RANKS) == {0: 9, 1: 9, 2: 9}
-
-
-def test_a_rank_that_is_killed_is_gone_after_its_last_words() -> None:
-    """The third rank loses the first one, which leaves then."""
-    assert results_of(one_is_killed, RANKS - 1) == {
-        0: ([(1, "last words"), (1, None)], True),
-        2: ((0, None), True),
-    }
-
-
-def test_a_stranger_who_calls_is_no_peer() -> None:
-    assert results_of(a_stranger_calls, RANKS) == {0: True, 1: True, 2: True}
-
-
-def test_who_leaves_is_gone_for_the_others_and_the_group_stays() -> None:
-    assert results_of(one_leaves, RANKS) == dict.fromkeys(range(RANKS), (True, RANKS))
+@pytest.mark.parametrize(
+    ("work", "found"),
+    [
+        (all_send_at_once, {0: [(1, 8), (2, 8)], 1: [(0, 8)], 2: [(0, 8)]}),  # in order; none waits for a receiver
+        (the_first_one_answers_whoever_asks, {0: 9, 1: 9, 2: 9}),
+        # The third rank loses the first one, which leaves then.
+        (one_is_killed, {0: ([(1, "last words"), (1, None)], True), 2: ((0, None), True)}),
+        (a_stranger_calls, {0: True, 1: True, 2: True}),
+        (one_leaves, dict.fromkeys(range(RANKS), (True, RANKS))),  # is gone for the others, and the group stays
+    ],
+)
+def test_what_comes_and_who_is_gone(work, found) -> None:
+    assert results_of(work, len(found)) == found

@@ -42,13 +42,12 @@ class Dropping(Tied):
         return super().forward(functional.dropout(images, 0.5))
 
 class Playing(Tied):
+    lengths = range(100)
     def forward(self, images):
-        return super().forward(images) * (1 + random.random())
+        return super().forward(images) * (1 + random.random() if len(images) in self.lengths else 1)
 
-class PlayingLater(Tied):
-    def forward(self, images):
-        outputs = super().forward(images)
-        return outputs * random.random() if len(images) == 5 else outputs
+class PlayingLater(Playing):
+    lengths = [5]
 
 class Normed(Tied):
     def __init__(self):

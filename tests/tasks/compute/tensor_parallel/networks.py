@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import random
 from collections.abc import Callable, Mapping
 
@@ -12,8 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.algebra import Map
+import roundweave as rw
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.compute.tensor_parallel.finding import find_shares
@@ -21,7 +21,6 @@ from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective
 from roundweave.tasks.compute.tensor_parallel.mapper import TensorParallel
 from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
-from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pinning import pinned
 
@@ -104,44 +103,100 @@ class Packed(nn.Module):
         return [piece.view(*shape, self.heads, -1).transpose(1, 2) for piece in pieces]
 
 
-class Between(nn.Module):
-    """Two linear layers, and between them what the subclass puts there."""
+UNITS = 12
+Act = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
-    def __init__(self, inputs: tuple[int, ...], outputs: int):
+
+def kept(network: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    """Statistics of a batch, kept as BatchNorm keeps them."""
+    with torch.no_grad():
+        network.kept.mul_(0.9).add_(hidden.mean(), alpha=0.1)
+    return hidden - network.kept
+
+
+def past(network: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    """Reads the weights of a layer beside its call."""
+    return hidden / (1 + network.first.weight.norm())
+
+
+def sloped(network: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    if hidden.requires_grad:
+        hidden.register_hook(lambda gradient: gradient / gradient.norm())
+    return hidden
+
+
+BETWEEN: dict[str, Act] = {
+    "width of the whole": lambda n, h: h.view(-1, UNITS),
+    "past without gradients": lambda n, h: h if torch.is_grad_enabled() else past(n, h),
+    "root mean square": lambda n, h: h / (h.square().mean(-1, keepdim=True) + 1e-3).sqrt(),
+    "the same in training": lambda n, h: (
+        h / (h.square().mean(-1, keepdim=True) + 1e-3).sqrt() if n.training else h
+    ),
+    "winners": lambda n, h: h * (h >= h.topk(4).values[..., -1:]),
+    "winners in training": lambda n, h: h * (h >= h.topk(4).values[..., -1:]) if n.training else h,
+    "width in training": lambda n, h: h / math.sqrt(h.shape[-1]) if n.training else h,
+    "width in scoring": lambda n, h: h if n.training else h / math.sqrt(h.shape[-1]),
+    "softmax in training": lambda n, h: h.softmax(-1) if n.training else h,
+    "sorted": lambda n, h: h.sort(-1).values,
+    "added up": lambda n, h: h.cumsum(-1),
+    "turned": lambda n, h: h.roll(1, -1),
+    "weighed by place": lambda n, h: h * torch.arange(h.shape[-1]).to(h),
+    "products of units": lambda n, h: (h[..., None] * h[..., None, :]).sum(-1),
+    "largest": lambda n, h: h - h.amax(-1, keepdim=True),
+    "half in training": lambda n, h: torch.where(torch.arange(h.shape[-1]) < 6, h, 0 * h) if n.training else h,
+    "length without gradient": lambda n, h: h / (1 + h.detach().norm(dim=-1, keepdim=True)),
+    "clipped length": lambda n, h: h / (h.norm(dim=-1, keepdim=True) / 20).clamp(min=1),
+    "saturating": lambda n, h: h + (h - 30).relu().sum(-1, keepdim=True),
+    "quantile": lambda n, h: h.clamp(max=h.detach().quantile(0.9)),
+    "kept": kept,
+    "past": lambda n, h: past(n, h) if n.training else h,
+    "drawn by unit": lambda n, h: h + torch.randn(h.shape[-1]),
+    "dropped by width": lambda n, h: nn.functional.dropout(h, 1 / h.shape[-1], n.training),
+    "length of a gradient": sloped,
+    "mean of the batch": lambda n, h: h - h.mean(0),
+    "mixed examples": lambda n, h: (h + h.flip(0)) / 2 if n.training else h,
+    "normed": lambda n, h: nn.functional.layer_norm(h, h.shape[-1:]),
+}
+"""What is between two layers; of some, units cannot be shared, and how they show it differs."""
+
+
+class Fooling(nn.Module):
+    """A pair of layers that could be shared but for what is between them."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int, kind: str):
         super().__init__()
-        self.first, self.second = nn.Linear(inputs[0], 12), nn.Linear(12, outputs)
+        self.kind, self.first, self.second = kind, nn.Linear(inputs[0], UNITS), nn.Linear(UNITS, outputs)
+        self.register_buffer("kept", torch.zeros(()))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.second(self.between(self.first(inputs)))
-
-    def between(self, hidden: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        return self.second(BETWEEN[self.kind](self, self.first(inputs).relu()))
 
 
-class Views(Between):
-    """Knows how many units there are."""
-
-    def between(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden.view(-1, 12).relu()
-
-
-class Normed(Between):
-    def __init__(self, inputs: tuple[int, ...], outputs: int):
-        super().__init__(inputs, outputs)
-        self.norm = nn.LayerNorm(12)
-
-    def between(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.norm(hidden)
+BEFORE: dict[str, Act] = {
+    "mean of the batch": lambda n, h: h - h.mean(0),
+    "the same in training": lambda n, h: h - h.mean(0) if n.training else h,
+    "own norm": lambda n, h: (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt() if n.training else h,
+    "own norm, kept": kept,
+    "mixed examples": lambda n, h: (h + h.flip(0)) / 2 if n.training else h,
+    "drawn order": lambda n, h: (h + h[torch.randperm(len(h))]) / 2 if n.training else h,
+    "count of examples": lambda n, h: h * len(h),
+    "largest example": lambda n, h: h / (1 + h.detach().abs().amax()),
+    "attention over examples": lambda n, h: (h @ h.T).softmax(-1) @ h,
+    "first example": lambda n, h: h - h[:1],
+}
 
 
-class Past(Between):
-    """Reads the weights of a layer where no gradients are wanted, as torch's fused encoder layers do."""
+class Joining(nn.Module):
+    """A layer, and something over its examples, before a pair that can be shared."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int, kind: str):
+        super().__init__()
+        self.kind, self.lead = kind, nn.Linear(inputs[0], 9)
+        self.first, self.second = nn.Linear(9, UNITS), nn.Linear(UNITS, outputs)
+        self.register_buffer("kept", torch.zeros(()))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            return self.second(self.first(inputs).relu())
-        hidden = nn.functional.linear(inputs, self.first.weight, self.first.bias).relu()
-        return nn.functional.linear(hidden, self.second.weight, self.second.bias)
+        return self.second(self.first(BEFORE[self.kind](self, self.lead(inputs).tanh())).relu())
 
 
 class Half(nn.Module):
@@ -149,7 +204,7 @@ class Half(nn.Module):
 
     def __init__(self, inputs: tuple[int, ...], outputs: int):
         super().__init__()
-        self.mixed, self.plain = Views(inputs, 6), chain((6,), outputs, (30,))
+        self.mixed, self.plain = Fooling(inputs, 6, "width of the whole"), chain((6,), outputs, (30,))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.plain(self.mixed(inputs))
@@ -237,7 +292,7 @@ class Deep(nn.Module):
 NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     **{"chain": chain, "alexnet": alexnet, "encoder": Encoder, "decoder": Decoder},
     **{"half": Half, "packed": Packed, "tied": Tied, "deep": Deep, "beside": Beside, "again": Again},
-    **{"python": Python, "views": Views, "normed": Normed, "past": Past},
+    **{"python": Python, "fooling": Fooling, "joining": Joining},
 }
 SHAPES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("encoder", "decoder", "attending", "packed"), (4, 3)),
@@ -251,19 +306,19 @@ def objective_of(model: str, dtype: str = "float64", **options: object) -> Objec
     return Objective(spec, "cross_entropy")
 
 
-def examples_of(objective: Objective, count: int = 24) -> Examples:
+def examples_of(objective: Objective, count: int = 24, seed: int = 1) -> rw.Examples:
     """Inputs drawn at random, tokens for a gpt, with labels."""
-    generator = torch.Generator().manual_seed(1)
+    generator, classes = torch.Generator().manual_seed(seed), objective.model.outputs
     shape = (count, *objective.model.inputs)
     if objective.model.model == "gpt":
-        tokens = torch.randint(0, CLASSES, shape, generator=generator)
-        return Examples(tokens, tokens.roll(-1, 1))
+        tokens = torch.randint(0, classes, shape, generator=generator)
+        return rw.Examples(tokens, tokens.roll(-1, 1))
     inputs = torch.randn(shape, generator=generator).to(getattr(torch, objective.model.dtype))
-    return Examples(inputs, torch.randint(0, CLASSES, (count,), generator=generator))
+    return rw.Examples(inputs, torch.randint(0, classes, (count,), generator=generator))
 
 
 def tensor_parallel_of(
-    objective: Objective, inner: Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False
+    objective: Objective, inner: rw.Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False
 ) -> TensorParallel:
     """A map that a group does, bound to an objective."""
     return TensorParallel(inner, ranks=ranks, shares=shares_of(objective, ranks, units, hybrid))
@@ -274,7 +329,7 @@ def shares_of(objective: Objective, ranks: int, units: tuple[str, ...] = (), hyb
     return find_shares(objective, examples_of(objective, 4).inputs, ranks, units, hybrid)
 
 
-def mapped(map: Map | Mapper, objective: Objective, seed: int = 3, state: State | None = None) -> Update:
+def mapped(map: rw.Map | Mapper, objective: Objective, seed: int = 3, state: rw.State | None = None) -> rw.Update:
     """The update of a map, as rounds compute it."""
     mapper = map if isinstance(map, Mapper) else Mapper(map)
     with pinned(seed, threads=1):
@@ -282,11 +337,11 @@ def mapped(map: Map | Mapper, objective: Objective, seed: int = 3, state: State 
     return update
 
 
-def each_of(group: TensorParallel, objective: Objective, seed: int = 3) -> list[Update]:
+def each_of(group: TensorParallel, objective: Objective, seed: int = 3) -> list[rw.Update]:
     """What each rank makes of its share."""
     shares, examples = group.known_shares, examples_of(objective)
 
-    def of_rank(rank: Communicator) -> Update:
+    def of_rank(rank: Communicator) -> rw.Update:
         share = ShareObjective.of(objective, shares, rank)
         return group.map(share, shares.state(objective.initial(), rank.rank), examples, {}, seed)
 
@@ -294,12 +349,12 @@ def each_of(group: TensorParallel, objective: Objective, seed: int = 3) -> list[
         return as_ranks(shares.ranks, of_rank)
 
 
-def off(objective: Objective, inner: Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False) -> float:
+def off(
+    objective: Objective, inner: rw.Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False
+) -> float:
     """The largest difference of directions, buffers and losses between a group and one machine."""
-    one, other = (
-        mapped(inner, objective),
-        mapped(tensor_parallel_of(objective, inner, ranks, units, hybrid), objective),
-    )
+    group = tensor_parallel_of(objective, inner, ranks, units, hybrid)
+    one, other = mapped(inner, objective), mapped(group, objective)
     pairs = [(one.direction[dtype], other.direction[dtype]) for dtype in one.direction]
     pairs += [(one.buffers[dtype], other.buffers[dtype]) for dtype in one.buffers]
     loss = abs(one.metrics["train_loss"] - other.metrics["train_loss"])

@@ -20,7 +20,7 @@ from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from roundweave.tasks.numerics.pinning import generators, pinned, set_generators
 from tests.patience import PATIENCE
-from tests.tasks.sampled import sampled
+from tests.tasks.compute.rows import but_first
 
 
 @pytest.fixture(autouse=True)
@@ -45,24 +45,6 @@ def test_each_has_what_the_others_have_for_it() -> None:
         return list(group.scatter([f"{group.rank} to {other}" for other in range(3)]))
 
     assert as_ranks(3, talk) == [[f"{one} to {rank}" for one in range(3)] for rank in range(3)]
-
-
-def test_one_rank_runs_at_a_time_and_from_one_exchange_to_the_next() -> None:
-    order: list[tuple[int, int]] = []
-
-    def note(group: Communicator) -> None:
-        for exchange in range(3):
-            order.append((exchange, group.rank))
-            group.all_gather(None)
-            order.append((exchange, group.rank))
-
-    as_ranks(3, note)
-    assert order == [
-        *((0, 0), (0, 1), (0, 2)),
-        *((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)),
-        *((1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2)),
-        *((2, 0), (2, 1), (2, 2)),
-    ]
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
@@ -178,7 +160,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("exchanges", sampled(3, [1000, 0, 1]))  # with 0 not all ranks have begun yet
+@pytest.mark.parametrize("exchanges", but_first([1000], [0, 1, 1000]))  # with 0 not all ranks have begun yet
 def test_an_interrupt_ends_all_ranks(exchanges: int) -> None:
     command = [sys.executable, "-c", INTERRUPTED, str(exchanges)]
     ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, timeout=PATIENCE)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from math import prod
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,10 +12,8 @@ from hypothesis import strategies as st
 from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec, pack, views
 from roundweave.tasks.compute.tensor_parallel.shares import Cut, Shares
-from tests.tasks.compute.tensor_parallel.networks import objective_of, shares_of
-from tests.tasks.sampled import sampled
 
-Draw = Callable[..., object]
+FEW = settings(max_examples=25)
 
 
 @st.composite
@@ -58,7 +54,7 @@ def numbered(shares: Shares, start: int = 0) -> State:
     return State(pack(shares.layout.params, tensors))
 
 
-@settings(deadline=None, max_examples=25)
+@FEW
 @given(layouts())
 def test_what_is_cut_and_joined_is_what_it_was(shares: Shares) -> None:
     whole, memory = numbered(shares).params, numbered(shares, 1000).params
@@ -71,7 +67,7 @@ def test_what_is_cut_and_joined_is_what_it_was(shares: Shares) -> None:
         assert all(torch.equal(found[dtype], wanted[dtype]) for dtype in wanted)
 
 
-@settings(deadline=None, max_examples=25)
+@FEW
 @given(layouts())
 def test_every_element_is_on_one_rank_or_on_all(shares: Shares) -> None:
     state = numbered(shares)
@@ -83,7 +79,7 @@ def test_every_element_is_on_one_rank_or_on_all(shares: Shares) -> None:
         assert set(counts.tolist()) <= {1, shares.ranks}
 
 
-@settings(deadline=None, max_examples=25)
+@FEW
 @given(layouts())
 def test_a_rank_s_layout_says_where_its_tensors_lie(shares: Shares) -> None:
     state = numbered(shares)
@@ -97,16 +93,7 @@ def test_a_rank_s_layout_says_where_its_tensors_lie(shares: Shares) -> None:
             assert torch.equal(views(specs, params)[spec.name], part)
 
 
-@pytest.mark.parametrize(("model", "ranks"), sampled(5, ["chain", "alexnet", "encoder", "gpt"], [2, 3, 4]))
-def test_sizes_of_a_network_s_shares_add_up(model: str, ranks: int) -> None:
-    shares = shares_of(objective_of(model), ranks)
-    sizes = [{spec.name: spec.size for spec in shares.layout_of(rank).params} for rank in range(ranks)]
-    for spec in shares.layout.params:
-        added = sum(size[spec.name] for size in sizes)
-        assert added == (spec.size if spec.name in shares.cuts else ranks * spec.size)
-
-
-@settings(deadline=None, max_examples=25)
+@FEW
 @given(st.data())
 def test_parts_are_in_memory_of_their_own(data) -> None:
     cut = data.draw(cuts(6, 2))
@@ -115,7 +102,7 @@ def test_parts_are_in_memory_of_their_own(data) -> None:
     assert not whole.any()
 
 
-@settings(deadline=None, max_examples=25)
+@FEW
 @given(st.data())
 def test_rows_by_the_part_are_the_rows_of_a_rank(data) -> None:
     ranks, axis = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 1))
