@@ -1,12 +1,15 @@
-"""Fixtures: the experiment of `deeds`."""
+"""Fixtures: the experiment of `deeds`, and runs that are compared with those of one process."""
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from roundweave.flows.stored import Run
 
 if TYPE_CHECKING:
     from tests.tasks.executors.deeds import Do
@@ -14,34 +17,28 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fields(own) -> dict[str, object]:
-    from tests.tasks.executors.deeds import SOURCE
+    from tests.tasks.executors.deeds import experiment
 
-    path = own(SOURCE)
-    parts = {"data": f"{path}:data", "model": f"{path}:Network"}
-    return parts | {"partitions": 4, "rounds": 4, "local_steps": 2, "batch_size": 5, "held_out": 0}
+    return experiment(own)
 
 
 @pytest.fixture
 def do(tmp_path: Path) -> Do:
     """Have something done in the map of a partition, once a round of the run `there` is committed."""
+    from tests.tasks.executors.deeds import have_done
 
-    def write(deed: str, partition: int, round: int = 0, always: bool = False) -> None:
-        (tmp_path / f"do-{partition}-{round}{'-always' if always else ''}").write_text(deed)
-
-    return write
+    return partial(have_done, tmp_path)
 
 
 @pytest.fixture
-def hang(do, tmp_path: Path, caplog, monkeypatch) -> Do:
-    """Have the map of a partition hang until two lines about it are told."""
+def equal(train) -> Callable[..., Run]:
+    """Train the run `there` with an executor; its rounds are those of one process, which are trained first."""
+    from tests.tasks.executors.deeds import identities
 
-    from tests.tasks.executors.deeds import lines
+    def trained(executor, window=1, *how, **fields) -> Run:
+        reference = train(**fields, name="reference")
+        run = train(executor, window, *how, **fields, name="there")
+        assert identities(run) == identities(reference)
+        return run
 
-    def goes_on_after_the_second(record: logging.LogRecord) -> bool:
-        if lines(caplog):
-            (tmp_path / "go-on").touch()
-        return True
-
-    monkeypatch.setattr(logging.getLogger("roundweave"), "filters", [goes_on_after_the_second])
-    waits = "while not Path(__file__).with_name('go-on').exists(): time.sleep(0.1)"
-    return lambda partition, round: do(waits, partition, round)
+    return trained

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
-from roundweave.flows.stored import Run
 from roundweave.storage.errors import StoreError
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
@@ -20,12 +19,12 @@ from roundweave.tasks.executors.clusters.reaching import Mark
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.machines import hidden_from
-from tests.tasks.executors.deeds import MEET, lines, until
+from tests.tasks.executors.deeds import MEET, Bare, bare, identities, lines
+from tests.tasks.executors.parameter_server.proving import mapped_by
 
 HANDS_ON = (
     r"worker tcp://\S+ does not reach the store \(\S+/runs is another folder there, or none\): others store for it"
 )
-STORES_HERE = "no worker reaches the store: a process of this machine stores for them"
 
 
 @pytest.fixture
@@ -34,35 +33,22 @@ def setting(tmp_path: Path) -> Setting:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[tuple[Callable[..., None], Client, list[subprocess.Popen[bytes]]]]:
-    """Start worker processes, of which the blind ones have nothing in the folder of the runs."""
+def there(tmp_path: Path) -> Iterator[Bare]:
+    with bare(tmp_path) as there:
+        yield there
+
+
+@pytest.fixture
+def start(there: Bare, tmp_path: Path) -> Callable[[int, int], AbstractContextManager[Client]]:
+    """Start worker processes, of which the blind ones have nothing in the folder of the runs; gives a client."""
     (tmp_path / "runs").mkdir()
-    started: list[subprocess.Popen[bytes]] = []
-    with LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL") as local:
-        command = [
-            sys.executable,
-            "-m",
-            "dask",
-            "worker",
-            local.scheduler_address,
-            "--no-nanny",
-            "--nthreads",
-            "1",
-        ]
-        command += ["--local-directory", str(tmp_path)]
-        hidden = hidden_from(tmp_path / "runs", command)
 
-        def begin(seeing: int, blind: int) -> None:
-            for line in [command] * seeing + [hidden] * blind:
-                started.append(subprocess.Popen(line, stderr=subprocess.DEVNULL))
-            until(lambda: len(local.scheduler.workers) == len(started))
+    def begin(seeing: int, blind: int) -> AbstractContextManager[Client]:
+        for within in [list] * seeing + [partial(hidden_from, tmp_path / "runs")] * blind:
+            there.begin(within=within)
+        return connect(there.address, 1)
 
-        try:
-            yield begin, connect(local.scheduler_address, 1), started
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
+    return begin
 
 
 @pytest.fixture
@@ -71,42 +57,39 @@ def meet(fields, do) -> Callable[[str], None]:
 
     Not in that of partition 0, by whose examples one worker tries the network before the rounds.
     """
-
-    def write(name: str) -> None:
-        for partition in range(1, fields["partitions"]):
-            do(MEET.format(name=name), partition, always=True)
-
-    return write
+    return lambda name: do(MEET.format(name=name), range(1, fields["partitions"]), always=True)
 
 
-def mapped_by(run: Run) -> set[int]:
+def processes(there: Bare) -> set[str]:
+    return {f"{worker.pid}" for worker in there.workers}
+
+
+def at_work(run) -> set[str]:
     """The process ids of the workers that mapped the rounds of a run."""
-    rounds = [run.round(round).commit for round in run.committed]
-    return {int(update.worker.rpartition(":")[2]) for commit in rounds for update in commit.updates.values()}
+    return {worker.rpartition(":")[2] for worker in mapped_by(run)}
 
 
 def test_a_worker_that_does_not_see_the_runs_maps_and_others_store_for_it(
-    train, fields, setting, start, meet, caplog
+    train, fields, setting, there, start, meet, caplog
 ) -> None:
     """At first it joins in mid-run, then it is there from the beginning. It is named once in each run."""
-    reference, served = train(**fields, name="reference"), fields | {"algorithm": "fed_buff"}
-    begin, connection, started = start
-    begin(1, 0)
-    with connection as client:
+    reference = train(**fields, name="reference")
 
-        def join(commit) -> None:
-            if commit.round == 1:
-                begin(0, 1)
+    def join(commit) -> None:
+        if commit.round == 1:
+            start(0, 1)
 
+    with start(1, 0) as client:
         executor = GraphExecutor(client, setting)
         run = train(executor, 1, join, **fields, name="there")
         executor.pool.end()
-        assert run.digest == reference.digest
-        for number, kind in enumerate([GraphExecutor, RanksExecutor]):
-            meet(f"met-{number}")
-            run = train(kind(client, setting), 4, **fields, name=f"there-{number}")
-            assert run.digest == reference.digest
-            assert mapped_by(run) == {process.pid for process in started}
+        assert identities(run) == identities(reference)
+        for kind in (GraphExecutor, RanksExecutor):
+            meet(f"met-{kind.__name__}")
+            run = train(kind(client, setting), 4, **fields, name=f"there-{kind.__name__}")
+            assert identities(run) == identities(reference)
+            assert at_work(run) == processes(there)
+        served = fields | {"algorithm": "fed_buff"}
         assert train(GraphExecutor(client, setting), 4, **served, name="there-served").done == 4
     told = lines(caplog)
     assert len(told) == 4
@@ -114,19 +97,17 @@ def test_a_worker_that_does_not_see_the_runs_maps_and_others_store_for_it(
 
 
 def test_where_no_worker_sees_the_runs_a_process_of_the_command_stores(
-    train, fields, setting, start, meet, caplog
+    train, fields, setting, there, start, meet, caplog
 ) -> None:
-    begin, connection, started = start
     reference = train(**fields, name="reference")
-    begin(0, 2)
     meet("met")
-    with connection as client:
+    with start(0, 2) as client:
         executor = GraphExecutor(client, setting)
         run = train(executor, 1, **fields, name="there")
         executor.pool.end()
-        assert run.digest == reference.digest
-        assert mapped_by(run) == {process.pid for process in started}
-    assert lines(caplog) == [STORES_HERE]
+        assert identities(run) == identities(reference)
+        assert at_work(run) == processes(there)
+    assert lines(caplog) == ["no worker reaches the store: a process of this machine stores for them"]
 
 
 def lose_sight() -> None:
@@ -134,14 +115,12 @@ def lose_sight() -> None:
     Mark.unreached = lambda self: "gone"
 
 
-def test_a_worker_that_sees_the_runs_no_more_stores_no_more(setting, start) -> None:
+def test_a_worker_that_sees_the_runs_no_more_stores_no_more(setting, there, start) -> None:
     """What failed there is done by another one, and it is only where none is left that the error stands."""
-    begin, connection, started = start
-    begin(2, 1)
-    with connection as client:
+    with start(2, 1) as client:
         pool = GraphExecutor(client, setting).pool
         processes = client.run(os.getpid)
-        [lost, left] = [worker for worker, process in processes.items() if process != started[2].pid]
+        [lost, left] = [worker for worker, process in processes.items() if process != there.workers[2].pid]
         client.run(lose_sight, workers=[lost])
         pool.ask_again(StoreError("it cannot be written"))
         stored = [client.submit(os.getpid, resources=pool.needs("commit", 0), pure=False) for _ in range(8)]

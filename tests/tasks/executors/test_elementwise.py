@@ -67,7 +67,7 @@ ALGORITHMS = ("norm_apply", "norm_reduce", "by_element")
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Client]:
+def client() -> Iterator[Client]:
     """Three workers of their own, since what `SMALL` sets stays in them."""
     with connect(None, 3) as client:
         yield client
@@ -93,15 +93,13 @@ def test_a_part_has_the_same_bits_whole_and_in_shares_whoever_computes_it(
     assert run.replay("all").identical
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "says"), [("norm_apply", "UnitSteps("), ("norm_reduce", "UnitMean("), ("by_element", None)]
+)
 def test_ranks_that_share_a_network_share_only_what_goes_by_element(
-    train, client, small, caplog, algorithm
+    equal, client, small, caplog, algorithm, says
 ) -> None:
-    fields = FIELDS | {"ranks": 2, "algorithm": f"{small}:{algorithm}"}
-    whole = train(**fields, name="whole")
-    run = train(RanksExecutor(client), 3, **fields, name="there")
-    assert run.digest == whole.digest
-    says = {"norm_apply": "UnitSteps(", "norm_reduce": "UnitMean("}.get(algorithm)
+    run = equal(RanksExecutor(client), 3, **FIELDS, ranks=2, algorithm=f"{small}:{algorithm}")
     assert [line.startswith(says) for line in lines(caplog)] == ([True] if says else [])
     assert run.round(-1).commit.executor == ("graph" if says else "ranks")
 
@@ -114,11 +112,8 @@ def test_nodes_that_cannot_be_cut_are_refused_in_a_line(train, small) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["norm_apply", "by_element"])
 def test_a_network_of_72_megabytes_has_the_same_bits_in_shares(train, client, own, monkeypatch, algorithm) -> None:
-    fields = FIELDS | {
-        "model_options": {"hidden": 240_000},
-        "rounds": 2,
-        "algorithm": f"{own(SOURCE)}:{algorithm}",
-    }
+    wide = {"model_options": {"hidden": 240_000}, "rounds": 2}
+    fields = FIELDS | wide | {"algorithm": f"{own(SOURCE)}:{algorithm}"}
     runs = [train(**fields, name="shares"), train(RanksExecutor(client), 2, **fields, name="ranks")]
     monkeypatch.setattr("roundweave.tasks.rounds.shares.SHARE_BYTES", 1 << 30)
     whole = train(**fields, name="whole")

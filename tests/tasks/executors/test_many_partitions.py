@@ -18,8 +18,7 @@ from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.deeds import KILL
-from tests.tasks.sampled import sampled
+from tests.tasks.executors.deeds import KILL, identities
 
 FIELDS = {"data": "digits", "model": "logistic", "algorithm": "scaffold", "local_steps": 1, "rounds": 3}
 
@@ -29,26 +28,20 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Schema, "sharded", lambda schema, processes=1, updates=0: schema)
 
 
-def said(run: Run) -> dict[int, object]:
-    """What a run's commits say of its rounds but for times and workers."""
-    commits = {number: run.round(number).commit for number in range(1, run.done + 1)}
-    return {
-        number: (commit.state, {p: update.digest for p, update in commit.updates.items()}, commit.carry_from)
-        for number, commit in commits.items()
-    }
-
-
 def files(run: Run, round: int) -> int:
     return len(list(run.path.glob(f"updates/float32/c/{round}/*/0")))
 
 
 @pytest.mark.parametrize(
-    ("parts", "shards"), sampled(4, [{}, {"algorithm": "fed_avg", "stacked": 7}], [(40, 2), (100, 5)])
+    ("parts", "partitions", "shard"),
+    [
+        ({}, 40, 2),
+        pytest.param({"algorithm": "fed_avg", "stacked": 7}, 100, 5, marks=pytest.mark.thorough),
+    ],
 )
 def test_every_executor_gives_the_bits_of_a_file_for_each(
-    train, client: Client, monkeypatch, parts, shards
+    train, client: Client, monkeypatch, parts, partitions, shard
 ) -> None:
-    partitions, shard = shards
     fields = FIELDS | parts | {"partitions": partitions}
     runs = [train(**fields, name="inline")]
     runs += [train(GraphExecutor(client), window, **fields, name=f"graph{window}") for window in (1, 3)]
@@ -58,7 +51,7 @@ def test_every_executor_gives_the_bits_of_a_file_for_each(
     assert (reference._store.schema.shard, files(reference, 2)) == (1, partitions)
     for run in runs:
         assert (run._store.schema.shard, files(run, 2)) == (shard, partitions // shard)
-        assert said(run) == said(reference)
+        assert identities(run) == identities(reference)
         assert verify(run.path).sound
 
 
@@ -69,7 +62,7 @@ def test_a_run_resumed_by_others_goes_on_in_the_same_files(train, client: Client
     train(GraphExecutor(client), **fields | {"rounds": 2}, name="resumed")
     train(RanksExecutor(client), **fields, name="resumed")
     resumed = open_run("resumed")
-    assert said(resumed) == said(reference)
+    assert identities(resumed) == identities(reference)
     assert verify(resumed.path).sound
 
 
@@ -93,17 +86,13 @@ def test_rounds_are_replayed_reduced_again_forked_and_pruned(train) -> None:
     assert verify(fork.path).sound
 
 
-@pytest.mark.parametrize("partition", sampled(2, [39, 0]))
-def test_a_killed_worker_costs_no_bit(train, client: Client, fields, do, partition) -> None:
-    fields |= {"partitions": 40, "rounds": 3}
-    reference = train(**fields, name="reference")
-    do(KILL, partition, 1)
-    run = train(GraphExecutor(client), 3, **fields, name="there")
-    assert said(run) == said(reference)
+def test_a_killed_worker_costs_no_bit(equal, client: Client, fields, do) -> None:
+    do(KILL, 39, 1)
+    run = equal(GraphExecutor(client), 3, **fields | {"partitions": 40, "rounds": 3})
     assert verify(run.path).sound
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_of_a_deadly_partition_the_shard_is_named(train, client: Client, fields, do) -> None:
     do(KILL, 13, 1, always=True)
     with pytest.raises(ClusterError, match="workers died at partition 12 to 13"):

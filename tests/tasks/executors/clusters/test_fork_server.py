@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
+from roundweave.flows.stored import open_run
 from roundweave.tasks.data.sources.table import find_source
 from roundweave.tasks.executors.clusters.connecting import connect
-from roundweave.tasks.executors.clusters.fork_server import READ_BY_IMPORTS, begin, start_method
+from roundweave.tasks.executors.clusters.fork_server import EXAMPLES, READ_BY_IMPORTS, begin, start_method
 from tests.patience import PATIENCE
 from tests.workers import worker_processes
 
@@ -66,45 +69,48 @@ CLIENT = """
 import json
 import os
 import sys
+from roundweave.tasks.data import reading
+from roundweave.tasks.executors.clusters import fork_server
 from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.graph import GraphExecutor
+from tests.training import trained
+def held():
+    return " ".join(str(source) for source, _ in reading._opened)
 if __name__ == "__main__":
+    fork_server.begin()
     with connect(None, int(sys.argv[1])) as client:
-        parents, workers = ({*client.run(told).values()} for told in (os.getppid, os.getpid))
-        print(json.dumps([os.getpid(), [*parents], [*workers]]), flush=True)
-        sys.stdin.read()
+        of_each = ([*{*client.run(told).values()}] for told in (os.getppid, os.getpid, held))
+        print(json.dumps([os.getpid(), *of_each]), flush=True)
+        if fields := sys.stdin.read():
+            trained(os.environ["ROUNDWEAVE_ROOT"], GraphExecutor(client), **json.loads(fields), name="there")
 """
 
 
-def test_they_are_spawned_where_the_process_has_no_place_for_its_socket(tmp_path: Path) -> None:
-    (tmp_path / "client.py").write_text(CLIENT)
-    (deep := tmp_path / ("long" * 25)).mkdir()
-    command, environment = [sys.executable, tmp_path / "client.py", "1"], {**os.environ, "TMPDIR": str(deep)}
-    done = subprocess.run(command, input="", capture_output=True, text=True, env=environment, check=True)
-    client, parents, workers = json.loads(done.stdout)
-    assert (parents, len(workers)) == ([client], 1)
+HERE = {"PYTHONPATH": str(Path(__file__).parents[4])}
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process with a cluster, in a folder whose files are called as packages are."""
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a process with a cluster, in a folder whose files are called as packages are."""
     (tmp_path / "client.py").write_text(CLIENT)
     (tmp_path / "here").mkdir()
     for name in ("torch", "distributed", "secrets", "tasks"):
         (tmp_path / "here" / f"{name}.py").write_text("raise ZeroDivisionError")
-    process = subprocess.Popen(
-        [sys.executable, "-P", tmp_path / "client.py", "2"],
-        cwd=tmp_path / "here",
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        yield process
-        process.kill()
+    with ExitStack() as stack:
+
+        def begin(workers: int, **more: str) -> subprocess.Popen[str]:
+            line = [sys.executable, "-P", tmp_path / "client.py", str(workers)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            process = subprocess.Popen(line, cwd=tmp_path / "here", env=os.environ | HERE | more, **pipes)
+            stack.callback(process.kill)
+            return stack.enter_context(process)
+
+        yield begin
 
 
-def test_nothing_of_the_users_folder_is_imported_and_nothing_outlives_a_client_that_is_killed(client) -> None:
-    _, parents, workers = json.loads(client.stdout.readline())
+def test_nothing_of_the_users_folder_is_imported_and_nothing_outlives_a_client_that_is_killed(start) -> None:
+    client = start(2)
+    _, parents, workers, _ = json.loads(client.stdout.readline())
     family = psutil.Process(client.pid).children(recursive=True)
     assert (len(parents), len(workers)) == (1, 2)
     assert {*parents, *workers} <= {process.pid for process in family}
@@ -112,51 +118,23 @@ def test_nothing_of_the_users_folder_is_imported_and_nothing_outlives_a_client_t
     assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
 
 
-READ_AHEAD = """
-import os
-import sys
-import time
-
-import numpy as np
-import roundweave as rw
-from roundweave.tasks.data import reading
-from roundweave.tasks.executors.clusters import fork_server
-from roundweave.tasks.executors.clusters.connecting import connect
+@pytest.mark.thorough
+def test_they_are_spawned_where_the_process_has_no_place_for_its_socket(start, tmp_path: Path) -> None:
+    (deep := tmp_path / ("long" * 25)).mkdir()
+    client, parents, workers, _ = json.loads(start(1, TMPDIR=str(deep)).stdout.readline())
+    assert (parents, len(workers)) == ([client], 1)
 
 
-def examples(seed):
-    labels = np.arange(200) % 2
-    np.savez(file, x=np.random.default_rng(seed).normal(size=(200, 4)).astype("float32"), y=labels)
-
-
-def held():
-    return [str(source) for source, _ in reading._opened]
-
-
-def digest(executor):
-    config = rw.TrainConfig(data=data, rounds=1, partitions=2, executor=executor, name=executor, root=sys.argv[1])
-    return rw.train(config, bar=False).digest
-
-
-if __name__ == "__main__":
-    file = f"{sys.argv[1]}/examples.npz"
-    data = f"npz:{file}"
-    examples(0)
-    os.environ[fork_server.EXAMPLES] = data
-    fork_server.begin()
-    with connect(None, 2) as client:
-        for sources in client.run(held).values():
-            print(*sources)
-    examples(1)
-    print(digest("graph") == digest("inline"))
-"""
-
-
-@pytest.mark.slow
-def test_workers_are_forked_with_the_examples_and_read_them_again_where_they_have_changed(tmp_path: Path) -> None:
-    (tmp_path / "reads.py").write_text(READ_AHEAD)
-    environment = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:1/api"}
-    line = [sys.executable, str(tmp_path / "reads.py"), str(tmp_path)]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    held = str(find_source(f"npz:{tmp_path}/examples.npz"))
-    assert done.stdout.splitlines() == [held, held, "True"], done.stderr
+@pytest.mark.thorough
+def test_they_are_forked_with_the_examples_and_read_them_again_where_they_have_changed(
+    start, train, tmp_path: Path
+) -> None:
+    file, labels = tmp_path / "examples.npz", np.arange(200) % 2
+    fields = {"data": f"npz:{file}", "model": "logistic", "partitions": 2, "rounds": 1}
+    np.savez(file, x=np.zeros((200, 4), "float32"), y=labels)
+    client = start(2, **{EXAMPLES: fields["data"]})
+    *_, held = json.loads(client.stdout.readline())
+    assert held == [str(find_source(fields["data"]))]
+    np.savez(file, x=np.random.default_rng(1).normal(size=(200, 4)).astype("float32"), y=labels)
+    client.communicate(json.dumps(fields))
+    assert open_run("there").digest == train(**fields, name="here").digest

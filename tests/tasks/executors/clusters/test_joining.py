@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.joining import Telling, memory_of
@@ -19,6 +19,7 @@ from roundweave.tasks.executors.graph import GraphExecutor
 from tests.joined import Start, processes, scheduler, until, worker
 from tests.patience import PATIENCE
 from tests.storage.places.s3_server import free_port
+from tests.tasks.executors.deeds import PLACE
 
 
 @pytest.fixture
@@ -28,12 +29,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def head() -> Iterator[str]:
     """The address of a scheduler that stays."""
-    port = free_port()
-    with processes(tmp_path_factory.mktemp("head")) as start:
-        scheduler(start, port)
-        yield f"tcp://127.0.0.1:{port}"
+    with LocalCluster(n_workers=0, **PLACE) as local:
+        yield local.scheduler_address
 
 
 @pytest.fixture
@@ -42,83 +41,60 @@ def client(head: str) -> Iterator[Client]:
         yield client
 
 
-def offered(dask_worker: Any) -> dict[str, Any]:
-    """What a worker offers, and its process."""
-    return {
-        "resources": dask_worker.state.total_resources,
-        "threads": dask_worker.state.nthreads,
-        "memory": dask_worker.memory_manager.memory_limit,
-        "process": os.getpid(),
-    }
+def offered(dask_worker: Any) -> tuple[dict[str, int], int, int, int]:
+    """What a worker offers, its threads and memory, and its process."""
+    state = dask_worker.state
+    return state.total_resources, state.nthreads, dask_worker.memory_manager.memory_limit, os.getpid()
 
 
-def test_a_worker_offers_its_site_tells_of_its_maps_and_a_killed_one_is_replaced(
+@pytest.mark.dear("a command, its worker, and the one that takes its place")
+def test_a_worker_offers_its_site_tells_of_its_maps_is_replaced_and_leaves_no_process(
     start: Start, head: str, client: Client, train
 ) -> None:
     joined = worker(start, head, "--site", "berlin", "--memory-limit", "1GB", "--host", "127.0.0.2")
     joined.says("joined")
-    [(address, offer)] = client.run(offered).items()
+    [(address, (*offer, process))] = client.run(offered).items()
     assert address.startswith("tcp://127.0.0.2:")
-    assert (offer["resources"], offer["threads"], offer["memory"]) == ({"site-berlin": 1}, 1, 10**9)
+    assert offer == [{"site-berlin": 1}, 1, 10**9]
     assert joined.lines == [f"joined {head} as {address}: site berlin, one thread, 1.0 GB at most"]
-    os.kill(offer["process"], signal.SIGKILL)
+    os.kill(process, signal.SIGKILL)
     until(lambda: client.nthreads().keys() - {address} != set())
-    assert [again["resources"] for again in client.run(offered).values()] == [{"site-berlin": 1}]
+    assert [resources for resources, *_ in client.run(offered).values()] == [{"site-berlin": 1}]
     fields = {"partitions": 2, "rounds": 2, "local_steps": 2}
     with connect(head, 1) as run_client:
         run = train(GraphExecutor(run_client), 2, **fields, name="there")
     assert run.digest == train(**fields, name="inline").digest
     for number in (1, 2):
         joined.says(f"round {number}, block 0: done in ")
+    below = joined.workers
     assert joined.ended() == 0
-
-
-def test_two_workers_of_a_site_on_one_machine_end_in_order_and_leave_no_process(
-    start: Start, head: str, client: Client
-) -> None:
-    joined = [worker(start, head, "--site", "paris") for _ in range(2)]
-    for each in joined:
-        each.says("joined")
-    assert [offer["resources"] for offer in client.run(offered).values()] == [{"site-paris": 1}] * 2
-    below = [process for each in joined for process in each.workers]
-    assert len(below) == 2
-    codes = [joined[0].ended(signal.SIGINT, group=True), joined[1].ended(signal.SIGTERM)]
-    assert codes == [0, 0]
-    assert [len(each.lines) for each in joined] == [1, 1], "nothing but that they joined"
-    assert not any(map(psutil.Process.is_running, below))
+    assert below and not any(map(psutil.Process.is_running, below))
     until(lambda: not client.nthreads())
 
 
-def test_it_waits_for_its_scheduler_and_joins_again_one_that_was_killed_or_ended(start: Start) -> None:
+@pytest.mark.dear("a command, two schedulers and two workers")
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+def test_it_waits_for_its_scheduler_and_joins_again_one_that_was_killed_or_ended(start: Start, number) -> None:
     port = free_port()
     joined = worker(start, f"tcp://127.0.0.1:{port}")
-    for times, number in enumerate((signal.SIGKILL, signal.SIGTERM), 1):
-        running = scheduler(start, port)
-        joined.says(f"joined tcp://127.0.0.1:{port} as ", times)
-        running.ended(number)
-        joined.says("is gone; joining again", times)
-    assert joined.ended(signal.SIGINT) == 0
+    running = scheduler(start, port)
+    joined.says(f"joined tcp://127.0.0.1:{port} as ")
+    running.ended(number)
+    joined.says("is gone; joining again")
+    scheduler(start, port)
+    joined.says(f"joined tcp://127.0.0.1:{port} as ", 2)
+    assert joined.ended(signal.SIGINT, group=True) == 0
     lines = [line for line in joined.lines if "cannot be joined" not in line]
-    assert [line.split()[0] for line in lines] == ["joined", "the", "joined", "the"]
+    assert [line.split()[0] for line in lines] == ["joined", "the", "joined"]
 
 
 def test_a_host_of_another_machine_is_one_line(start: Start, head: str) -> None:
     joined = worker(start, head, "--host", "192.0.2.1")
     joined.says(f"{head} cannot be joined (OSError: ")
-    time.sleep(4)  # more attempts
+    time.sleep(4)  # more attempts, of which each has the same reason
     assert joined.ended() == 0
     [line] = joined.lines
     assert "Cannot assign requested address" in line
-
-
-@pytest.mark.slow
-def test_each_reason_why_nobody_answers_is_said_once(start: Start) -> None:
-    address = f"tcp://127.0.0.1:{free_port()}"
-    joined = worker(start, address)
-    joined.says(f"{address} cannot be joined (")
-    time.sleep(15)  # more attempts
-    assert joined.ended() == 0
-    assert len(joined.lines) == len(set(joined.lines))
 
 
 def test_a_scheduler_of_another_dask_is_one_line(start: Start, tmp_path: Path) -> None:

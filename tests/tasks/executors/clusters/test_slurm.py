@@ -27,63 +27,7 @@ pytestmark = [
     pytest.mark.skipif(os.getuid() != 0 or not all(map(shutil.which, DAEMONS)), reason="needs SLURM, and root"),
 ]
 
-CONFIGURATION = """
-ClusterName=trial
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
-AuthType=auth/munge
-CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-ReturnToService=2
-KillWait=2
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SchedulerParameters=sched_interval=1,batch_sched_delay=0
-SlurmdParameters=config_overrides
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=8000 State=UNKNOWN
-PartitionName=trial Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-"""
-
-OPTIONS = """
-queue = "trial"
-cores = 1
-memory = "2GB"
-walltime = "01:00:00"
-log_directory = "{folder}/logs"
-local_directory = "{folder}/scratch"
-scheduler_options = {{host = "127.0.0.1", dashboard_address = ":0"}}
-"""
-
-SOURCE = """
-import time
-import torch
-
-def data(partition, partitions):
-    time.sleep(1)
-    generator = torch.Generator().manual_seed(partition)
-    inputs = torch.randn(20, 3, generator=generator)
-    return inputs, (inputs[:, 1] > 0).long()
-
-class Network(torch.nn.Linear):
-    def __init__(self):
-        super().__init__(3, 2)
-    def forward(self, inputs):
-        if self.training:
-            time.sleep(0.1)
-        return super().forward(inputs)
-"""
+TEMPLATES = Path(__file__).parent / "slurm"
 
 
 @contextmanager
@@ -107,12 +51,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
     ports = [free_port(), free_port()]
-    text = CONFIGURATION.format(host=socket.gethostname().partition(".")[0], folder=folder, ports=ports)
-    (folder / "slurm.conf").write_text(text)
-    (folder / "options.toml").write_text(OPTIONS.format(folder=folder))
-    files = [f"--{name}={folder}/munge.{name}" for name in ("socket", "pid", "log", "seed")]
-    munge = [file.replace("--pid=", "--pid-file=").replace("--log=", "--log-file=") for file in files]
-    munge = [file.replace("--seed=", "--seed-file=") for file in munge]
+    filled = {"host": socket.gethostname().partition(".")[0], "folder": folder, "ports": ports}
+    for name in ("slurm.conf", "options.toml"):
+        (folder / name).write_text((TEMPLATES / name).read_text().format(**filled))
+    names = {"socket": "socket", "pid": "pid-file", "log": "log-file", "seed": "seed-file"}
+    munge = [f"--{option}={folder}/munge.{name}" for name, option in names.items()]
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
         stack.enter_context(daemon("munged", "--force", "--foreground", f"--key-file={key}", *munge))
@@ -133,10 +76,11 @@ def jobs() -> list[str]:
 
 
 @pytest.fixture
-def configuration(slurm: Path, own) -> dict[str, object]:
-    path = own(SOURCE)
-    fields = {"data": f"{path}:data", "model": f"{path}:Network", "partitions": 4, "rounds": 12, "local_steps": 2}
-    return fields | {"batch_size": 5, "held_out": 0}
+def configuration(slurm: Path, fields, do) -> dict[str, object]:
+    """Of which each partition takes its time to be read, and each map."""
+    do("time.sleep(1)", range(4), at="data", always=True)
+    do("time.sleep(0.1)", range(4), always=True)
+    return fields | {"rounds": 12}
 
 
 def command(slurm: Path, fields: dict[str, object], name: str, *more: str) -> list[str]:

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 
+import roundweave as rw
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.stored import Run
+from tests.tasks.executors.deeds import identities
 
-ROUNDS = 12
-SMALL = {"model": "logistic", "partitions": 3, "rounds": ROUNDS}
+SMALL = {"model": "logistic", "partitions": 4}
 
+CARRIED = {"momentum": 0.9, "optimizer_state": "carried"}
+ADAM = {"optimizer": "AdamW", "optimizer_state": "carried"}
+ASYNC = {"algorithm": "async_sgd", "momentum": 0.5}
+EASGD = {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3}
+FED_BUFF = {"algorithm": "fed_buff", "local_steps": 2}
 RUNS: dict[str, dict[str, object]] = {
-    "async_sgd": {"algorithm": "async_sgd", "fetch_every": 2, "momentum": 0.5, "stale": "scale"},
+    "async_sgd": ASYNC | {"fetch_every": 2, "stale": "scale"},
     "async_sgd-stale": {"algorithm": "async_sgd", "max_staleness": 1},
+    "async_sgd-cohort": ASYNC | {"cohort": 2, "max_staleness": 2},
     "downpour": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "max_staleness": 2},
-    "easgd": {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3},
-    "fed_buff": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "outer_momentum": 0.5},
-    "fed_buff-cohort": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "partitions": 7, "cohort": 3},
-    "easgd-cohort": {"algorithm": "easgd", "local_steps": 2, "partitions": 5, "cohort": 2, "cohort_by_size": True},
+    "downpour-cohort": {"algorithm": "downpour", "cohort": 3, "fetch_every": 2, "push_every": 2},
+    "easgd": EASGD,
+    "easgd-carried": EASGD | CARRIED,
+    "easgd-cohort": EASGD | CARRIED | {"cohort": 2, "cohort_by_size": True},
+    "fed_buff": FED_BUFF | {"buffer": 3, "outer_momentum": 0.5},
+    "fed_buff-carried": FED_BUFF | ADAM | {"buffer": 3},
+    "fed_buff-cohort": FED_BUFF | {"buffer": 2, "cohort": 0.75},
 }
 
 
-def identities(run: Run) -> list[tuple[object, ...]]:
-    """What the rounds of a run are, whoever made them."""
-    return [run.round(round).commit.identity() for round in range(run.done + 1)]
+def prove(train: Callable[..., Run], run: Run, **fields: object) -> None:
+    """A run is sound, its rounds replay, and its recorded order gives the same run without a cluster."""
+    assert run.verify().sound
+    assert rw.open_run(run.path).replay("all", trust=True).identical
+    again = train(**fields, order=f"recorded:{run.path}", name=f"{run.name}-again")
+    assert identities(again) == identities(run)
+    staleness_by_the_rows(run, int(str(fields["partitions"])))
+
+
+def mapped_by(run: Run) -> Counter[str]:
+    """How many updates each process has mapped."""
+    return Counter(u.worker for n in range(1, run.done + 1) for u in run.round(n).commit.updates.values())
 
 
 def staleness_by_the_rows(run: Run, partitions: int) -> None:

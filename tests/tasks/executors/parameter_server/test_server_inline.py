@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,40 +18,18 @@ from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.pruned import check_pruned
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.algorithms.maps.gradient import Downpour
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.executors.parameter_server.server import ParameterServer
-from tests.tasks.sampled import sampled
+from roundweave.tasks.numerics.pinning import derive_seed
+from tests.tasks.executors.deeds import NAN, identities
+from tests.tasks.executors.parameter_server.proving import RUNS, SMALL
 
-SMALL = {"model": "logistic", "partitions": 4, "executor": "inline"}
 ROUNDS = 14
-
-RUNS: dict[str, dict[str, object]] = {
-    "async_sgd": {"algorithm": "async_sgd", "fetch_every": 2, "momentum": 0.5},
-    "async_sgd-scaled": {"algorithm": "async_sgd", "stale": "scale"},
-    "async_sgd-stale": {"algorithm": "async_sgd", "max_staleness": 1},
-    "downpour": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "max_staleness": 2},
-    "easgd": {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3},
-    "easgd-carried": {"algorithm": "easgd", "local_steps": 2, "momentum": 0.9, "optimizer_state": "carried"},
-    "fed_buff": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 3, "outer_momentum": 0.5},
-    "fed_buff-carried": {
-        "algorithm": "fed_buff",
-        "local_steps": 2,
-        "buffer": 3,
-        "optimizer": "AdamW",
-        "optimizer_state": "carried",
-    },
-    "async_sgd-cohort": {"algorithm": "async_sgd", "cohort": 2, "momentum": 0.5, "max_staleness": 2},
-    "downpour-cohort": {"algorithm": "downpour", "cohort": 3, "fetch_every": 2, "push_every": 2},
-    "easgd-cohort": {
-        "algorithm": "easgd",
-        "cohort": 2,
-        "cohort_by_size": True,
-        "local_steps": 2,
-        "momentum": 0.9,
-        "optimizer_state": "carried",
-    },
-    "fed_buff-cohort": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "cohort": 0.75},
-}
+SPEEDS = {"speeds": (1, 0.3, 2, 0.7)}
+# In the first suite: who fetches seldom, sits out, carries, and meets others in a round.
+FIRST = ("async_sgd", "downpour-cohort", "easgd-cohort", "fed_buff-carried")
+NAMES = [pytest.param(name, marks=() if name in FIRST else pytest.mark.thorough) for name in RUNS]
 
 
 @pytest.fixture
@@ -59,7 +38,7 @@ def some(tmp_path: Path) -> Callable[..., Run]:
 
     def run(rounds: int, name: str, last: int = ROUNDS, window: int = 5, **fields: object) -> Run:
         executor = InlineExecutor()
-        config = TrainConfig(root=tmp_path / "runs", name=name, rounds=last, **SMALL, **fields)
+        config = TrainConfig(root=tmp_path / "runs", name=name, rounds=last, executor="inline", **SMALL | fields)
         with prepared(resolve(config), executor) as ready:
             done = 0
             while done < rounds and ready.done + done < last:
@@ -74,12 +53,9 @@ def some(tmp_path: Path) -> Callable[..., Run]:
     return run
 
 
-def identities(run: Run) -> list[tuple[object, ...]]:
-    return [run.round(round).commit.identity() for round in range(run.done + 1)]
-
-
-@pytest.mark.parametrize("fields", sampled(3, RUNS.values()), ids=RUNS)
-def test_killed_at_any_round_a_run_goes_on_to_the_same_bits(some, fields) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_at_any_round_a_run_goes_on_to_the_same_bits(some, name) -> None:
+    fields = RUNS[name]
     whole = some(ROUNDS, "whole", **fields)
     assert whole.done == ROUNDS
     for cuts in ([1] * 6 + [ROUNDS], [3, 4, ROUNDS]):
@@ -89,19 +65,14 @@ def test_killed_at_any_round_a_run_goes_on_to_the_same_bits(some, fields) -> Non
     assert run.verify().sound
 
 
-@pytest.mark.parametrize("window", [1, 4, ROUNDS])
-def test_windows_change_no_bits(some, window) -> None:
-    fields = RUNS["downpour"]
-    assert identities(some(ROUNDS, "some", window=window, **fields)) == identities(some(ROUNDS, "whole", **fields))
-
-
-@pytest.mark.parametrize("fields", sampled(3, RUNS.values(), first=1), ids=RUNS)
-def test_a_recorded_order_gives_the_bits_of_the_run_that_recorded_it(some, fields) -> None:
-    first = some(ROUNDS, "first", speeds=(1, 0.3, 2, 0.7), **fields)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_order_gives_the_bits_of_the_run_that_recorded_it(some, name) -> None:
+    fields = RUNS[name]
+    first = some(ROUNDS, "first", **SPEEDS, **fields)
     assert identities(first) != identities(some(ROUNDS, "seeded", **fields)), "the speeds tell"
     again = some(ROUNDS, "again", order="recorded:first", **fields)
     assert identities(again) == identities(first)
-    some(5, "gone-on", speeds=(1, 0.3, 2, 0.7), **fields)
+    some(5, "gone-on", **SPEEDS, **fields)
     assert identities(some(ROUNDS, "gone-on", order="recorded:first", **fields)) == identities(first)
 
 
@@ -166,124 +137,62 @@ def test_a_servers_network_is_scored_after_ten_pushes_of_each_partition(some) ->
     assert [round for round in range(5) if run.round(round).score] == [0, 2, 4]
 
 
-NAN = """
-import torch
-def data(partition, partitions):
-    generator = torch.Generator().manual_seed(partition)
-    inputs = torch.randn(40, 4, generator=generator)
-    labels = (inputs.sum(1) > 0).long()
-    if partition in {bad}:
-        inputs[:, 2] = float("nan")
-    return inputs, labels
-"""
-
-
-@pytest.mark.parametrize("algorithm", ["downpour", "fed_buff"])
-def test_a_partition_of_nan_is_refused_by_name_and_the_others_go_on(train, own, algorithm) -> None:
-    data = f"{own(NAN.format(bad=[2]))}:data"
-    run = train(algorithm=algorithm, data=data, model="logistic", partitions=3, rounds=9)
-    refused = {p for round in range(1, 10) for p in run.round(round).refused}
-    assert refused == {2}
-    assert run.round(9).commit.server.unsound == (2,)
-
-
-def test_a_few_bad_partitions_do_not_end_a_cohort_and_as_many_in_a_row_as_it_has_do(train, own) -> None:
-    fields = {"algorithm": "fed_buff", "model": "logistic", "partitions": 9, "cohort": 3, "rounds": 40}
-    run = train(data=f"{own(NAN.format(bad=[2, 5]))}:data", **fields)
+def test_a_few_bad_partitions_do_not_end_a_cohort_and_as_many_in_a_row_as_it_has_do(train, fields, do) -> None:
+    fields = {"data": fields["data"], "model": "logistic", "partitions": 9, "held_out": 0, "rounds": 40}
+    fields |= {"algorithm": "fed_buff", "cohort": 3}
+    do(NAN, [2, 5], at="data", always=True)
+    run = train(**fields)
     refused = [{*run.round(round).refused} for round in range(1, 41)]
     assert {2, 5} == set().union(*refused)
     for round, names in enumerate(refused, start=1):
         commit = run.round(round).commit
         unsound = names | {*run.round(round - 1).commit.server.unsound} if round > 1 else names
         assert {*commit.server.unsound} == (set() if commit.accepted else unsound)
+    do(NAN, range(9), at="data", always=True)
     says = r"round \d+: no partition has a sound update left; partition \d: direction of 1.weight has"
     with pytest.raises(RoundFailed, match=says):
-        train(data=f"{own(NAN.format(bad=[*range(9)]), 'bad')}:data", name="bad", **fields)
+        train(**fields, name="bad")
 
 
-def test_what_a_partition_carries_that_sits_out_is_in_the_store_alone(some, monkeypatch) -> None:
-    held = list[tuple[int, int]]()
-    settle = ParameterServer.settle
+def test_a_round_that_failed_is_done_again_with_the_same_arrival(some, tmp_path, monkeypatch) -> None:
+    """By the executor that it failed in, which has lost a push."""
+    fields = RUNS["async_sgd"]
+    whole = some(6, "whole", last=6, **fields)
+    step, failed, done = Sgd.__call__, [], 0
 
-    def settled(server: ParameterServer, *arrived: object) -> None:
-        settle(server, *arrived)
-        held.append((len(server._before), len(server.carry_from)))
-
-    monkeypatch.setattr(ParameterServer, "settle", settled)
-    some(30, "run", last=30, window=3, **{"algorithm": "easgd", "cohort": 1, "local_steps": 1})
-    assert max(count for count, _ in held) <= 1
-    assert held[-1][1] == 4
-
-
-@pytest.mark.parametrize("algorithm", ["async_sgd", "fed_buff"])
-def test_a_run_fails_by_name_once_every_partition_is_unsound(train, own, algorithm) -> None:
-    data = f"{own(NAN.format(bad=[0, 1, 2]))}:data"
-    says = r"round \d: no partition has a sound update left; partition \d: direction of 1.weight has 8 non-finite"
-    with pytest.raises(RoundFailed, match=says):
-        train(algorithm=algorithm, data=data, model="logistic", partitions=3, rounds=9)
-
-
-FAILING = """
-from dataclasses import dataclass
-from pathlib import Path
-from roundweave import Algorithm, Gradient, Mean, Sgd
-from roundweave.tasks.algorithms.when import Asynchronous
-@dataclass(frozen=True)
-class Failing(Sgd):
-    def __call__(self, state, update):
-        mark = Path(__file__).with_name("fail")
-        if state.round == 2 and mark.exists():
-            mark.unlink()
+    def fails_once(self, state, update):
+        if state.round == 2 and not failed:
             raise ValueError("once")
-        return super().__call__(state, update)
-def algorithm():
-    return Algorithm(Gradient(8), Mean(), Failing(0.1), Asynchronous())
-"""
+        return step(self, state, update)
 
-
-def test_a_round_that_failed_is_done_again_with_the_same_arrival(train, own, tmp_path) -> None:
-    """Also by the executor that it failed in."""
-    fields = {"algorithm": f"{own(FAILING)}:algorithm", "model": "logistic", "partitions": 2, "rounds": 6}
-    whole = train(**fields, name="whole")
-    (tmp_path / "fail").touch()
+    monkeypatch.setattr(Sgd, "__call__", fails_once)
     executor = InlineExecutor()
-    config = TrainConfig(root=tmp_path / "runs", name="failed", executor="inline", **fields)
+    config = TrainConfig(root=tmp_path / "runs", name="failed", executor="inline", rounds=6, **SMALL | fields)
     with prepared(resolve(config), executor) as ready:
-        found = []
-        for _ in range(2):
-            first = len(found) + 1
+        while done < 6:
             try:
-                found += list(executor.run(ready.job, first, first))
-                for round in range(first + 1, 7):
-                    found += list(executor.run(ready.job, round, round))
+                done = next(executor.run(ready.job, done + 1, done + 1)).round
             except RoundFailed as error:
-                assert "ValueError: once" in str(error)
-    assert [commit.state for commit in found] == [whole.round(r).commit.state for r in range(1, 7)]
+                failed.append(str(error))
+    assert "ValueError: once" in failed[0]
+    assert identities(Run(ready.store.address)) == identities(whole)
 
 
-FAULTY = """
-from dataclasses import dataclass, replace
-from roundweave import Algorithm, Mean, Sgd
-from roundweave.tasks.algorithms.maps.gradient import Downpour
-from roundweave.tasks.numerics.pinning import derive_seed
-from roundweave.tasks.algorithms.when import Asynchronous
-FAULTS = {derive_seed(0, push, 1) for push in (3, 6, 7)}
-@dataclass(frozen=True)
-class Faulty(Downpour):
-    '''Partition 1 is unsound at pushes 3, 6 and 7; tells whether it went on from a replica.'''
-    def __call__(self, objective, state, examples, carry, seed):
-        update = super().__call__(objective, state, examples, carry, seed)
-        if seed in FAULTS:
+def test_a_replica_goes_on_from_what_it_fetched_though_its_update_was_unsound(some, monkeypatch) -> None:
+    """Partition 1 is unsound at pushes 3, 6 and 7; an update tells whether it went on from a replica.
+
+    It fetches before odd pushes: push 6 goes on from push 5, and 4 and 8 from what it fetched before.
+    """
+    mapped, faults = Downpour.__call__, {derive_seed(0, push, 1) for push in (3, 6, 7)}
+
+    def faulty(self, objective, state, examples, carry, seed):
+        update = mapped(self, objective, state, examples, carry, seed)
+        if seed in faults:
             update = replace(update, direction={n: v * float("nan") for n, v in update.direction.items()})
         return replace(update, metrics={"carried": len(carry)})
-def algorithm():
-    return Algorithm(Faulty(fetch_every=2), Mean(), Sgd(0.1), Asynchronous(fetch_every=2))
-"""
 
-
-def test_a_replica_goes_on_from_what_it_fetched_though_its_update_was_unsound(some, own) -> None:
-    """It fetches before odd pushes: push 6 goes on from push 5, and 4 and 8 from what it fetched before."""
-    fields = {"algorithm": f"{own(FAULTY)}:algorithm", "last": 40}
+    monkeypatch.setattr(Downpour, "__call__", faulty)
+    fields = {"algorithm": "downpour", "fetch_every": 2, "last": 40}
     whole = some(40, "whole", **fields)
     updates = [whole.round(round).commit.updates.get(1) for round in range(1, 41)]
     pushes = {update.arrival.push: update for update in updates if update}

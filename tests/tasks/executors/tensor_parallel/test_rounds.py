@@ -12,69 +12,56 @@ from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
-from tests.tasks.executors.deeds import DATA, KILL, STOP, lines, until
-from tests.tasks.sampled import sampled
+from tests.tasks.executors.deeds import DATA, HOT, KILL, STOP, executors, experiment, idle, lines, until
 
-slow = pytest.mark.slow
+slow, thorough = pytest.mark.slow, pytest.mark.thorough
 
-SOURCE = (
-    DATA
-    + """
+SOURCE = f"""{DATA}
 class Network(torch.nn.Module):
-    '''Does on a rank of a network what a file says, once its round is committed: do-RANK-ROUND.'''
     def __init__(self):
         super().__init__()
         self.into, self.drop, self.out = torch.nn.Linear(3, 7), torch.nn.Dropout(0.3), torch.nn.Linear(7, 2)
     def forward(self, inputs):
         if self.training and hasattr(self.into, "exchange"):
-            here = Path(__file__).parent
-            for mark in sorted(here.glob(f"do-{self.into.exchange.group.rank}-*")):
-                if any(here.glob(f"runs/there.zarr/commits/{mark.name.split('-')[2]}.json")):
-                    try:
-                        deed = mark.read_text()
-                        if not mark.name.endswith("always"):
-                            mark.unlink()
-                    except FileNotFoundError:  # a rank of another network was first
-                        continue
-                    exec(deed, globals(), {"self": self, "deed": deed})
+            obey(f"rank-{{self.into.exchange.group.rank}}", self=self)
         return self.out(self.drop(self.into(inputs).relu()))
 """
-)
-FIELDS = {"partitions": 3, "rounds": 12, "local_steps": 2, "batch_size": 5, "held_out": 0, "momentum": 0.5}
+FIELDS = {"partitions": 3, "rounds": 12, "momentum": 0.5, "ranks": 2}
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Client]:
+def four() -> Iterator[Client]:
     with connect(None, 4) as client:
         yield client
 
 
 @pytest.fixture
-def client(cluster: Client) -> Client:
+def client(four: Client) -> Client:
     """Of four workers: who was lost before is there again."""
-    until(lambda: len(cluster.nthreads()) == 4)
-    return cluster
+    until(lambda: len(four.nthreads()) == 4)
+    return four
 
 
 @pytest.fixture
 def fields(own) -> dict[str, object]:
-    path = own(SOURCE)
-    return FIELDS | {"data": f"{path}:data", "model": f"{path}:Network"}
+    return experiment(own, SOURCE) | FIELDS
 
 
-@pytest.mark.parametrize("group", sampled(4, [(2, 2), (1, 4), (3, 1), (4, 1)]))
-def test_a_group_of_processes_gives_the_bits_of_one_process(train, client, fields, group) -> None:
-    ranks, networks = group
-    fields = fields | {"ranks": ranks, "outer_momentum": 0.9}
-    reference = train(**fields, name="reference")
-    run = train(RanksExecutor(client), 12, **fields, name="there")
-    assert run.digest == reference.digest
+@pytest.mark.parametrize(
+    ("ranks", "networks"),
+    [
+        (2, 2),  # several networks, each of several ranks
+        *(pytest.param(*group, marks=thorough) for group in [(1, 4), (3, 1), (4, 1)]),
+    ],
+)
+def test_a_group_of_processes_gives_the_bits_of_one_process(equal, client, fields, ranks, networks) -> None:
+    run = equal(RanksExecutor(client), 12, **fields | {"ranks": ranks, "outer_momentum": 0.9})
     group = run.round(-1).commit.process_group
     assert (group.ranks, group.sharing) == (min(3, networks) * ranks, ranks)
     assert run.round(-1).commit.executor == "ranks"
 
 
-def test_a_share_of_a_wide_layer_is_on_each_rank_alone(train, client, tmp_path) -> None:
+def test_a_share_of_a_wide_layer_is_on_each_rank_alone(train, client) -> None:
     """Bytes of tensors that cross to the one that writes: all that is cut but its own, of updates and states."""
     fields = {"data": "digits", "algorithm": "sync_sgd", "partitions": 1, "rounds": 3, "held_out": 0, "ranks": 2}
     run = train(RanksExecutor(client), 3, model="mlp", **fields)
@@ -84,27 +71,22 @@ def test_a_share_of_a_wide_layer_is_on_each_rank_alone(train, client, tmp_path) 
 
 
 @pytest.mark.parametrize(
-    ("deed", "rank"), [pytest.param(KILL, 0, marks=slow), (KILL, 1), pytest.param(STOP, 1, marks=slow)]
+    ("deed", "rank"), [pytest.param(KILL, 0, marks=thorough), (KILL, 1), pytest.param(STOP, 1, marks=slow)]
 )
-def test_ranks_that_lose_one_share_the_network_again(train, client, fields, do, deed, rank, caplog) -> None:
-    fields = fields | {"ranks": 2}
-    reference = train(**fields, name="reference")
-    do(deed, rank, 4)
-    run = train(RanksExecutor(client, Setting(worker_timeout=5)), 12, **fields, name="there")
-    assert run.digest == reference.digest
+def test_ranks_that_lose_one_share_the_network_again(equal, client, fields, do, deed, rank, caplog) -> None:
+    do(deed, rank, 4, at="rank")
+    run = equal(RanksExecutor(client, Setting(worker_timeout=5)), 12, **fields)
     # Of one that is stopped the others may say that it takes long, too.
     assert sum("is lost" in line or "is given up" in line for line in lines(caplog)) == 1
-    assert {run.round(n).commit.executor for n in range(1, 13)} == {"ranks"}, "no worker had the whole network"
+    assert {*executors(run)} == {"ranks"}, "no worker had the whole network"
 
 
-def test_ranks_wait_for_the_worker_that_they_need(train, fields, do) -> None:
-    fields = fields | {"ranks": 2}
-    reference = train(**fields, name="reference")
-    do(KILL, 1, 4)
+def test_ranks_wait_for_the_worker_that_they_need(equal, fields, do) -> None:
+    """Two workers of their own, both of which they need."""
+    do(KILL, 1, 4, at="rank")
     with connect(None, 2) as client:
-        run = train(RanksExecutor(client), 3, **fields, name="there")
-    assert run.digest == reference.digest
-    assert {run.round(n).commit.executor for n in range(1, 13)} == {"ranks"}
+        run = equal(RanksExecutor(client), 3, **fields)
+    assert {*executors(run)} == {"ranks"}
 
 
 @slow
@@ -113,44 +95,41 @@ def test_the_partition_at_which_ranks_die_again_and_again_is_named(train, fields
     monkeypatch.setattr("roundweave.tasks.executors.ranks.SHARING_LOSSES", losses)
     if not losses:
         monkeypatch.setattr("roundweave.tasks.executors.ranks.SHARING_SECONDS", 2.0)
-    do("Path(__file__).with_name('do-1-3').write_text(deed); os.kill(os.getpid(), signal.SIGKILL)", 1, 3)
+    do(KILL, 1, 3, at="rank", always=True)
     with connect(None, 2) as client, pytest.raises(ClusterError, match=r"round 4 was lost|workers died"):
-        train(RanksExecutor(client), 12, **fields | {"ranks": 2}, name="there")
+        train(RanksExecutor(client), 12, **fields, name="there")
     assert open_run("there").done >= 3
 
 
-def test_a_rank_of_a_network_that_raises_once_costs_no_bit(train, client, fields, do) -> None:
-    fields = fields | {"ranks": 2}
-    reference = train(**fields, name="reference")
-    do("raise ValueError('too hot')", 1, 3)
-    run = train(RanksExecutor(client), 3, **fields, name="there")
-    assert run.digest == reference.digest
-    assert not any(run.round(n).refused for n in range(1, 13))
+def test_a_rank_of_a_network_that_raises_once_costs_no_bit(equal, client, fields, do) -> None:
+    do(HOT, 1, 3, at="rank")
+    run = equal(RanksExecutor(client), 3, **fields)
     assert run.round(12).commit.executor == "ranks"
 
 
-def test_a_rank_of_a_network_that_raises_again_is_refused_by_name(train, client, fields, do) -> None:
-    do("raise ValueError('too hot')", 1, 3, always=True)
-    with pytest.raises(RoundFailed, match=r"0 of 3 updates are sound.*: its map failed with ValueError: too hot"):
-        train(RanksExecutor(client), 3, **fields | {"ranks": 2}, name="there")
-    assert open_run("there").done >= 3
-
-
-def test_a_rank_of_a_network_that_fails_ends_the_run_and_frees_workers(train, client, fields, do) -> None:
-    do("raise MemoryError('none left')", 1, 3)
-    with pytest.raises(
-        RoundFailed, match=r"round \d+: the map of partition \d failed with MemoryError: none left"
-    ):
-        train(RanksExecutor(client), 12, **fields | {"ranks": 2}, name="there")
-    until(lambda: not any(client.processing().values()))
+@pytest.mark.parametrize(
+    ("deed", "says"),
+    [
+        (HOT, r"0 of 3 updates are sound.*: its map failed with ValueError: too hot"),
+        (
+            "raise MemoryError('none left')",
+            r"round \d+: the map of partition \d failed with MemoryError: none left",
+        ),
+    ],
+)
+def test_a_rank_of_a_network_that_raises_again_ends_the_run(train, client, fields, do, deed, says) -> None:
+    do(deed, 1, 3, at="rank", always=True)
+    with pytest.raises(RoundFailed, match=says):
+        train(RanksExecutor(client), 3, **fields, name="there")
+    until(lambda: idle(client))
     assert open_run("there").done >= 3
 
 
 def test_what_one_rank_refuses_all_refuse(train, client, fields, do) -> None:
     """The second rank's share alone is spoilt, at one of three partitions; the reason is of the whole tensor."""
     whole = "self.into.register_forward_hook(lambda *_: torch.zeros(5, 4))"
-    do(f"self.into.weight.data.fill_(float('nan')); {whole}", 1, 3)
-    run = train(RanksExecutor(client), 12, **fields | {"ranks": 2}, name="there")
+    do(f"self.into.weight.data.fill_(float('nan')); {whole}", 1, 3, at="rank")
+    run = train(RanksExecutor(client), 12, **fields, name="there")
     ((number, refused),) = [(n, run.round(n).refused) for n in range(1, 13) if run.round(n).refused]
     ((partition, reason),) = refused.items()
     assert reason == "direction of into.weight has 12 non-finite of 21 numbers"
@@ -158,38 +137,32 @@ def test_what_one_rank_refuses_all_refuse(train, client, fields, do) -> None:
     assert run["into.weight"].sel(round=12).notnull().all()
 
 
-def test_ranks_go_on_from_states_that_are_recomputed(train, client, fields) -> None:
-    fields = fields | {"ranks": 2}
-    reference = train(**fields, name="reference")
+def test_ranks_go_on_from_states_that_are_recomputed(train, equal, client, fields) -> None:
     train(RanksExecutor(client), 5, **fields | {"rounds": 5}, name="there")
-    run = train(RanksExecutor(client), 12, **fields, name="there")
-    assert run.digest == reference.digest
+    equal(RanksExecutor(client), 12, **fields)
 
 
-def test_with_fewer_workers_than_ranks_the_ranks_are_in_one_process(train, client, fields, caplog) -> None:
-    fields = fields | {"ranks": 5, "rounds": 3}
-    reference = train(**fields, name="reference")
-    run = train(RanksExecutor(client), 1, **fields, name="there")
-    assert run.digest == reference.digest
-    assert {run.round(n).commit.executor for n in (1, 2, 3)} == {"graph"}
-    told = "5 ranks that share a network need as many workers, of which there are 4: each has the whole network"
-    assert lines(caplog) == [told]
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"ranks": 5}, "5 ranks that share a network need as many workers, of which there are 4"),
+        ({"reduce": "trimmed_mean:1"}, "TrimmedMean(f=1) needs whole networks in one place"),
+    ],
+)
+def test_each_has_the_whole_network_where_it_cannot_be_shared(equal, client, fields, caplog, given, says) -> None:
+    run = equal(RanksExecutor(client), 3, **fields | {"rounds": 3} | given)
+    assert {*executors(run)} == {"graph"}
+    assert lines(caplog) == [f"{says}: each has the whole network"]
 
 
-@pytest.mark.slow
-def test_ranks_that_share_a_network_stay_however_long_their_rounds(train, client, fields, monkeypatch) -> None:
+@pytest.mark.parametrize(("ranks", "by"), [(1, "graph"), (2, "ranks")])
+@thorough
+def test_ranks_that_share_a_network_stay_however_long_their_rounds(
+    train, client, fields, monkeypatch, ranks, by
+) -> None:
     monkeypatch.setattr("roundweave.tasks.executors.ranks.SHORT_SECONDS", 0.0)
-    for ranks, by in ((1, "graph"), (2, "ranks")):
-        run = train(AutoExecutor(client), 3, **fields | {"ranks": ranks, "rounds": 3})
-        assert run.round(1).commit.executor == by
-
-
-def test_a_reduce_that_needs_whole_networks_has_them(train, client, fields, caplog) -> None:
-    fields = fields | {"ranks": 2, "rounds": 3, "reduce": "trimmed_mean:1"}
-    reference = train(**fields, name="reference")
-    run = train(RanksExecutor(client), 3, **fields, name="there")
-    assert run.digest == reference.digest
-    assert lines(caplog) == ["TrimmedMean(f=1) needs whole networks in one place: each has the whole network"]
+    run = train(AutoExecutor(client), 3, **fields | {"ranks": ranks, "rounds": 3})
+    assert run.round(1).commit.executor == by
 
 
 WIDE = """
@@ -204,7 +177,7 @@ def network(width):
 
 
 @slow
-def test_no_rank_ever_holds_a_whole_large_layer(train, own, tmp_path) -> None:
+def test_no_rank_ever_holds_a_whole_large_layer(train, own) -> None:
     """Beyond what a process takes for a tiny network; of one of 101 MB, each of 4 ranks has 26 MB."""
     model, most = own(WIDE), {}
     fixed = {"data": "digits", "partitions": 1, "rounds": 2, "local_steps": 2, "held_out": 0}
