@@ -10,37 +10,33 @@ import pytest
 import torch
 from torch import nn
 
-from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State
 from roundweave.tasks.algorithms.applies.schedules import Schedule
 from roundweave.tasks.algorithms.maps.backprop import batches
 from roundweave.tasks.algorithms.maps.federated import FedProx, Scaffold, start_loss
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.algorithms.table import build_algorithm
-from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.data.examples import IGNORED, Examples
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from tests.tasks.algorithms.maps.networks import examples, objective
-from tests.tasks.algorithms.maps.test_optimizer_state import distance, rounds
-from tests.tasks.sampled import sampled
+from tests.tasks.algorithms.maps.networks import distance, examples, objective
+from tests.tasks.algorithms.maps.test_optimizer_state import rounds
 
 LOCAL = LocalSteps(local_steps=5, batch_size=8, lr=0.1)
 
 
-def difference(one: LocalSteps, other: LocalSteps, dtype: str = "float64") -> float:
+def difference(one: LocalSteps, other: LocalSteps) -> float:
     """The largest difference of directions and losses of two maps of the same partition, of 50 examples."""
-    what, part = objective(dtype=dtype), examples(dtype=dtype)
+    what, part = objective(dtype="float64"), examples(dtype="float64")
     found, wanted = (local(what, what.initial(), part, {}, 7) for local in (one, other))
     loss = abs(found.metrics["train_loss"] - wanted.metrics["train_loss"])
-    return max(loss, (found.direction[dtype] - wanted.direction[dtype]).abs().max().item())
+    return max(loss, (found.direction["float64"] - wanted.direction["float64"]).abs().max().item())
 
 
-OPTIONS = [{}, {"optimizer": "AdamW", "lr": 0.01}, {"clip_norm": 0.1, "momentum": 0.9}]
-
-
-@pytest.mark.parametrize(("pieces", "options"), sampled(2, [2, 4, 7, 100], OPTIONS))
+@pytest.mark.parametrize("pieces", [2, 7, 100])
+@pytest.mark.parametrize(
+    "options", [{}, {"optimizer": "AdamW", "lr": 0.01}, {"clip_norm": 0.1, "momentum": 0.9}], ids=str
+)
 def test_batches_together_are_one_large_batch(pieces: int, options: dict[str, Any]) -> None:
-    """50 examples are no multiple of 8, nor of 16, 32 and 56, so that last batches are smaller."""
+    """50 examples are no multiple of 8, nor of 16 and 56, so that last batches are smaller."""
     small = replace(LOCAL, accumulate=pieces, **options)
     assert difference(small, replace(LOCAL, batch_size=8 * pieces, **options)) < 1e-12
 
@@ -68,10 +64,6 @@ def test_places_that_are_left_out_count_in_no_piece() -> None:
     assert start_loss(what, state, part) == pytest.approx(what.loss_of(network, inputs, targets).item(), abs=1e-12)
     many = Examples(inputs.repeat(6, 1), targets.repeat(6, 1))
     assert start_loss(what, state, many) == pytest.approx(start_loss(what, state, part), abs=1e-12)
-
-
-def test_one_batch_a_step_has_the_bits_of_before() -> None:
-    assert difference(LOCAL, replace(LOCAL, accumulate=1), "float32") == 0.0
 
 
 def test_a_step_of_a_control_variate_accumulates_too() -> None:
@@ -111,17 +103,8 @@ def test_rates_by_hand() -> None:
 def test_a_whole_run_is_a_loop_of_torch_with_its_scheduler() -> None:
     """AdamW with warm-up over 3 steps and a cosine over all 20, its state carried: as people write it in torch."""
     what, part = objective(dtype="float64"), examples(dtype="float64")
-    local = LocalSteps(
-        local_steps=5,
-        batch_size=8,
-        accumulate=2,
-        lr=0.01,
-        optimizer="AdamW",
-        optimizer_state="carried",
-        lr_schedule="cosine:4",
-        warmup=3 / 5,
-        lr_schedule_by="step",
-    )
+    adamw = replace(LOCAL, accumulate=2, lr=0.01, optimizer="AdamW", optimizer_state="carried")
+    local = replace(adamw, lr_schedule="cosine:4", warmup=3 / 5, lr_schedule_by="step")
     network = what.network(what.initial())
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
     shape = lambda step: min(1, (step + 1) / 4) * (1 + math.cos(math.pi * step / 20)) / 2  # noqa: E731
@@ -134,40 +117,5 @@ def test_a_whole_run_is_a_loop_of_torch_with_its_scheduler() -> None:
             optimizer.step()
             optimizer.zero_grad()
             scheduler.step()
-    assert distance(what, rounds(local, what, part, 4)[0], network) < 1e-12
-
-
-def test_such_a_run_replays_to_the_bit(train) -> None:
-    fields = {
-        "local_steps": 3,
-        "batch_size": 8,
-        "accumulate": 2,
-        "optimizer": "AdamW",
-        "optimizer_state": "carried",
-    }
-    schedule = {"lr_schedule": "cosine", "warmup": 0.5, "lr_schedule_by": "step"}
-    run = train(**fields, **schedule, partitions=3, rounds=3, name="run")
-    assert run.config["algorithm"]["lr_schedule"] == "cosine:3"
-    assert run.replay("all").identical
-
-
-# What cannot be meant.
-
-
-def test_batches_of_whole_partitions_are_not_accumulated() -> None:
-    with pytest.raises(UsageError, match="accumulate = 2 needs batches of a size; give batch_size"):
-        LocalSteps(batch_size=None, accumulate=2)
-
-
-def test_gradients_and_servers_have_no_steps_of_a_round() -> None:
-    for option in ("accumulate", "lr_schedule_by"):
-        with pytest.raises(UsageError, match=f"algorithm sync_sgd takes no {option}"):
-            build_algorithm("sync_sgd", {option: 2})
-    with pytest.raises(UsageError, match="lr_schedule_by = step needs rounds in which all partitions"):
-        build_algorithm("fed_buff", {"lr_schedule_by": "step"})
-
-
-@pytest.mark.parametrize("options", [{"accumulate": 2}, {"lr_schedule_by": "step"}])
-def test_stacked_partitions_take_neither(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=f"plain SGD from a shared start, not for map .*{next(iter(options))}="):
-        Compute(stacked=8).mapper(replace(LOCAL, **options))
+    params = rounds(local, what, part, 4)[0].params
+    assert distance(what, params, {"float64": torch.zeros_like(params["float64"])}, network) < 1e-12
