@@ -21,7 +21,9 @@ def data():
 def normed_of_new(): return nn.Sequential(new(nn.Linear(20, 32)), nn.ReLU(), new(nn.Linear(32, 2), dim=1))
 def normed_of_old(): return nn.Sequential(old(nn.Linear(20, 32)), nn.ReLU(), old(nn.Linear(32, 2), dim=1))
 """
+pytestmark = pytest.mark.usefixtures("without_prefect")
 MODELS = pytest.mark.parametrize("model", ["normed_of_new", "normed_of_old"])
+SERVED = {"algorithm": "fed_buff", "buffer": 4}
 
 
 def norms(network: nn.Module) -> list[float]:
@@ -31,12 +33,17 @@ def norms(network: nn.Module) -> list[float]:
 
 
 def experiment(file: str, model: str, **more: object) -> dict:
-    return {"data": f"{file}:data", "model": f"{file}:{model}", "local_epochs": 20, "lr": 1.0, **more}
+    return {"data": f"{file}:data", "model": f"{file}:{model}", "local_epochs": 5, "lr": 1.0, **more}
 
 
-@MODELS
 @pytest.mark.parametrize(
-    "more", [{"split": "shards:1"}, {"algorithm": "fed_buff", "buffer": 4}], ids=["", "served"]
+    ("model", "more"),
+    [
+        ("normed_of_new", {"split": "shards:1"}),
+        ("normed_of_old", SERVED),
+        pytest.param("normed_of_old", {"split": "shards:1"}, marks=pytest.mark.thorough),
+        pytest.param("normed_of_new", SERVED, marks=pytest.mark.thorough),
+    ],
 )
 def test_the_norm_of_a_mean_of_networks_is_one(own, train, model: str, more: dict) -> None:
     run = train(**experiment(own(CODE), model, rounds=2, partitions=4, **more))

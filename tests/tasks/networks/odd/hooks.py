@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import torch
+from odd_base import Two, made
 from torch import nn
 
-
-class Two(nn.Module):
-    """Two layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(8, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        return self.last(torch.relu(self.first(x)))
+GAIN = torch.linspace(0.5, 1.5, 6)
 
 
 def forward_hook() -> nn.Module:
     """A forward hook over a parameter of the network."""
-    network, gain = Two(), nn.Parameter(torch.linspace(0.5, 1.5, 6))
+    network, gain = Two(), nn.Parameter(GAIN.clone())
     network.gain = gain
     network.first.register_forward_hook(lambda module, inputs, output: output * gain)
     return network
@@ -36,7 +28,7 @@ def forward_hook_on_root() -> nn.Module:
 def forward_hook_of_module() -> nn.Module:
     """A forward hook that reads its module only."""
     network = Two()
-    network.first.gain = nn.Parameter(torch.linspace(0.5, 1.5, 6))
+    network.first.gain = nn.Parameter(GAIN.clone())
     network.first.register_forward_hook(lambda module, inputs, output: output * module.gain)
     return network
 
@@ -49,68 +41,61 @@ def forward_pre_hook() -> nn.Module:
     return network
 
 
+class Bound(Two):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(GAIN.clone())
+        self.first.register_forward_hook(self.scaled)
+
+    def scaled(self, module, inputs, output):
+        return output * self.gain
+
+
 def bound_hook() -> nn.Module:
     """A forward hook that is a method of the network."""
-
-    class Net(Two):
-        def __init__(self):
-            super().__init__()
-            self.gain = nn.Parameter(torch.linspace(0.5, 1.5, 6))
-            self.first.register_forward_hook(self.scaled)
-
-        def scaled(self, module, inputs, output):
-            return output * self.gain
-
-    return Net()
+    return Bound()
 
 
 def captured_features() -> nn.Module:
     """A hook that puts a layer's output in a dict of the network, where forward reads it."""
+    network = made(lambda self, x: self.layers(x) + self.aside(self.features["first"]), features={})
+    network.aside = nn.Linear(6, 3)
+    network.first.register_forward_hook(lambda module, inputs, output: network.features.update(first=output))
+    return network
 
-    class Net(Two):
-        def __init__(self):
-            super().__init__()
-            self.features, self.aside = {}, nn.Linear(6, 3)
-            self.first.register_forward_hook(lambda module, inputs, output: self.features.update(first=output))
 
-        def forward(self, x):
-            return super().forward(x) + self.aside(self.features["first"])
-
-    return Net()
+def with_factor():
+    """A network, and a buffer of it."""
+    network = made(buffers={"factor": torch.linspace(0.2, 2.0, 6, dtype=torch.float64)})
+    return network, network.factor
 
 
 def full_backward_hook() -> nn.Module:
     """A full backward pre-hook that scales gradients by a buffer."""
-    network = Two()
-    network.register_buffer("factor", torch.linspace(0.2, 2.0, 6, dtype=torch.float64))
-    factor = network.factor
+    network, factor = with_factor()
     network.first.register_full_backward_pre_hook(lambda module, gradient: (gradient[0] * factor,))
-    return network
-
-
-def state_dict_hooks() -> nn.Module:
-    """Hooks of state_dict and load_state_dict that are told of each."""
-    network, calls = Two(), []
-    network.register_state_dict_post_hook(lambda module, state, prefix, metadata: calls.append(prefix))
-    network.register_load_state_dict_pre_hook(lambda module, state, *more: calls.append(len(state)))
-    network.calls = calls
-    return network
-
-
-def parameter_hook() -> nn.Module:
-    """A hook of a parameter that masks its gradient with a buffer."""
-    network = Two()
-    network.register_buffer("mask", torch.arange(48.0).reshape(6, 8).remainder(2))
-    network.first.weight.register_hook(lambda gradient: gradient * network.mask)
     return network
 
 
 def hook_after_gradient() -> nn.Module:
     """A hook after a gradient is accumulated that scales it by a buffer."""
-    network = Two()
-    network.register_buffer("factor", torch.linspace(0.2, 2.0, 6, dtype=torch.float64))
-    factor = network.factor
+    network, factor = with_factor()
     network.first.bias.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", p.grad * factor))
+    return network
+
+
+def state_dict_hooks() -> nn.Module:
+    """Hooks of state_dict and load_state_dict that are told of each."""
+    network = made(calls=[])
+    network.register_state_dict_post_hook(lambda module, state, prefix, metadata: module.calls.append(prefix))
+    network.register_load_state_dict_pre_hook(lambda module, state, *more: module.calls.append(len(state)))
+    return network
+
+
+def parameter_hook() -> nn.Module:
+    """A hook of a parameter that masks its gradient with a buffer."""
+    network = made(buffers={"mask": torch.arange(48.0).reshape(6, 8).remainder(2)})
+    network.first.weight.register_hook(lambda gradient: gradient * network.mask)
     return network
 
 
