@@ -33,14 +33,13 @@ from tests.tasks.executors.deeds import (
     lines,
     refused,
     replay_job,
+    second,
     until,
 )
 from tests.tasks.executors.parameter_server.proving import RUNS, SMALL, prove
 from tests.tasks.rounds.test_steps import FAILING
 
 Make = Callable[..., Executor]
-
-thorough = pytest.mark.thorough
 
 
 @pytest.fixture(params=[name for name in EXECUTORS if name != "auto"])  # which is two of the others
@@ -93,7 +92,7 @@ def frees_its_workers(client) -> None:
 
 
 class TestExecutor:
-    @pytest.mark.parametrize("window", [pytest.param(1, marks=thorough), 3])
+    @pytest.mark.parametrize("window", [second(1), 3])
     def test_any_window_gives_the_bits_of_one_process(self, train, own, make, kind, window) -> None:
         """Of carries, extras, buffers, frozen tensors, and updates that are refused."""
         fields = {**counting(own), "partitions": 3, "rounds": 7}
@@ -110,7 +109,7 @@ class TestExecutor:
         assert identities(run) == identities(train(**fields, name="reference"))
         assert run.replay("all").identical
 
-    @pytest.mark.parametrize("window", [pytest.param(1, marks=thorough), 3])
+    @pytest.mark.parametrize("window", [second(1), 3])
     def test_a_run_goes_on_with_another_executor(self, train, own, make, window) -> None:
         fields = {**counting(own), "partitions": 3, "rounds": 7}
         reference = train(**fields, name="reference")
@@ -191,7 +190,7 @@ class TestExecutor:
         ("how", "told"),
         [
             ("sys.exit(3)", "partition 0: its map failed with SystemExit: 3"),
-            pytest.param("deeper()", "partition 0: its map failed with RecursionError", marks=thorough),
+            second("deeper()", "partition 0: its map failed with RecursionError"),
         ],
     )
     def test_what_would_end_a_process_fails_the_round_and_no_worker_dies(
@@ -216,7 +215,7 @@ class TestExecutor:
 
 # The first suite has one for each risk; a cohort's are those that sit out, and what they carry meanwhile.
 FIRST = ("downpour", "easgd-cohort", "fed_buff-carried")
-NAMES = [pytest.param(name, marks=() if name in FIRST else thorough) for name in RUNS]
+NAMES = [name if name in FIRST else second(name) for name in RUNS]
 
 
 class TestServer:

@@ -76,6 +76,11 @@ Do = Callable[..., None]
 """Has something done in a map; see the fixture `do`."""
 
 
+def second(*row: object) -> object:
+    """A row of parameters that the second suite has, beside those of the first."""
+    return pytest.param(*row, marks=pytest.mark.thorough)
+
+
 def experiment(own: Callable[..., str], source: str = SOURCE, **named: str) -> dict[str, object]:
     """The fields of a configuration whose data, and what is `named`, are of a source; see the fixture `own`."""
     path = own(source)

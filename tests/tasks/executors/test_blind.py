@@ -69,6 +69,7 @@ def at_work(run) -> set[str]:
     return {worker.rpartition(":")[2] for worker in mapped_by(run)}
 
 
+@pytest.mark.dear("two workers, of which one sees no runs, and a server among them")
 def test_a_worker_that_does_not_see_the_runs_maps_and_others_store_for_it(
     train, fields, setting, there, start, meet, caplog
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_worker_that_does_not_see_the_runs_maps_and_others_store_for_it(
     assert all(re.fullmatch(HANDS_ON, line) for line in told), told
 
 
+@pytest.mark.thorough
 def test_where_no_worker_sees_the_runs_a_process_of_the_command_stores(
     train, fields, setting, there, start, meet, caplog
 ) -> None:
@@ -115,6 +117,7 @@ def lose_sight() -> None:
     Mark.unreached = lambda self: "gone"
 
 
+@pytest.mark.thorough
 def test_a_worker_that_sees_the_runs_no_more_stores_no_more(setting, there, start) -> None:
     """What failed there is done by another one, and it is only where none is left that the error stands."""
     with start(2, 1) as client:

@@ -53,6 +53,7 @@ def algorithm():
 FIELDS = {"model": "logistic", "partitions": 5, "rounds": 4}
 
 
+@pytest.mark.thorough
 def test_classes_of_ones_own_file_travel_to_workers_that_know_nothing_of_it(
     train, own, dask_processes, tmp_path
 ) -> None:
@@ -65,6 +66,7 @@ def test_classes_of_ones_own_file_travel_to_workers_that_know_nothing_of_it(
             assert identities(run) == identities(reference)
 
 
+@pytest.mark.thorough
 def test_what_a_block_gives_is_of_ones_own_classes_in_a_process_that_has_nothing_else(own) -> None:
     """A worker that just joined may be sent the results of maps before it is sent the work."""
     code = find_code(f"{own(REDUCE)}:algorithm")

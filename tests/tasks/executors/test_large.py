@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from roundweave.storage.errors import CheckpointError, ModelError
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
+from tests.tasks.executors.deeds import second
 
 MINE = """
 import os
@@ -69,7 +70,7 @@ def _small(monkeypatch) -> None:
         (GraphExecutor, "Net", {"optimizer": "AdamW", "optimizer_state": "carried"}),
         (RanksExecutor, "Own", {}),
         (RanksExecutor, "Frozen", {}),
-        pytest.param(GraphExecutor, "Own", {}, marks=pytest.mark.thorough),
+        second(GraphExecutor, "Own", {}),
     ],
 )
 def test_the_client_builds_no_large_network(train, client, own, tmp_path, monkeypatch, kind, model, given) -> None:

@@ -81,6 +81,7 @@ def test_a_partition_that_takes_all_memory_is_named_and_given_up_after_the_third
     assert all("is lost, as it ran out of memory at partition 2 (" in line for line in told)
 
 
+@pytest.mark.thorough
 def test_where_no_worker_is_left_it_is_told_what_they_died_at(train, fields, do, tmp_path) -> None:
     do(KILL, 2, 1, always=True)
     wanted = "workers died at partition 2 to 3: no worker is there after 1 s; start one"

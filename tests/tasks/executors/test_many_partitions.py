@@ -18,7 +18,7 @@ from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.deeds import KILL, identities
+from tests.tasks.executors.deeds import KILL, identities, second
 
 FIELDS = {"data": "digits", "model": "logistic", "algorithm": "scaffold", "local_steps": 1, "rounds": 3}
 
@@ -36,7 +36,7 @@ def files(run: Run, round: int) -> int:
     ("parts", "partitions", "shard"),
     [
         ({}, 40, 2),
-        pytest.param({"algorithm": "fed_avg", "stacked": 7}, 100, 5, marks=pytest.mark.thorough),
+        second({"algorithm": "fed_avg", "stacked": 7}, 100, 5),
     ],
 )
 def test_every_executor_gives_the_bits_of_a_file_for_each(
@@ -44,8 +44,7 @@ def test_every_executor_gives_the_bits_of_a_file_for_each(
 ) -> None:
     fields = FIELDS | parts | {"partitions": partitions}
     runs = [train(**fields, name="inline")]
-    runs += [train(GraphExecutor(client), window, **fields, name=f"graph{window}") for window in (1, 3)]
-    runs += [train(RanksExecutor(client), 3, **fields, name="ranks")]
+    runs += [train(kind(client), 2, **fields, name=kind.__name__) for kind in (GraphExecutor, RanksExecutor)]
     alone(monkeypatch)
     reference = train(**fields, name="reference")
     assert (reference._store.schema.shard, files(reference, 2)) == (1, partitions)
@@ -55,6 +54,7 @@ def test_every_executor_gives_the_bits_of_a_file_for_each(
         assert verify(run.path).sound
 
 
+@pytest.mark.thorough
 def test_a_run_resumed_by_others_goes_on_in_the_same_files(train, client: Client) -> None:
     fields = FIELDS | {"partitions": 40}
     reference = train(**fields, name="reference")
@@ -86,6 +86,7 @@ def test_rounds_are_replayed_reduced_again_forked_and_pruned(train) -> None:
     assert verify(fork.path).sound
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_costs_no_bit(equal, client: Client, fields, do) -> None:
     do(KILL, 39, 1)
     run = equal(GraphExecutor(client), 3, **fields | {"partitions": 40, "rounds": 3})

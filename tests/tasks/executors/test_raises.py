@@ -12,9 +12,7 @@ from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import processes
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.deeds import HOT, executors, identities, refused
-
-thorough = pytest.mark.thorough
+from tests.tasks.executors.deeds import HOT, executors, identities, refused, second
 
 
 @pytest.fixture
@@ -46,8 +44,8 @@ def test_the_first_map_of_new_workers_may_raise(train, fields, do) -> None:
     """Workers of its own: a rank must notice that another has gone, whatever its first map had torch import."""
     do(HOT, 2, always=True)
     with connect(None, 2) as client:
-        run = train(RanksExecutor(client), 3, **fields, name="run")
-    assert refused(run) == {round: [2] for round in range(1, 7)}
+        run = train(RanksExecutor(client), 2, **fields | {"rounds": 2}, name="run")
+    assert refused(run) == {1: [2], 2: [2]}
 
 
 def test_ranks_go_on_once_no_map_raises(train, client, fields, do) -> None:
@@ -63,13 +61,13 @@ def test_ranks_go_on_once_no_map_raises(train, client, fields, do) -> None:
     assert rw.open_run(run.path).replay("all").identical
 
 
-@pytest.mark.parametrize("algorithm", [pytest.param("fed_buff", marks=thorough), "downpour"])
+@pytest.mark.parametrize("algorithm", [second("fed_buff"), "downpour"])
 def test_a_server_refuses_who_raises_and_goes_on(train, client, served, do, algorithm) -> None:
-    served |= {"algorithm": algorithm, "rounds": 40}
+    served |= {"algorithm": algorithm, "rounds": 20}
     do(HOT, 2, always=True)
-    run = train(GraphExecutor(client), 20, **served, name="run")
+    run = train(GraphExecutor(client), 10, **served, name="run")
     assert {p for partitions in refused(run).values() for p in partitions} == {2}
-    assert {p for n in range(1, 41) for p in run.round(n).commit.accepted} <= {0, 1, 3}
+    assert {p for n in range(1, 21) for p in run.round(n).commit.accepted} <= {0, 1, 3}
     again = train(**served, order="recorded:run", name="again")
     assert rw.diff(run.path, again.path).equal
     do("", 2, always=True)
@@ -108,7 +106,7 @@ def algorithm():
 """
 
 
-@pytest.mark.parametrize("slower", [0, pytest.param(1, marks=thorough)])
+@pytest.mark.parametrize("slower", [0, second(1)])
 def test_all_rounds_before_an_error_are_told_of(train, tmp_path, slower) -> None:
     """Workers of its own, whose module it changes. The first rank tells of several rounds at once, and another
     one may end with the error before it has."""

@@ -13,14 +13,14 @@ from roundweave.storage.errors import ClusterError
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
-from tests.tasks.executors.deeds import KILL, PLACE, STOP, executors, foreign, idle, lines, until
+from tests.tasks.executors.deeds import KILL, PLACE, STOP, executors, foreign, idle, lines, second, until
 
-slow, thorough = pytest.mark.slow, pytest.mark.thorough
+slow = pytest.mark.slow
 
 
 @pytest.fixture
 def fields(fields) -> dict[str, object]:
-    return fields | {"rounds": 30}
+    return fields | {"rounds": 20}
 
 
 def processes(run: Run) -> list[set[str]]:
@@ -32,12 +32,12 @@ class Left(Exception):
     """A run is left in the middle."""
 
 
-@pytest.mark.parametrize("partitions", [pytest.param((2,), marks=thorough), (0, 2)])
+@pytest.mark.parametrize("partitions", [second((2,)), (0, 2)])
 def test_a_group_that_loses_ranks_gives_the_same_bits(equal, client, fields, do, partitions, caplog) -> None:
     """Partition 0 is of the first rank, which commits; 2 is of the second."""
     for number, partition in enumerate(partitions):
         do(KILL, partition, 5 + 8 * number)
-    run = equal(RanksExecutor(client), 30, **fields)
+    run = equal(RanksExecutor(client), 20, **fields)
     told = [line for line in lines(caplog) if not line.startswith("no worker is there: waiting for one")]
     assert len(told) == len(partitions)
     assert all(re.fullmatch(r"worker \S+ is lost; its work is done again", line) for line in told)
@@ -47,7 +47,7 @@ def test_a_group_that_loses_ranks_gives_the_same_bits(equal, client, fields, do,
 @slow
 def test_a_rank_that_is_stopped_is_given_up(equal, client, fields, do, caplog) -> None:
     do(STOP, 2, 5)
-    equal(RanksExecutor(client, Setting(worker_timeout=5)), 30, **fields)
+    equal(RanksExecutor(client, Setting(worker_timeout=5)), 20, **fields)
     (line,) = lines(caplog)
     assert re.fullmatch(r"worker \S+ has been silent for \d+ s and is given up; .*", line)
 
@@ -55,7 +55,7 @@ def test_a_rank_that_is_stopped_is_given_up(equal, client, fields, do, caplog) -
 def test_the_partition_at_which_ranks_die_is_named(train, fields, do) -> None:
     do(KILL, 2, 3, always=True)
     with foreign(2) as client, pytest.raises(ClusterError, match=r"round \d+ was lost 2 times \(workers died at"):
-        train(RanksExecutor(client), 30, **fields, name="there")
+        train(RanksExecutor(client), 20, **fields, name="there")
 
 
 def test_the_same_ranks_go_on_over_windows(equal, client, fields) -> None:

@@ -72,8 +72,8 @@ def test_a_worker_offers_its_site_tells_of_its_maps_is_replaced_and_leaves_no_pr
     until(lambda: not client.nthreads())
 
 
-@pytest.mark.dear("a command, two schedulers and two workers")
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_waits_for_its_scheduler_and_joins_again_one_that_was_killed_or_ended(start: Start, number) -> None:
     port = free_port()
     joined = worker(start, f"tcp://127.0.0.1:{port}")
@@ -88,6 +88,7 @@ def test_it_waits_for_its_scheduler_and_joins_again_one_that_was_killed_or_ended
     assert [line.split()[0] for line in lines] == ["joined", "the", "joined"]
 
 
+@pytest.mark.thorough
 def test_a_host_of_another_machine_is_one_line(start: Start, head: str) -> None:
     joined = worker(start, head, "--host", "192.0.2.1")
     joined.says(f"{head} cannot be joined (OSError: ")
@@ -97,6 +98,7 @@ def test_a_host_of_another_machine_is_one_line(start: Start, head: str) -> None:
     assert "Cannot assign requested address" in line
 
 
+@pytest.mark.thorough
 def test_a_scheduler_of_another_dask_is_one_line(start: Start, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text("import distributed.versions\ndistributed.versions._version_cached = lambda name: '2020.1'\n")

@@ -10,10 +10,10 @@ import roundweave as rw
 from roundweave.storage.errors import ClusterError
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
-from tests.tasks.executors.deeds import KILL, executors, foreign, idle, lines, refused, until
+from tests.tasks.executors.deeds import KILL, executors, foreign, idle, lines, refused, second, until
 from tests.tasks.executors.parameter_server.proving import RUNS, SMALL, mapped_by
 
-slow, thorough = pytest.mark.slow, pytest.mark.thorough
+slow = pytest.mark.slow
 
 
 def test_the_server_has_no_partition_and_the_others_have_all_of_them(train, proven) -> None:
@@ -43,6 +43,7 @@ def test_the_same_ranks_serve_over_windows_and_a_later_run_goes_on(train, client
     proven(run, **fields | {"rounds": 30})
 
 
+@pytest.mark.thorough
 def test_what_a_partition_carries_that_sits_out_is_read_from_the_store(train, client, proven) -> None:
     """One of five computes at a time: each comes back long after its last push, to what it carried then."""
     fields = SMALL | {"algorithm": "easgd", "local_steps": 1, "partitions": 5, "cohort": 1, "rounds": 40}
@@ -58,14 +59,14 @@ def by_ranks_then_tasks_then_ranks(run) -> bool:
     return (by[0], by[-1], {*by}) == ("ranks", "ranks", {"ranks", "graph"})
 
 
-@pytest.mark.parametrize("name", ["downpour", pytest.param("fed_buff-cohort", marks=thorough)])
+@pytest.mark.parametrize("name", ["downpour", second("fed_buff-cohort")])
 def test_a_rank_that_is_killed_costs_what_was_in_flight(train, client, deeds, do, proven, caplog, name) -> None:
     """The rest of the window is done by tasks; then there are ranks again."""
-    for round in (5, 30):
+    for round in (5, 20):
         do(KILL, 2, round)
-    fields = deeds | RUNS[name] | {"rounds": 60}
+    fields = deeds | RUNS[name] | {"rounds": 40}
     run = train(RanksExecutor(client), 10, **fields, name="there")
-    assert run.done == 60
+    assert run.done == 40
     assert sum("is lost; its work is done again" in line for line in lines(caplog)) in (1, 2)
     assert by_ranks_then_tasks_then_ranks(run)
     proven(run, **fields)
@@ -80,10 +81,10 @@ os.kill(int(json.loads(record.read_text())["worker"].split(":")[1]), signal.SIGK
 
 def test_a_server_that_is_killed_costs_no_committed_round(train, client, deeds, do, proven) -> None:
     do(KILL_SERVER, 2, 20)
-    fields = deeds | RUNS["async_sgd"] | {"rounds": 60}
+    fields = deeds | RUNS["async_sgd"] | {"rounds": 40}
     run = train(RanksExecutor(client), 10, **fields, name="there")
-    assert run.done == 60
-    committed = [run.round(round).commit.worker for round in range(1, 61)]
+    assert run.done == 40
+    committed = [run.round(round).commit.worker for round in range(1, 41)]
     assert committed[19] == committed[0]
     assert committed[19] not in committed[-10:]
     proven(run, **fields)
@@ -93,14 +94,14 @@ def test_a_map_that_raises_leaves_the_window_to_tasks_and_is_refused_nowhere(
     train, client, deeds, do, proven
 ) -> None:
     do("raise ValueError('too hot')", 2, 12)
-    fields = deeds | RUNS["easgd"] | {"rounds": 60}
+    fields = deeds | RUNS["easgd"] | {"rounds": 40}
     run = train(RanksExecutor(client), 10, **fields, name="there")
     assert refused(run) == {}
     assert by_ranks_then_tasks_then_ranks(run)
     proven(run, **fields)
 
 
-@thorough
+@pytest.mark.thorough
 def test_a_partition_whose_map_always_raises_is_refused_by_name(train, client, deeds, do) -> None:
     do("raise ValueError('broken')", 2, always=True)
     run = train(RanksExecutor(client), 10, **deeds | RUNS["async_sgd"], rounds=40, name="run")

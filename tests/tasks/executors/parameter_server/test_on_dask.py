@@ -16,24 +16,23 @@ from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.parameter_server import on_dask
 from roundweave.tasks.rounds.persistence.pushes import commit_server_rounds
-from tests.tasks.executors.deeds import KILL
+from tests.tasks.executors.deeds import KILL, second
 from tests.tasks.executors.parameter_server.proving import RUNS, SMALL
 
 ROUNDS = 12
 
 
-def thorough(*names: str) -> list[object]:
-    return [pytest.param(name, marks=pytest.mark.thorough) for name in names]
-
-
-@pytest.mark.parametrize(("window", "partitions"), [(1, 2), (3, 5), (100, 1)])
+@pytest.mark.parametrize(
+    ("window", "partitions"),
+    [(3, 5), second(1, 2), second(100, 1)],
+)
 def test_windows_of_any_size_and_any_number_of_partitions(train, client, proven, window, partitions) -> None:
     """Fewer partitions than workers, as many, and more."""
     fields = SMALL | RUNS["async_sgd"] | {"partitions": partitions, "rounds": ROUNDS}
     proven(train(GraphExecutor(client), window, **fields, name="run"), **fields)
 
 
-@pytest.mark.parametrize("name", ["fed_buff-cohort", *thorough("fed_buff")])
+@pytest.mark.parametrize("name", ["fed_buff-cohort", second("fed_buff")])
 def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
     run = train(GraphExecutor(client), 5, **SMALL | RUNS[name], rounds=ROUNDS, name="run")
     address = client.scheduler.address
@@ -42,7 +41,7 @@ def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
     assert replay.replayed == list(range(1, ROUNDS + 1))
 
 
-@pytest.mark.parametrize("name", ["easgd-cohort", *thorough("easgd", "fed_buff", "fed_buff-cohort")])
+@pytest.mark.parametrize("name", ["easgd-cohort", *map(second, ["easgd", "fed_buff", "fed_buff-cohort"])])
 def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path, name) -> None:
     """The generator is dropped within a window, by executors that know of nothing before."""
     fields = SMALL | RUNS[name] | {"partitions": 5, "rounds": ROUNDS}
@@ -91,7 +90,7 @@ def test_a_run_that_failed_goes_on_once_what_failed_is_mended(train, client, dee
     proven(run, **fields)
 
 
-@pytest.mark.parametrize("name", ["fed_buff-cohort", *thorough("async_sgd", "downpour", "easgd", "fed_buff")])
+@pytest.mark.parametrize("name", ["fed_buff-cohort", *map(second, ["async_sgd", "downpour", "easgd", "fed_buff"])])
 def test_killed_workers_cost_what_was_in_hand_and_all_replays(
     train, client, deeds, do, proven, caplog, name
 ) -> None:

@@ -22,14 +22,14 @@ from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.gradient import Downpour
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.numerics.pinning import derive_seed
-from tests.tasks.executors.deeds import NAN, identities
+from tests.tasks.executors.deeds import NAN, identities, second
 from tests.tasks.executors.parameter_server.proving import RUNS, SMALL
 
 ROUNDS = 14
 SPEEDS = {"speeds": (1, 0.3, 2, 0.7)}
 # In the first suite: who fetches seldom, sits out, carries, and meets others in a round.
 FIRST = ("async_sgd", "downpour-cohort", "easgd-cohort", "fed_buff-carried")
-NAMES = [pytest.param(name, marks=() if name in FIRST else pytest.mark.thorough) for name in RUNS]
+NAMES = [name if name in FIRST else second(name) for name in RUNS]
 
 
 @pytest.fixture
