@@ -27,6 +27,7 @@ from roundweave.tasks.networks.reference import Cnn, Mlp
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import same_bits
+from tests.tasks.merging.second import second
 
 pytestmark = pytest.mark.prefect
 
@@ -132,18 +133,13 @@ def test_a_merge_has_no_labels_of_partitions(two) -> None:
         open_run(two.run.address).label_counts()
 
 
-def test_merging_again_gives_the_same_bits_and_so_does_a_cluster(merge, two) -> None:
+def test_merging_again_gives_the_same_bits(merge, two) -> None:
     again = merge("mlp0@-1", "mlp1@-1")
     assert again.run.digest == two.run.digest
     assert again.run.name != two.run.name
-    fields = {"match": "activations", "examples": 400, "average": "best", "points": 2}
-    inline = merge("mlp0@-1", "mlp1@-1", **fields)
-    cluster = merge("mlp0@-1", "mlp1@-1", executor="graph", workers=1, **fields)
-    assert cluster.run.digest == inline.run.digest
-    assert (cluster.scores, cluster.paths, cluster.moved) == (inline.scores, inline.paths, inline.moved)
 
 
-@pytest.mark.parametrize("weights", [(1, 1, 1), (1, 3)])
+@pytest.mark.parametrize("weights", [*second(((1, 1, 1),)), (1, 3)])
 def test_without_a_match_it_is_the_plain_mean_to_the_bit(root, merge, weights) -> None:
     networks = [f"mlp{number}@-1" for number in range(len(weights))]
     result = merge(*networks, match="none", coefficients=weights)
@@ -153,13 +149,14 @@ def test_without_a_match_it_is_the_plain_mean_to_the_bit(root, merge, weights) -
     assert set(result.moved) == {0.0}
 
 
+@pytest.mark.thorough
 def test_three_networks_are_all_matched_to_the_first(merge) -> None:
     result = merge("mlp0@-1", "mlp1@-1", "mlp2@-1", together="first")
     assert result.scores["merged"].accuracy > result.scores["plain mean"].accuracy
     assert result.moved[0] == 0.0
 
 
-@pytest.mark.parametrize("fields", [{"match": "activations"}, {"match": "mixed"}, {"metric": "cosine"}])
+@pytest.mark.parametrize("fields", [{"match": "activations"}, *second({"match": "mixed"}, {"metric": "cosine"})])
 def test_each_way_to_compare_beats_the_plain_mean(merge, fields) -> None:
     result = merge("mlp0@-1", "mlp1@-1", examples=800, **fields)
     assert result.scores["merged"].accuracy > result.scores["plain mean"].accuracy
@@ -206,6 +203,7 @@ def test_the_statistics_of_a_merged_cnn_are_recomputed(root, merge) -> None:
 # Where networks come from, and go to.
 
 
+@pytest.mark.thorough
 def test_the_statistics_of_a_solved_cnn_are_recomputed(merge) -> None:
     found = merge("cnn0@-1", "cnn1@-1", average="regmean", match=None, repair=None, examples=5000, points=2)
     assert found.scores["merged, regmean"].loss < found.scores["merged"].loss
@@ -214,17 +212,18 @@ def test_the_statistics_of_a_solved_cnn_are_recomputed(merge) -> None:
     torch.testing.assert_close(state["norm1.running_mean"], hidden.mean((0, 2, 3)), rtol=0.01, atol=0.01)
 
 
-def test_a_file_of_either_kind_and_a_stored_round_are_one(root, merge, two, tmp_path) -> None:
-    for suffix in (".pt", ".safetensors"):
-        places = [str(tmp_path / f"{i}{suffix}") for i in range(2)]
-        for i, place in enumerate(places):
-            write_checkpoint(place, read_checkpoint(f"mlp{i}@6", root))
-        result = merge(*places, model="mlp", model_options={"hidden": 64}, data="digits", points=11)
-        assert result.run.digest == two.run.digest
-        assert list(result.scores.values()) == list(two.scores.values())
-        assert result.paths == two.paths
+@pytest.mark.parametrize("suffix", [".safetensors", *second(".pt")])
+def test_a_file_and_a_stored_round_are_one(root, merge, two, tmp_path, suffix) -> None:
+    places = [str(tmp_path / f"{i}{suffix}") for i in range(2)]
+    for i, place in enumerate(places):
+        write_checkpoint(place, read_checkpoint(f"mlp{i}@6", root))
+    result = merge(*places, model="mlp", model_options={"hidden": 64}, data="digits", points=11)
+    assert result.run.digest == two.run.digest
+    assert list(result.scores.values()) == list(two.scores.values())
+    assert result.paths == two.paths
 
 
+@pytest.mark.thorough
 def test_a_run_says_what_a_file_beside_it_leaves_open(root, merge, two, tmp_path) -> None:
     write_checkpoint(tmp_path / "first.pt", read_checkpoint("mlp0@-1", root))
     result = merge(str(tmp_path / "first.pt"), "mlp1@-1", points=11)
@@ -256,7 +255,7 @@ def files(tmp_path) -> Callable[..., tuple[str, ...]]:
     return write
 
 
-@pytest.mark.parametrize("given", ["2x6", f"{MINE}:inputs"], ids=["shape", "function"])
+@pytest.mark.parametrize("given", ["2x6", *second(f"{MINE}:inputs")])
 def test_a_module_of_ones_own_needs_no_data(merge, files, tmp_path, given) -> None:
     places, out = files(), str(tmp_path / "own.safetensors")
     result = merge(*places, model=f"{MINE}:layers", out=out, input=given, name=f"bare{given.count(':')}")
@@ -273,6 +272,7 @@ def test_a_module_of_ones_own_needs_no_data(merge, files, tmp_path, given) -> No
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.thorough
 def test_a_merge_may_be_merged_with_its_first_network(merge, files) -> None:
     places = files()
     merge(*places, model=f"{MINE}:layers", input="2x6", name="bare")
@@ -281,17 +281,18 @@ def test_a_merge_may_be_merged_with_its_first_network(merge, files) -> None:
     assert merge("scored@0", "scored@1", match="none").scores["parent scored@1"].accuracy is not None
 
 
-@pytest.mark.parametrize("fields", [{"input": "2x6"}, {"data": f"{MINE}:data"}], ids=["unscored", "scored"])
+@pytest.mark.parametrize("fields", [{"input": "2x6"}, *second({"data": f"{MINE}:data"})])
 def test_tied_tensors_are_averaged_as_one_and_stay_tied_in_a_torch_file(merge, files, tmp_path, fields) -> None:
     places, out = files("tied"), str(tmp_path / "out.pt")
-    fields |= {"model": f"{MINE}:tied", "match": "none", "coefficients": (1, 0), "name": f"tied-{min(fields)}"}
-    result = merge(*places, out=out, **fields)
+    given = {"model": f"{MINE}:tied", "match": "none", "coefficients": (1, 0), "name": f"tied-{min(fields)}"}
+    result = merge(*places, out=out, **fields, **given)
     written, first = torch.load(out), torch.load(places[0])
     assert written["4.weight"].data_ptr() == written["2.weight"].data_ptr()
     assert torch.equal(written["4.weight"], first["2.weight"])
     assert same_bits(written, dict(result.run.round(1).tensors))
 
 
+@pytest.mark.thorough
 def test_a_repaired_network_has_the_same_bits_with_any_number_of_threads(merge, files) -> None:
     places, digests, before = files("wide"), set(), torch.get_num_threads()
     for threads in (1, 2):
@@ -302,6 +303,7 @@ def test_a_repaired_network_has_the_same_bits_with_any_number_of_threads(merge, 
     assert len(digests) == 1
 
 
+@pytest.mark.thorough
 def test_statistics_saved_without_their_count_merge_by_weights_without_data(merge, files) -> None:
     places = files("normed", lambda s: {n: t for n, t in s.items() if not n.endswith("tracked")})
     result = merge(*places, model=f"{MINE}:normed", input="2x6", match=None, repair=None)
@@ -310,7 +312,7 @@ def test_statistics_saved_without_their_count_merge_by_weights_without_data(merg
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"), [("bfloat16", "float32"), ("float64", "float32"), ("float16", "float64")]
+    ("given", "wanted"), [("float16", "float64"), *second(("bfloat16", "float32"), ("float64", "float32"))]
 )
 def test_checkpoints_of_another_precision_merge_in_that_of_the_network(merge, files, given, wanted) -> None:
     places = files("layers", lambda s: {n: t.to(getattr(torch, given)) for n, t in s.items()})
@@ -334,8 +336,8 @@ def test_a_merge_into_a_file_leaves_nothing_else(root, merge, tmp_path) -> None:
     ("kind", "fields", "match", "repair"),
     [
         ("cnn", {"examples": 200, "points": 2}, "mixed", True),
-        ("mlp", {"examples": 400}, "mixed", False),  # it has no statistics
-        ("mlp", {"metric": "l2"}, "weights", False),  # a mixed match has no distance
+        *second(("mlp", {"examples": 400}, "mixed", False)),  # without statistics
+        *second(("mlp", {"metric": "l2"}, "weights", False)),  # which mixed has not
     ],
 )
 def test_with_data_networks_are_matched_by_both_and_statistics_recomputed(

@@ -62,6 +62,7 @@ def test_the_change_is_the_mean_of_the_changes(adapter, tmp_path, weights) -> No
         assert (change - mean).abs().max() <= 1e-6 * mean.abs().max()
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, for what peft asks of it
 def test_peft_opens_it(adapter, folder: Folder, tmp_path, monkeypatch) -> None:
     peft = pytest.importorskip("peft")

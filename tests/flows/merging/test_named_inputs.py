@@ -18,10 +18,12 @@ from roundweave.tasks.matching.units import find_units
 from tests import training
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
+from tests.tasks.merging.second import second
 
 MINE = mine.__file__
 FIELDS = {"partitions": 1, "rounds": 2, "local_epochs": 2, "lr": 0.1, "batch_size": 16}
-KINDS = {"own": {}, "normed": {"model_options": {"norm": True}}, "judged": {"model": "judged", "loss": "loss"}}
+KINDS = {"own": {}, "judged": {"model": "judged", "loss": "loss"}}
+KINDS |= {"normed": {"model_options": {"norm": True}, "collate": "fixed"}}
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +31,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with two runs of each kind."""
     root = tmp_path_factory.mktemp("named")
     for kind, fields in KINDS.items():
-        given = {
-            "data": "texts",
-            "model": "by_name",
-            "collate": "fixed" if kind == "normed" else "collate",
-        } | fields
+        given = {"data": "texts", "model": "by_name", "collate": "collate"} | fields
         code = {n: f"{MINE}:{v}" if isinstance(v, str) else v for n, v in given.items()}
         for seed in (0, 1):
             training.trained(root, **FIELDS, **code, seed=seed, name=f"{kind}{seed}")
@@ -61,11 +59,10 @@ def outputs(state: dict[str, torch.Tensor]) -> torch.Tensor:
         return network.eval()(ids=batch["ids"], mask=batch["mask"])["logits"]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"match": "weights"}, {"match": "activations"}, {"soft": 2, "match": "mixed"}, {"average": "best"}, {}],
-    ids=str,
-)
+WAYS = [{"match": "weights"}, {"match": "activations"}, {"soft": 2, "match": "mixed"}, {"average": "best"}]
+
+
+@pytest.mark.parametrize("fields", [{}, *second(*WAYS)], ids=str)
 def test_a_merge_takes_the_runs_batches_and_its_loss(named, merge, fields) -> None:
     result = merge("own0@-1", "own1@-1", examples=400, **fields)
     states = [dict(rw.open_run(f"own{seed}", named).round(-1).tensors) for seed in (0, 1)]
@@ -84,7 +81,7 @@ def test_a_merge_takes_the_runs_batches_and_its_loss(named, merge, fields) -> No
     assert result.run.config["collate"]["name"] == "collate"
 
 
-@pytest.mark.parametrize("blocks", [1, 3, 6])
+@pytest.mark.parametrize("blocks", [3, *second(1, 6)])
 def test_a_permuted_network_is_found_by_batches_of_any_length(named, merge, tmp_path, blocks) -> None:
     """Blocks are padded to other lengths each, and to others than the examples by which units were found."""
     state = dict(rw.open_run("own0", named).round(-1).tensors)
@@ -116,6 +113,7 @@ def test_units_of_padded_batches_are_rescaled_where_these_are_of_one_length(merg
     assert "merged, repaired" in merge("own0@-1", "own1@-1", repair=True, examples=240, blocks=1).scores
 
 
+@pytest.mark.thorough
 def test_a_loss_of_ones_own_is_called_with_what_the_networks_give(merge) -> None:
     scores = merge("judged0@-1", "judged1@-1", match="weights").scores
     assert list(scores)[2:] == ["ensemble", "plain mean", "merged"]
@@ -135,7 +133,7 @@ def test_example_inputs_may_have_names(named, merge, tmp_path) -> None:
         merge(*places, input=f"{MINE}:odd", **fields | {"force": True})
 
 
-@pytest.mark.parametrize("match", ["weights", "activations"])
+@pytest.mark.parametrize("match", ["activations", *second("weights")])
 def test_units_are_matched_in_rounds_of_inputs_by_name(train, match) -> None:
     code = {"data": f"{MINE}:texts", "model": f"{MINE}:by_name", "collate": f"{MINE}:collate"}
     fields = FIELDS | code | {"partitions": 3, "algorithm": "matched", "match": match, "init": "per-partition"}
@@ -145,6 +143,7 @@ def test_units_are_matched_in_rounds_of_inputs_by_name(train, match) -> None:
     assert rw.open_run(run.path).recombine(2, trust=True).rounds[0].identical
 
 
+@pytest.mark.thorough
 def test_fisher_takes_a_loss_of_the_networks_own_if_it_is_of_classes(merge) -> None:
     found = merge("own0@-1", "own1@-1", average="fisher", examples=200)
     assert found.chosen == "merged, fisher"

@@ -23,6 +23,7 @@ from tests import training
 from tests.flows.command.in_process import said
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
+from tests.tasks.merging.second import second
 
 SHORT = {"partitions": 1, "rounds": 1, "local_steps": 1}
 TABLES = {
@@ -82,7 +83,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory, tables) -> Callable[..., Merg
         "characters": (["letters", "others"], "others@-1 has 'w' as class 1, where letters@-1 has 'a'"),
     }.values(),
 )
-@pytest.mark.parametrize("fields", [{}, {"match": "none", "input": "2x2"}], ids=["with data", "by name"])
+@pytest.mark.parametrize("fields", [{}, *second({"match": "none", "input": "2x2"})], ids=["data", "name"])
 def test_runs_of_other_labels_columns_or_characters_are_refused(plan, names, message, fields) -> None:
     with pytest.raises(DataError, match=f"^{message}; give both the same, in the same order$"):
         plan(*names, **fields)
@@ -197,7 +198,7 @@ def test_a_row_of_a_label_that_one_run_has_is_its_own(apart, tmp_path) -> None:
     torch.testing.assert_close(state["fc1.weight"], (one["fc1.weight"] + 3 * other["fc1.weight"]) / 4)
 
 
-@pytest.mark.parametrize("average", ["mean", "regmean", "pleas"])
+@pytest.mark.parametrize("average", ["pleas", *second("mean", "regmean")])
 def test_the_union_tells_apart_what_neither_network_could(apart, tmp_path, average) -> None:
     """What is written is what was scored: on the held-out examples of both, with all three labels."""
     result, state = merged(apart, tmp_path / "out.safetensors", average=average)
@@ -239,6 +240,7 @@ def test_what_no_union_can_be_made_of_is_refused(apart, tmp_path) -> None:
             merged(apart, tmp_path / "out.safetensors", **fields)
 
 
+@pytest.mark.thorough
 def test_a_union_is_merged_with_a_further_run(apart, tmp_path) -> None:
     """On the data of all, of which the union has two."""
     lines = [f"{4 + row % 5 / 10},{4 + row % 7 / 10},cow\n{row % 3 / 10},{row % 4 / 10},cat" for row in range(60)]

@@ -15,6 +15,7 @@ from roundweave.flows.merging.preparing import plan_merge
 from roundweave.storage.errors import RoundweaveError
 from tests.flows.command.in_process import said
 from tests.flows.merging.tiny_folders import folder, made, quiet, transformers
+from tests.tasks.merging.second import second
 
 __all__ = ["folder", "quiet"]
 
@@ -41,7 +42,7 @@ def test_prefect_takes_the_plan_as_the_parameters_of_a_flow(folder) -> None:
     assert merge_flow.validate_parameters({"config": plan.config})["config"] == plan.config
 
 
-@pytest.mark.parametrize(("kind", "stack"), [("llama", "model.layers"), ("gpt2", "transformer.h")])
+@pytest.mark.parametrize(("kind", "stack"), [("llama", "model.layers"), *second(("gpt2", "transformer.h"))])
 def test_the_result_computes_with_the_layers_in_their_order(folder, tmp_path, kind, stack) -> None:
     """By hand: the first network, whose list of layers is replaced, and whose end is that of the last one."""
     networks = [made(kind, seed) for seed in (0, 1)]
@@ -63,11 +64,6 @@ def test_the_result_computes_with_the_layers_in_their_order(folder, tmp_path, ki
         wanted.transformer.wte.weight.data.copy_(networks[0].transformer.wte.weight)
     with torch.no_grad():
         torch.testing.assert_close(logits(out), wanted.eval()(TOKENS).logits)
-
-
-def test_all_layers_of_one_network_are_the_network(folder, tmp_path) -> None:
-    a = folder("a", "llama")
-    assert torch.equal(logits(merged(tmp_path / "same", (a, 0, 2))), logits(a))
 
 
 YAML = """

@@ -19,6 +19,7 @@ from tests.flows.merging.test_merging import TENSORS, loaded, score
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import same_bits
+from tests.tasks.merging.second import second
 
 MINE = mine.__file__
 DISJOINT = {"average": "auto", "match": "weights", "executor": "inline"}
@@ -68,7 +69,10 @@ def test_the_network_that_is_kept_is_the_one_that_was_scored(auto) -> None:
     assert accuracy == pytest.approx(auto.scores[auto.chosen].accuracy)
 
 
-@pytest.mark.parametrize("average", ["mean", "regmean", "pleas", "fisher"])
+ASKED = ["pleas", "fisher", *second("mean", "regmean")]
+
+
+@pytest.mark.parametrize("average", ASKED)
 def test_each_can_be_asked_for(merge, auto, average) -> None:
     found = merge(average=average)
     name = {"mean": "merged"}.get(average, f"merged, {average}")
@@ -104,11 +108,19 @@ def test_files_of_gram_matrices_give_the_bits_of_the_data(merge, halves, tmp_pat
     assert same_bits(tensors(without), tensors(merge(average="regmean")))
 
 
-def test_the_number_of_processes_changes_no_bits(merge, auto) -> None:
-    far = merge(executor="graph", workers=2, distil=20, average="pleas")
-    near = merge(distil=20, average="pleas", blocks=1)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"distil": 20, "average": "pleas"},
+        *second({"match": "activations", "average": "best"}),
+        *second({"within": True, "match": None, "average": None}),
+    ],
+)
+def test_the_number_of_processes_changes_no_bits(merge, client, fields) -> None:
+    far = merge(executor="graph", scheduler=client.scheduler.address, **fields)
+    near = merge(**fields)
     assert same_bits(tensors(far), tensors(near))
-    assert far.scores["merged, pleas"] == auto.scores["merged, pleas"]
+    assert (far.scores, far.paths, far.moved) == (near.scores, near.paths, near.moved)
 
 
 def test_distilling_begins_with_what_was_chosen(merge, auto) -> None:
@@ -119,6 +131,7 @@ def test_distilling_begins_with_what_was_chosen(merge, auto) -> None:
     assert score(loaded(tensors(found)))[1] > 0.8
 
 
+@pytest.mark.thorough
 def test_a_distillation_that_does_harm_is_not_taken_by_auto(merge, auto) -> None:
     fields = {"distil": 20, "distil_lr": 1.0}
     found, asked = merge(**fields), merge(**fields, average=auto.chosen.removeprefix("merged, "))
@@ -138,6 +151,7 @@ def test_a_network_without_layers_is_averaged(merge, halves) -> None:
         merge(*scales, **fields | {"average": "pleas"})
 
 
+@pytest.mark.thorough
 def test_distilling_without_data_feeds_noise(merge, tmp_path) -> None:
     fields = {"input": "2x1x8x8", "average": "mean", "distil": 50, "distil_lr": 0.01}
     found, again = (merge(**fields, out=str(tmp_path / f"{i}.safetensors")) for i in range(2))
@@ -151,6 +165,7 @@ def test_nothing_is_left_in_the_root(merge, halves, auto) -> None:
     assert not list(halves.glob(".merge-*"))
 
 
+@pytest.mark.thorough
 def test_networks_of_one_start_are_solved_without_a_match(merge) -> None:
     found = merge("low@-1", "low@-1", "high@-1", match="none", average="regmean", coefficients=(1, 1, 2))
     assert found.coefficients == (0.25, 0.25, 0.5)
@@ -175,5 +190,3 @@ def test_units_within_a_network_are_paired_too(merge, auto) -> None:
     assert max(matrix.sum(1).max().item() for matrix in matrices) == 2.0
     assert found.scores["merged"].accuracy > found.scores["plain mean"].accuracy
     assert list(found.paths) == ["plain mean"]
-    again = merge(within=True, match=None, average=None, executor="graph")
-    assert same_bits(tensors(again), tensors(found))

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 import roundweave as rw
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
+from tests.tasks.merging.second import second
 
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
@@ -23,7 +24,7 @@ def written(folder: Path, seed: int, weights: torch.dtype, biases: torch.dtype) 
     return state
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+@pytest.mark.parametrize("suffix", ["safetensors", *second("pt")])
 @pytest.mark.parametrize(
     ("first", "second", "wanted"),
     [

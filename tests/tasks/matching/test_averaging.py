@@ -58,21 +58,19 @@ def test_complex_numbers_keep_their_imaginary_part() -> None:
     assert (wide.tolist(), wide.dtype) == ([2.5 - 2.5j, 6j], torch.complex128)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_tensor_that_is_complex_in_one_network_alone_is_refused(turned: bool) -> None:
-    states = [{"w": torch.tensor([1 + 2j])}, {"w": torch.tensor([1.0])}]
-    with pytest.raises(
-        ShapeMismatch, match=r"w is complex of shape \(1,\) and float of shape \(1,\) in different"
-    ):
-        average(states[::-1] if turned else states, (1, 1))
-
-
-@pytest.mark.parametrize(("other", "given"), [({}, "missing"), ({"w": torch.ones(2)}, r"float of shape \(2,\)")])
-def test_a_tensor_that_a_network_has_not_or_of_another_shape_is_refused(other, given) -> None:
-    with pytest.raises(
-        ShapeMismatch, match=f"tensor w is float of shape \\(1,\\) and {given} in different networks"
-    ):
-        average([{"w": torch.ones(1)}, other], (1, 1))
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        ([1.0], [1.0, 1.0], r"float of shape \(1,\) and float of shape \(2,\)"),
+        ([1.0], None, r"float of shape \(1,\) and missing"),
+        ([1 + 2j], [1.0], r"complex of shape \(1,\) and float of shape \(1,\)"),
+        ([1.0], [1 + 2j], r"float of shape \(1,\) and complex of shape \(1,\)"),
+    ],
+)
+def test_a_tensor_that_a_network_has_not_or_otherwise_is_refused(one, other, says) -> None:
+    states = [{} if values is None else {"w": torch.tensor(values)} for values in (one, other)]
+    with pytest.raises(ShapeMismatch, match=rf"tensor w is {says} in different networks"):
+        average(states, (1, 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])

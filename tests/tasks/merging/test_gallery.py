@@ -25,15 +25,6 @@ class Constant(nn.Module):
         return self.outputs.expand(len(inputs), -1)
 
 
-def test_an_ensemble_gives_the_logarithm_of_the_mean_probabilities() -> None:
-    # Probabilities 0.8, 0.2 and 0.4, 0.6; one of them as logits with a constant added.
-    one = Constant(math.log(8.0), math.log(2.0))
-    other = Constant(math.log(0.4), math.log(0.6))
-    found = Ensemble([one, other], logits=True)(torch.zeros(3, 1))
-    assert found.shape == (3, 2)
-    torch.testing.assert_close(found[0], torch.tensor([math.log(0.6), math.log(0.4)]))
-
-
 def test_an_ensemble_has_the_classes_where_the_loss_has_them() -> None:
     # Three classes at each of two places, (examples, classes, places).
     values = ((8.0, 1.0, 1.0, 1.0, 1.0, 8.0), (1.0, 2.0, 8.0, 2.0, 1.0, 6.0))

@@ -67,7 +67,6 @@ def test_a_scale_leaves_integers_and_is_refused_where_it_is_for_no_tensor() -> N
 
 REFUSED = {
     "too far": ([("a", 1, 4)], "a has no layer model.layers.3; layers are numbered from 0"),
-    "backwards": ([("a", 2, 2)], r"layers \[2, 2\] of a: give two numbers, the second the larger"),
     "two stems": (
         [("a", 0, 1), ("other", 0, 1)],
         "one stack of layers, as model.layers.0, and here is h.0, model",

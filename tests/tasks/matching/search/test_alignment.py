@@ -29,7 +29,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(name, metric, marks=[] if (name, metric) in FIRST else second)
 
 
-@pytest.mark.parametrize(("name", "metric"), cases())
+@pytest.mark.parametrize(("name", "metric"), [*cases()])
 def test_a_permuted_copy_is_matched_back_exactly(name: str, metric: Metric) -> None:
     units, target, source, order = scrambled(name)
     found = match(target, source, units, metric=metric)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
-from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.search.activations import activation_moments
 from roundweave.tasks.matching.search.matches import Evidence
@@ -56,12 +54,3 @@ def test_a_permuted_copy_is_paired_with_itself() -> None:
     merged = mlp(0, 6, 10, 8, 3)
     merged.load_state_dict(average(states, [1, 1]))
     torch.testing.assert_close(merged(INPUTS), network(INPUTS))
-
-
-def test_three_networks_are_refused() -> None:
-    network = mlp(0, 6, 10, 3)
-    units = find_units(network, (INPUTS[:100],))
-    states = [network.state_dict()] * 3
-    moments = activation_moments(network, states, INPUTS, units, [(0, 1)])
-    with pytest.raises(UsageError, match="within two networks, not 3"):
-        match_within(Evidence(states, units, "activations", None, moments))

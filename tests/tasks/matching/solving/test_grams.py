@@ -8,7 +8,6 @@ from torch import nn
 
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.solving.grams import gram_matrices, layers_of, permuted_grams
-from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.analysed import analysed, networks, scrambled
 
 
@@ -52,13 +51,6 @@ def test_inputs_that_are_not_finite_are_refused_by_the_layers_name() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     with pytest.raises(UsageError, match=r"the inputs of 0\.weight are not finite"):
         gram_matrices(network, network.state_dict(), (torch.full((4, 2), torch.inf),))
-
-
-def test_a_mixture_of_units_has_no_matrices() -> None:
-    network, inputs = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), (torch.randn(9, 2),)
-    units, grams = find_units(network, inputs), gram_matrices(network, network.state_dict(), inputs)
-    with pytest.raises(UsageError, match="one to one"):
-        permuted_grams(grams, layers_of(network, inputs), units, {"0": torch.full((3, 3), 1 / 3)})
 
 
 @pytest.mark.parametrize(("examples", "used"), [(1, 1), (99, 99), (101, 100), (143, 142), (1543, 1536)])

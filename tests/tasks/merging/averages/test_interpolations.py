@@ -49,11 +49,6 @@ def test_a_mean_by_a_sum_of_zero_is_refused(coefficients) -> None:
 
 
 @given(vectors)
-def test_all_weight_on_the_first_network_gives_its_bits(pair) -> None:
-    assert torch.equal(LinearMean()(Versions("w", [of(*each) for each in pair], (1, 0))), of(*pair[0]))
-
-
-@given(vectors)
 def test_the_ends_of_the_arc_are_the_networks_to_the_bit(pair) -> None:
     first, second = (of(*each) for each in pair)
     assert same_bits(Slerp(t=0)(Versions("w", [first, second], ())), first)

@@ -11,6 +11,7 @@ from roundweave.storage.errors import ModelError, UsageError
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.networks.pretrained import inputs_by_kind
 from tests.flows.merging.tiny_folders import KINDS, Folder, folder, made, merge, quiet, transformers
+from tests.tasks.merging.second import second
 
 __all__ = ["folder", "quiet"]
 pytestmark = pytest.mark.usefixtures("without_prefect")
@@ -38,7 +39,7 @@ def test_a_row_of_a_label_is_the_mean_of_those_who_have_it(folder: Folder, tmp_p
     torch.testing.assert_close(rest, {name: (tensor + 3 * b[name]) / 4 for name, tensor in a.items()})
 
 
-@pytest.mark.parametrize("kind", ["bert", pytest.param("vit", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kind", ["bert", *second("vit")])
 def test_a_row_of_one_network_alone_has_its_units_in_the_order_of_all(folder: Folder, tmp_path, kind) -> None:
     """Two networks are one whose units were permuted, and each has some of its labels: the merge has all."""
     whole, every = made(kind, **named(["cat", "dog", "owl"])), {}
@@ -62,7 +63,7 @@ def test_other_labels_are_refused_without_a_choice_or_names(folder: Folder, tmp_
     own = tmp_path / "own.py"
     own.write_text("import torch\ndef net(**options): return torch.nn.Linear(2, 2)\n")
     union, choose = {"labels": "union"}, "have other labels; give --labels union, or first"
-    for second, fields, words in (
+    for network, fields, words in (
         *((each, {}, choose) for each in (other, turned, unnamed)),
         (unnamed, union, "nobody named LABEL_0"),
         (f"{other}/model.safetensors", {"labels": "first"}, "labels is for folders"),
@@ -77,4 +78,4 @@ def test_other_labels_are_refused_without_a_choice_or_names(folder: Folder, tmp_
         (other, union | {"data": "digits"}, "no examples in common"),
     ):
         with pytest.raises((ModelError, UsageError), match=words):
-            merge(one, second, **{"match": "none", "out": str(tmp_path / "out")} | fields)
+            merge(one, network, **{"match": "none", "out": str(tmp_path / "out")} | fields)
