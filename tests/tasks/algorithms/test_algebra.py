@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -16,7 +16,7 @@ from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.reduces.mean import Mean
-from roundweave.tasks.algorithms.reduces.tree import Gather, cover, fold, reduce_all
+from roundweave.tasks.algorithms.reduces.tree import Gather, cover, fold
 
 STATE = State({"float32": torch.zeros(5)})
 
@@ -91,32 +91,12 @@ def test_any_blocks_and_any_absences_give_the_same_tree(case, data: st.DataObjec
     assert (whole or "").replace("(", "").replace(")", "").split() == present
 
 
-@given(blocks(), st.data())
-@settings(deadline=None)
-def test_any_blocks_give_the_mean_the_same_bits(case, data: st.DataObject) -> None:
-    partitions, spans = case
-    absent = data.draw(st.sets(st.integers(0, partitions - 1), max_size=partitions - 1))
-    leaves = [None if n in absent else update for n, update in enumerate(updates_of(partitions))]
-    one, many = (
-        Mean().finish(STATE, by_blocks(Mean(), leaves, partitions, spans)) for spans in ([(0, partitions)], spans)
-    )
-    assert torch.equal(one.direction["float32"], many.direction["float32"])
-    assert one.weight == many.weight == sum(leaf.weight for leaf in leaves if leaf)
-
-
 def test_the_bits_do_depend_on_the_shape_of_the_tree() -> None:
-    """Else the test above would show nothing."""
+    """Else that folds change no bit, as `tests/tasks/rounds/test_folds.py` says, would show nothing."""
     one, two, three = (Update({"float32": torch.tensor([number])}) for number in (1e8, -1e8, 1.0))
     left = Mean().join(Mean().join(one, two), three)
     right = Mean().join(one, Mean().join(two, three))
     assert (left.direction["float32"].item(), right.direction["float32"].item()) == (1.0, 0.0)
-
-
-@pytest.mark.parametrize("place", range(5))
-def test_a_lone_participant_is_passed_through_untouched(place: int) -> None:
-    lone = updates_of(1)[0]
-    leaves = [lone if n == place else None for n in range(5)]
-    assert by_blocks(Mean(), leaves, 5, [(0, 2), (2, 5)]) is lone
 
 
 def test_nobody_reduces_to_nothing() -> None:
@@ -141,29 +121,7 @@ def test_a_gathering_reduce_sees_all_updates_in_the_order_of_partitions(case) ->
     assert Listed().finish(STATE, node).weight == partitions
 
 
-def test_reducing_a_list_is_folding_its_tree() -> None:
-    updates = updates_of(6)
-    folded = Mean().finish(STATE, by_blocks(Mean(), updates, 6, [(0, 6)]))
-    assert torch.equal(reduce_all(Mean(), STATE, updates).direction["float32"], folded.direction["float32"])
-
-
 # What a part declares.
-
-
-@dataclass(frozen=True)
-class Half(Map):
-    """Declares one slot, and leaves the rest at its defaults."""
-
-    share: float = 0.5
-    carry = ("memory",)
-
-
-def test_declarations_have_defaults_and_are_no_fields() -> None:
-    assert [field.name for field in fields(Half)] == ["share"]
-    assert (Half().carry, Half().extras) == (("memory",), ())
-    assert (Gradient().carry, Mean().gathers) == ((), False)
-    assert [[field.name for field in fields(part)] for part in (Mean, Listed)] == [["weighted"], []]
-    assert repr(Half()) == "Half(share=0.5)"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 from pydantic import TypeAdapter
 
-from roundweave.storage.errors import CodeError, RoundweaveError, UsageError
+from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, KeepExtras, Sgd
 from roundweave.tasks.algorithms.maps.federated import Elastic, FedProx, Scaffold
@@ -51,17 +51,11 @@ def test_algorithms_with_a_server_say_how_it_takes_updates() -> None:
     assert build_algorithm("fed_buff", {}, {"reduce": "mean"}).reduce == Mean()
 
 
-def test_one_epoch_is_the_default() -> None:
-    assert build_algorithm("fed_avg", {}).map.count(100) == 4
-    assert build_algorithm("fed_avg", {"local_epochs": 2}).map.count(100) == 8
-    assert build_algorithm("fed_avg", {"local_steps": 5}).map.count(100) == 5
-
-
-def test_epochs_replace_the_steps_of_diloco() -> None:
-    assert build_algorithm("diloco", {}).map.count(100) == 50
-    assert build_algorithm("diloco", {"local_epochs": 2}).map.count(100) == 8
-    with pytest.raises(UsageError, match="give local_steps or local_epochs, not both"):
-        build_algorithm("diloco", {"local_epochs": 2, "local_steps": 3})
+def test_one_epoch_is_the_default_and_epochs_replace_the_steps_of_diloco() -> None:
+    counts = {"fed_avg": (4, 8, 5), "diloco": (50, 8, 5)}
+    for name, wanted in counts.items():
+        given = ({}, {"local_epochs": 2}, {"local_steps": 5})
+        assert tuple(build_algorithm(name, options).map.count(100) for options in given) == wanted
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
@@ -70,6 +64,8 @@ def test_every_option_is_described_and_its_default_is_within_its_bounds(name: st
         assert option.annotation.__metadata__[0].description
         assert TypeAdapter(option.annotation).validate_python(option.default) == option.default
     assert ABOUT[name]
+    defaults = {option: each.default for option, each in ALGORITHMS[name].options.items()}
+    assert build_algorithm(name, defaults) == build_algorithm(name, {})
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
@@ -81,12 +77,6 @@ def test_the_options_of_an_algorithm_are_those_of_its_parts(name: str) -> None:
         described = part_options(part)
         assert {to for kind_of, to in reached if kind_of == kind} == set(described)
         assert not isinstance(part, type) or set(described) <= {each.name for each in fields(part)}
-
-
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_giving_every_default_again_builds_the_same(name: str) -> None:
-    defaults = {option: each.default for option, each in ALGORITHMS[name].options.items()}
-    assert build_algorithm(name, defaults) == build_algorithm(name, {})
 
 
 def test_each_part_of_any_algorithm_can_be_replaced() -> None:
@@ -111,55 +101,6 @@ def test_each_part_of_any_algorithm_can_be_replaced() -> None:
     # What it changes of another part stays, even if the option is then called by another name.
     assert build_algorithm("fed_avgm", {}, {"map": "gradient"}).apply == Sgd(1.0, 0.9)
     assert build_algorithm("sync_sgd", {}, {"map": "local_steps"}).apply == Sgd(0.1)
-    with pytest.raises(UsageError, match="algorithm fed_avg takes no outer_momentum"):
-        build_algorithm("fed_avg", {"outer_momentum": 0.9}, {"apply": "adam"})
-    with pytest.raises(UsageError, match="unknown map 'scafold'; did you mean scaffold"):
-        build_algorithm("fed_avg", {}, {"map": "scafold"})
-
-
-def test_a_part_of_ones_own_takes_no_options(own) -> None:
-    path = own("from roundweave import Median\ndef middle(): return Median()\ndef wrong(): return 3\n")
-    assert build_algorithm("fed_avg", {}, {"reduce": find_code(f"{path}:middle")}).reduce == Median()
-    with pytest.raises(UsageError, match=r"mine\.py:wrong must give a roundweave\.Reduce, not int"):
-        build_algorithm("fed_avg", {}, {"reduce": find_code(f"{path}:wrong")})
-    with pytest.raises(
-        UsageError, match=r"fed_avg with a reduce of your own, whose fields are no options, takes no f"
-    ):
-        build_algorithm("fed_avg", {"f": 1}, {"reduce": find_code(f"{path}:middle")})
-
-
-PARTS = """
-from dataclasses import dataclass
-from roundweave import Robust
-
-@dataclass(frozen=True)
-class Typo(Robust):
-    def centre(self, points): return points.mean(0)
-
-@dataclass(frozen=True)
-class Wants(Robust):
-    f: int
-    def center(self, points): return points.mean(0)
-
-def center(points): return points.mean(0)
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("Typo", "reduce .*:Typo must define center"),
-        (
-            "Wants",
-            r"Wants is made without arguments \(missing a required argument: 'f'\); give what it takes a default",
-        ),
-        ("center", r"center is made without arguments \(missing a required argument: 'points'\)"),
-        ("Wanted", "the file has no such function or class; it has Typo, Wants, center$"),
-    ],
-)
-def test_a_part_that_cannot_be_made_is_named_before_round_1(own, name: str, says: str) -> None:
-    with pytest.raises((UsageError, CodeError), match=says):
-        build_algorithm("fed_avg", {}, {"reduce": find_code(f"{own(PARTS)}:{name}")})
 
 
 @pytest.mark.parametrize(
@@ -183,22 +124,12 @@ def test_partitions_that_begin_apart_are_matched_to_one_another() -> None:
     assert build_algorithm("matched", {**apart, "soft": 3}).reduce.to == "first"
     assert build_algorithm("matched", {**apart, "match_to": "start"}).reduce.to == "start"
     assert build_algorithm("matched", {}).reduce.to == "start"
-    for server in ("fed_buff", "easgd"):
-        with pytest.raises(UsageError, match=r"leave (it|init) out"):
-            build_algorithm(server, apart)
 
 
 def test_schedules_go_to_the_optimizer_that_they_name() -> None:
     found = build_algorithm("fed_avg", {"lr_schedule": "cosine:9", "warmup": 2, "outer_lr_schedule": "linear:9"})
     assert (found.map.lr_schedule, found.map.warmup, found.apply.lr_schedule) == ("cosine:9", 2, "linear:9")
     assert build_algorithm("sync_sgd", {"lr_schedule": "step:3:0.5"}).apply.lr_schedule == "step:3:0.5"
-    with pytest.raises(UsageError, match="schedule 'cosine' must be written cosine:ROUNDS"):
-        build_algorithm("fed_avg", {"lr_schedule": "cosine"})
-
-
-def test_an_option_that_an_algorithm_does_not_take_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="algorithm sync_sgd takes no clip_norm, outer_lr; it takes batch_"):
-        build_algorithm("sync_sgd", {"lr": 0.1, "outer_lr": 1.0, "clip_norm": 1.0})
 
 
 def test_the_momentum_of_the_local_optimizer_is_not_that_of_the_outer_one() -> None:
@@ -207,34 +138,11 @@ def test_the_momentum_of_the_local_optimizer_is_not_that_of_the_outer_one() -> N
     assert found.apply == Sgd(1.0, 0.9)
 
 
-def test_an_algorithm_of_ones_own_takes_the_options_it_names(own) -> None:
-    source = """
-from roundweave import Algorithm, Gradient, Mean, Sgd
-def good(lr=0.5): return Algorithm(Gradient(), Mean(), Sgd(lr))
-def bad(): return 3
-"""
-    path = own(source)
-    assert build_algorithm(find_code(f"{path}:good"), {"lr": 0.25}).apply == Sgd(0.25)
-    with pytest.raises(UsageError, match="takes no momentum; it takes lr"):
-        build_algorithm(find_code(f"{path}:good"), {"momentum": 0.5})
-    with pytest.raises(UsageError, match="must return an Algorithm, not int"):
-        build_algorithm(find_code(f"{path}:bad"), {})
-
-
-def test_options_of_ones_own_algorithm_are_of_the_type_and_within_the_bounds_that_it_annotates(own) -> None:
+def test_an_algorithm_of_ones_own_takes_the_options_it_names_by_the_types_that_it_annotates(own) -> None:
     path = own("""
-from typing import Annotated
-from pydantic import Field
-from roundweave import Algorithm, Gradient, Mean, Sgd
-def good(lr: Annotated[float, Field(gt=0)] = 0.5, steps: int = 3, name="x"):
-    return Algorithm(Gradient(), Mean(), Sgd(lr / (steps - 4)))
+from roundweave import Algorithm, Gradient, Mean, Median, Sgd
+def good(lr: float = 0.5, name="x"): return Algorithm(Gradient(), Mean(), Sgd(lr))
+def middle(): return Median()
 """)
-    code = find_code(f"{path}:good")
-    for options, says in (
-        ({"lr": -1.0}, "lr = -1.0: Input should be greater than 0"),
-        ({"steps": "abc"}, "steps = 'abc': Input should be a valid integer"),
-        ({"steps": 4}, r"algorithm .*mine\.py:good failed with ZeroDivisionError"),
-    ):
-        with pytest.raises(RoundweaveError, match=says):
-            build_algorithm(code, options)
-    assert build_algorithm(code, {"lr": "2", "steps": 5}).apply == Sgd(2.0)
+    assert build_algorithm(find_code(f"{path}:good"), {"lr": "2"}).apply == Sgd(2.0)
+    assert build_algorithm("fed_avg", {}, {"reduce": find_code(f"{path}:middle")}).reduce == Median()

@@ -73,15 +73,16 @@ def test_a_torus_by_hand() -> None:
     assert weights(Torus(3), 9)[4].tolist() == pytest.approx([0, 0.2, 0, 0.2, 0.2, 0.2, 0, 0.2, 0])
 
 
-@pytest.mark.parametrize("rows", [1, 7])
-def test_a_torus_of_one_row_or_column_is_a_ring(rows: int) -> None:
-    assert (weights(Torus(rows), 7) == weights(named("ring", 7), 7)).all()
+def test_what_is_a_ring_by_another_name_has_its_weights() -> None:
+    edges = Edges(tuple((n, (n + 1) % 7) for n in range(7)))
+    for topology in (Torus(1), Torus(7), edges):
+        assert (weights(topology, 7) == weights(named("ring", 7), 7)).all()
+    assert (weights(named("exponential", 3), 3) == weights(named("ring", 3), 3)).all()
 
 
 def test_an_exponential_graph_by_hand() -> None:
     assert neighbours(named("exponential", 9), 9)[0] == {1, 8, 2, 7, 4, 5}
     assert neighbours(named("exponential", 16), 16)[3] == {4, 2, 5, 1, 7, 15, 11}
-    assert (weights(named("exponential", 3), 3) == weights(named("ring", 3), 3)).all()
 
 
 def test_a_star_by_hand() -> None:
@@ -104,10 +105,6 @@ def test_edges_by_hand() -> None:
     assert matrix[3].tolist() == [0, 0.25, 0, 0.75]
 
 
-def test_edges_of_a_ring_are_the_ring() -> None:
-    assert (weights(Edges(tuple((n, (n + 1) % 6) for n in range(6))), 6) == weights(named("ring", 6), 6)).all()
-
-
 def test_many_partitions_take_no_time() -> None:
     assert isclose(sum(named("star", 100_000).weights(7, 100_000, 1).values()), 1)
     assert len(named("two_level:1000:2", 2000).weights(1500, 2000, 2)) == 2000
@@ -119,13 +116,10 @@ def test_many_partitions_take_no_time() -> None:
         ("rinq", 4, "unknown topology 'rinq'; did you mean ring?"),
         ("torus", 4, "topology 'torus' must be written torus:ROWS"),
         ("torus:3", 8, r"topology Torus\(size=3\): give numbers from 1, size a divisor of 8 partitions"),
-        ("torus:0", 8, "give numbers from 1, size a divisor of 8 partitions"),
         ("two_level:2", 4, "topology 'two_level:2' must be written two_level:SITE:K"),
         ("two_level:2:0", 4, "give numbers from 1"),
         (((0, 1), (2, 3)), 4, "topology: edges must join partitions 0 to 3; look at 2"),
-        (((0, 1), (1, 2)), 4, "edges must join partitions 0 to 3; look at 3"),
         (((0, 1), (1, 4)), 2, "edges must join partitions 0 to 1; look at 4"),
-        (((0, 1), (7, 8)), 2, "edges must join partitions 0 to 1; look at 7"),
         (((0, 1), (1, -1)), 2, "edges must join partitions 0 to 1; look at -1"),
     ],
 )
