@@ -5,38 +5,29 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave.storage.errors import UsageError
+from roundweave.storage.hierarchy.schema import METRIC_ROWS
 from roundweave.storage.hierarchy.zarr_format import read_chunk, replace_documents, write_chunk
-from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, numbers_of
-from roundweave.storage.rounds.numbers import KEY, read_copied
+from roundweave.storage.rounds.commits import TAKEN, Commit, Score, metric_problem
+from roundweave.storage.rounds.numbers import KEY
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.hashing import json_digest
+from tests.storage.conftest import lengthened
 
 NUMBERS = st.floats(allow_nan=False, width=64)
-REPORTS = st.dictionaries(st.sampled_from(["a", "b c", "seconds"]), NUMBERS, max_size=2)
-
-
-@given(st.dictionaries(st.integers(0, 4), REPORTS), st.one_of(st.none(), NUMBERS), NUMBERS)
-def test_a_record_tells_its_numbers_by_their_arrays(reports, loss, seconds) -> None:
-    updates = {p: UpdateRecord("", 3, None, metrics, seconds=1.5) for p, metrics in reports.items()}
-    score = None if loss is None else Score(loss, {"f1": loss})
-    commit = Commit(1, "writer", 0, "", {}, updates, score=score, seconds=seconds)
-    wanted = {"bookkeeping/seconds": seconds}
-    wanted |= {} if loss is None else {"scores/loss": loss, "scores/f1": loss}
-    if reports:
-        numbers = {"weight": 3, "accepted": True, "map_seconds": 1.5}
-        wanted |= {f"bookkeeping/{name}": dict.fromkeys(reports, number) for name, number in numbers.items()}
-    for name in {name for metrics in reports.values() for name in metrics}:
-        wanted[f"metrics/{name}"] = {p: metrics[name] for p, metrics in reports.items() if name in metrics}
-    assert numbers_of(Commit.from_json(commit.to_json())) == wanted
 
 
 @pytest.fixture
@@ -72,41 +63,35 @@ def test_rounds_after_the_copied_ones_are_read_from_their_records(tiny, copied) 
     assert run.refresh().history().loc[:3].equals(StoredRun(whole.path).history())
 
 
-def said(**value: object) -> str:
-    """What says up to which round numbers are copied, as anybody can write it."""
-    return json.dumps(value | {"digest": json_digest(value)})
-
-
-def flipped(key: str) -> Callable[[RoundStore], None]:
-    def flip(store: RoundStore) -> None:
-        content = bytearray((store.path / key).read_bytes())
-        content[0] ^= 1
-        (store.path / key).write_bytes(content)
-
-    return flip
-
-
 FLIPPED = ("scores/loss/c/0", "bookkeeping/weight/c/0/0", "metrics/train_loss/c/0/0", "committed/c/0", "round/c/0")
-DAMAGE: dict[str, Callable[[RoundStore], object]] = {
-    **{f"a bit of {key} is flipped": flipped(key) for key in FLIPPED},
-    "a chunk is missing": lambda store: (store.path / "scores/loss/c/0").unlink(),
-    "a metric is missing": lambda store: shutil.rmtree(store.path / "metrics"),
-    "that rounds are committed is missing": lambda store: (store.path / "committed/c/0").unlink(),
-    "a chunk is empty": lambda store: (store.path / "bookkeeping/weight/c/0/0").write_bytes(b""),
-    "what says so is empty": lambda store: (store.path / KEY).write_bytes(b""),
-    "what says so is of another history": lambda store: (store.path / KEY).write_text(
-        (store.path / KEY).read_text().replace(read_copied(store.log).chain, "0" * 64)
-    ),
-    "what says so leads elsewhere": lambda store: (store.path / KEY).write_text(
-        said(round=3, chain=store.log.chain(3), since={"../../metrics/x": 0})
-    ),
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    **{f"a bit of {key} is flipped": lambda path, key=key: flip_first(path / key) for key in FLIPPED},
+    "a chunk is missing": lambda path: (path / "scores/loss/c/0").unlink(),
+    "a metric is missing": lambda path: shutil.rmtree(path / "metrics"),
+    "that rounds are committed is missing": lambda path: (path / "committed/c/0").unlink(),
+    "a chunk is empty": lambda path: (path / "bookkeeping/weight/c/0/0").write_bytes(b""),
+    "what says so is empty": lambda path: (path / KEY).write_bytes(b""),
+    "what says so is of another history": lambda path: say(path, chain="0" * 64),
+    "what says so leads elsewhere": lambda path: say(path, since={"../../metrics/x": 0}),
 }
+
+
+def flip_first(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+
+def say(path: Path, **value: object) -> None:
+    """Say otherwise up to which round numbers are copied, with the digest of that."""
+    told = json.loads((path / KEY).read_text()) | value
+    told.pop("digest")
+    (path / KEY).write_text(json.dumps(told | {"digest": json_digest(told)}))
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_what_is_missing_or_damaged_is_read_from_the_records_and_made_anew(copied, damage) -> None:
     told = StoredRun(copied.path).history()
-    damage(copied)
+    damage(copied.path)
     assert same(copied, told)
     assert not StoredRun(copied.path).verify().sound
     assert recover(RoundStore(copied.path)) == (3, [])
@@ -136,9 +121,7 @@ EDITS: dict[str, Callable[[RoundStore], None]] = {
     "a result": lambda store: edit(store, "bookkeeping/accepted", 2, 0.0),
     "a number that is gone": lambda store: edit(store, "metrics/train_loss", 2, np.nan),
     "a metric that nobody reported": add_metric,
-    "what is said to be copied": lambda store: store.place.write(
-        KEY, said(round=3, chain=store.log.chain(3), since={"scores/loss": 9}).encode()
-    ),
+    "what is said to be copied": lambda store: say(store.path, since={"scores/loss": 9}),
 }
 
 
@@ -184,3 +167,135 @@ def test_a_history_is_that_of_the_records_whatever_was_copied(tiny_in, tmp_path_
     history = StoredRun(store.path).history()
     assert history["loss"].tolist()[1:] == [1 / round for round in range(1, done + 1)]
     assert history["train_loss"].tolist()[1:] == [(10 * r + 11 * (r + 1)) / 21 for r in range(1, done + 1)]
+
+
+# Arrays.
+
+
+NAN = float("nan")
+
+
+def reporting(commit: Commit, *metrics: dict[str, float], score: Score | None = None) -> Commit:
+    """The commit, its partitions reporting these metrics."""
+    updates = {p: replace(commit.updates[p], metrics=told) for p, told in enumerate(metrics)}
+    return replace(commit, updates=updates, score=score)
+
+
+@pytest.fixture
+def late(tiny) -> RoundStore:
+    """Round 1 reports a, round 2 also b c of one partition, round 3 nothing; rounds 2 and 3 are scored."""
+    store = tiny.create(rounds=3)
+    store.commit(reporting(tiny.write(store, 1), {"a": 1.0}, {"a": 2.0}))
+    told = {"a": 3.0}, {"a": 4.0, "b c": 5.0}
+    store.commit(reporting(tiny.write(store, 2), *told, score=Score(0.5, {"f1": 0.25}, 8)))
+    store.commit(reporting(tiny.write(store, 3), {}, {}, score=Score(0.25, {}, 8)))
+    store.numbers.catch_up()
+    return store
+
+
+WANTED = {
+    "metrics/a": [[NAN, NAN], [1, 2], [3, 4], [NAN, NAN]],
+    "metrics/b c": [[NAN, NAN], [NAN, NAN], [NAN, 5], [NAN, NAN]],
+    "scores/loss": [NAN, NAN, 0.5, 0.25],
+    "scores/f1": [NAN, NAN, 0.25, NAN],
+}
+
+
+def numbers(store: RoundStore, path: str) -> np.ndarray:
+    """The numbers as zarr has them."""
+    return zarr.open_array(store.path / path, mode="r")[...]
+
+
+def test_plain_readers_see_what_is_reported_from_the_round_that_reports_it_first(late) -> None:
+    for group, names in (("metrics", ["a", "b c"]), ("scores", ["f1", "loss"])):
+        assert [name for name in late.place.names(group) if name != "zarr.json"] == names
+    with xr.open_datatree(late.path, engine="zarr", consolidated=False) as tree:
+        for path, wanted in WANTED.items():
+            np.testing.assert_array_equal(numbers(late, path), wanted)
+            np.testing.assert_array_equal(tree[path].values, wanted)
+            assert tree[path].dims == ("round", "partition")[: np.ndim(wanted)]
+        assert tree["metrics"]["round"].values.tolist() == [0, 1, 2, 3]
+
+
+def test_the_next_writer_copies_what_a_killed_one_did_not_come_to(tiny, late) -> None:
+    store = tiny.create("killed", rounds=3)
+    for round in (1, 2, 3):
+        store.log.create(late.log.read(round))
+    assert not (store.path / "metrics").exists()
+    store.numbers.catch_up()
+    for path, wanted in WANTED.items():
+        np.testing.assert_array_equal(numbers(store, path), wanted)
+    assert numbers(store, "committed").tolist() == [True] * 4
+
+
+def test_what_only_rounds_that_were_quarantined_reported_is_gone(tiny, late, flip) -> None:
+    flip(late.path / "params/fc.weight/c/2/0/0")
+    flip(late.path / "params/fc.weight/c/3/0/0")
+    assert recover(late) == (1, [2, 3])
+    np.testing.assert_array_equal(numbers(late, "metrics/a"), [[NAN, NAN], [1, 2], [NAN, NAN], [NAN, NAN]])
+    assert not (late.path / "metrics/b c").exists()
+    assert not (late.path / "scores/loss").exists()
+    assert numbers(late, "committed").tolist() == [True, True, False, False]
+
+
+def test_chunks_after_the_last_whole_round_are_gone(tiny, flip) -> None:
+    store = tiny.create(rounds=METRIC_ROWS)
+    store.commit(reporting(tiny.write(store, 1), {"a": 1.0}, {"a": 2.0}))
+    store.commit(reporting(tiny.write(store, METRIC_ROWS), {"a": 3.0}, {"a": 4.0}))
+    store.numbers.catch_up()
+    flip(store.path / f"params/fc.weight/c/{METRIC_ROWS}/0/0")
+    assert recover(store) == (1, [METRIC_ROWS])
+    for path in ("metrics/a", "committed", "bookkeeping/seconds", "bookkeeping/weight"):
+        assert store.place.names(f"{path}/c") == ["0"]
+    assert np.flatnonzero(numbers(store, "committed")).tolist() == [0, 1]
+
+
+def test_extending_lengthens_what_was_reported(tiny, late) -> None:
+    longer = lengthened(late, METRIC_ROWS + 2)
+    for path in WANTED:
+        shape = json.loads((late.path / path / "zarr.json").read_text())["shape"]
+        assert shape[0] == METRIC_ROWS + 3
+    longer.commit(reporting(tiny.write(longer, METRIC_ROWS + 2), {"new": 7.0}, {}))
+    recover(longer)
+    np.testing.assert_array_equal(numbers(longer, "metrics/new")[-1], [7, NAN])
+    with xr.open_datatree(late.path, engine="zarr", consolidated=False) as tree:
+        assert tree["metrics/new"].shape == (METRIC_ROWS + 3, 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", ".a", "a/b", "../a", "a\\b", "a\n", "a\0", "ä", "x" * 101, None, 3, b"a", *TAKEN],
+    ids=repr,
+)
+def test_what_is_no_name_of_a_metric(name) -> None:
+    problem = metric_problem(name)
+    assert problem and "\n" not in problem
+
+
+@pytest.mark.parametrize("name", ["../../out", "round", "a/b", "loss"])
+def test_a_name_that_is_none_is_refused_before_the_round_exists(tiny, name) -> None:
+    store = tiny.create()
+    commit = tiny.write(store, 1)
+    for refused in (
+        replace(commit, score=Score(1.0, {name: 1.0})),
+        *[reporting(commit, {name: 1.0}, {})] * (name != "loss"),
+    ):
+        with pytest.raises(UsageError):
+            store.commit(refused)
+    assert store.log.rounds() == [0]
+    store.commit(commit)
+
+
+@given(st.lists(st.from_regex(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]{0,99}", fullmatch=True), max_size=4, unique=True))
+@settings(max_examples=4)
+def test_any_names_open_in_xarray(tiny_in, tmp_path_factory, names) -> None:
+    names = [*names, "a", "Top-5 acc", "p@1", "a.b", "_", "-", "0", "x" * 100, "zarr"]
+    told = {name: 1.5 for name in names if metric_problem(name) is None and name != "loss"}
+    tiny = tiny_in(tmp_path_factory.mktemp("named"))
+    store = tiny.create()
+    store.commit(reporting(tiny.write(store, 1), told, {}, score=Score(1.0, told)))
+    store.numbers.catch_up()
+    with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
+        for name, number in told.items():
+            np.testing.assert_array_equal(tree["metrics"].ds[name][1], [number, NAN])
+            assert tree["scores"].ds[name][1] == number

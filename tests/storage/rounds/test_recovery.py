@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,24 +84,19 @@ def test_numbers_that_are_damaged_while_a_run_goes_on_are_written_anew(tiny, fli
     assert (store.path / path).read_bytes() == (whole.path / path).read_bytes()
 
 
-@pytest.mark.parametrize("damage", ["missing", "flipped", "cut"])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-5])])
 @pytest.mark.parametrize("at_once", [1, 1 << 22])
-def test_a_state_is_checked_row_by_row_as_whole(tiny, flip, monkeypatch, damage, at_once) -> None:
+def test_a_state_is_checked_row_by_row_as_whole(tiny, monkeypatch, damage, at_once) -> None:
     monkeypatch.setattr(recovery, "AT_ONCE", at_once)
+    store = tiny.train(tiny.create(), 2)
     for path in tiny.schema.state(1):
-        store = tiny.train(tiny.create(path.replace("/", "-")), 2)
-        assert recover(store) == (2, [])
-        if path.startswith("frozen/"):  # it is of all rounds
-            continue
-        row = store.path / path / "c/2"
-        (chunk,) = (each for each in (row, *row.rglob("*")) if each.is_file())
-        if damage == "missing":
-            chunk.unlink()
-        elif damage == "flipped":
-            flip(chunk)
-        else:
-            chunk.write_bytes(chunk.read_bytes()[:-5])
-        assert recover(store) == (1, [2])
+        if not path.startswith("frozen/"):  # which is of all rounds
+            row = store.path / path / "c/2"
+            (chunk,) = (each for each in (row, *row.rglob("*")) if each.is_file())
+            damage(chunk)
+            assert recover(store) == (1, [2])
+            store.commit(tiny.write(store, 2))
+            assert recover(store) == (2, [])
 
 
 @pytest.mark.parametrize("prefix", ["zarr.json", "params/fc.weight/zarr.json", "frozen", "commits/0.json"])

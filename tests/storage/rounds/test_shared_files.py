@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import xarray as xr
-import zarr
 
 from roundweave.storage.errors import NotARun, RoundPruned, UsageError
 from roundweave.storage.hierarchy.schema import Schema
@@ -21,9 +19,9 @@ from roundweave.storage.upkeep.copying import copy_run
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
-from roundweave.storage.values.digests import update_digest, update_vectors
+from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import Layout
-from roundweave.storage.values.tensors import TensorSpec, to_numpy
+from roundweave.storage.values.tensors import TensorSpec
 from tests.storage.upkeep.dying import named
 
 PARTITIONS = 5
@@ -56,35 +54,6 @@ def many(tiny):
 
 def keys(store: RoundStore, round: int) -> list[str]:
     return [key for key in store.place.sizes() if key.startswith(("updates", "carry")) and f"/c/{round}/" in key]
-
-
-def test_zarr_and_xarray_read_what_was_written(many, same) -> None:
-    store = many.trained()
-    assert len(keys(store, 1)) == 2 * len(store.schema.vectors(1))
-    tree = xr.open_datatree(store.path, engine="zarr", consolidated=False, chunks=None, mask_and_scale=False)
-    for round in (1, 3):
-        for partition in range(PARTITIONS):
-            update = many.update(round, partition)
-            assert same(store.tensors.read_update(round, partition).direction, update.direction)
-            for path, vector in update_vectors(update).items():
-                found = zarr.open_array(store.path / path, mode="r")[round, partition]
-                assert np.array_equal(tree[path].values[round, partition], found, equal_nan=True)
-                assert found.tobytes() == to_numpy(vector).tobytes()
-
-
-def test_every_flipped_bit_of_a_round_is_found_and_named(many) -> None:
-    store = many.trained(rounds=1)
-    for key in keys(store, 1):
-        sound = bytearray((store.path / key).read_bytes())
-        for bit in range(0, 8 * len(sound), 251):
-            sound[bit // 8] ^= 1 << bit % 8
-            (store.path / key).write_bytes(sound)
-            assert named(store.path) == {key}, (key, bit)
-            sound[bit // 8] ^= 1 << bit % 8
-        (store.path / key).write_bytes(sound + b"\0")
-        assert named(store.path) == {key}
-        (store.path / key).write_bytes(sound)
-    assert verify(store.path).sound
 
 
 def test_updates_that_are_carried_stay_and_the_others_of_their_file_go(many, same) -> None:
@@ -132,11 +101,6 @@ def test_in_a_bucket_it_is_the_same(many, s3, same) -> None:
     copy.tensors.write_updates(2, {1: many.update(2, 1), 2: many.update(2, 2)})
     assert place.sizes() == store.place.sizes()
     assert verify(place).sound
-    key = keys(store, 2)[0]
-    content = bytes(place.read(key))
-    for damaged in (content[:-1], content[:-1] + bytes([content[-1] ^ 1])):
-        place.write(key, damaged)
-        assert {finding.path for finding in verify(place).findings} == {key}
 
 
 @pytest.mark.parametrize("kept", [0, 1, 51, 52, 60, -1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,21 +19,18 @@ from roundweave.storage.errors import (
     RoundMissing,
     ShapeMismatch,
     StoreDamaged,
-    WriterFenced,
 )
 from roundweave.storage.hierarchy.schema import METRIC_ROWS, VERSION, Schema
 from roundweave.storage.places.local import LocalPlace
-from roundweave.storage.rounds.commits import Score, UpdateRecord
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.verifying.verify import verify
-from roundweave.storage.values.digests import tensor_digest
+from roundweave.storage.values.digests import tensor_digest, update_vectors
 from roundweave.storage.values.state import Layout, State
-from roundweave.storage.values.tensors import TensorSpec, empty_vectors
-from tests.storage.conftest import lengthened
-from tests.storage.rounds.test_history import numbers
+from roundweave.storage.values.tensors import TensorSpec, empty_vectors, to_numpy
+from tests.storage.conftest import lengthened, plain
+from tests.storage.rounds.test_numbers import numbers
 from tests.storage.upkeep.dying import Killed
 
 WEIGHT = "params/fc.weight/c/{}/0/0"
@@ -54,13 +52,6 @@ def test_a_run_is_never_made_over_another(tiny) -> None:
     assert [path.name for path in store.path.parent.iterdir()] == ["tiny.zarr"]
 
 
-def test_states_come_back_with_every_kind_of_tensor(tiny, same) -> None:
-    store = tiny.train(tiny.create(), 3)
-    for opened in (store, RoundStore(store.path)):
-        for round in range(4):
-            assert same(opened.tensors.read_state(round), tiny.state(round))
-
-
 def test_the_committed_digests_are_those_of_the_tensors(tiny) -> None:
     store = tiny.train(tiny.create(), 1)
     commit = store.log.read(1)
@@ -72,14 +63,6 @@ def test_the_committed_digests_are_those_of_the_tensors(tiny) -> None:
     )
 
 
-def test_updates_extras_and_carry_come_back(tiny, same) -> None:
-    store = tiny.train(tiny.create(), 2)
-    for round in (1, 2):
-        for partition in (0, 1):
-            assert same(store.tensors.read_update(round, partition), tiny.update(round, partition))
-            assert same(store.tensors.read_carry(round, partition), tiny.update(round, partition).carry)
-
-
 def test_an_update_that_was_not_committed_is_missing(tiny) -> None:
     store = tiny.create()
     commit = tiny.write(store, 1)
@@ -89,16 +72,6 @@ def test_an_update_that_was_not_committed_is_missing(tiny) -> None:
     store.tensors.read_update(1, 0)
     with pytest.raises(RoundMissing, match="partition 1 took no part in round 1"):
         store.tensors.read_update(1, 1)
-
-
-def test_an_update_lies_in_one_chunk_per_dtype(tiny) -> None:
-    store = tiny.train(tiny.create(), 1)
-    array = zarr.open_array(store.path / "updates/float32", mode="r")
-    assert array.chunks == (1, 1, 7)
-    assert array[1, 1].tolist() == tiny.update(1, 1).direction["float32"].tolist()
-    halves = zarr.open_array(store.path / "updates/bfloat16", mode="r")
-    assert halves.attrs["logical_dtype"] == "bfloat16"
-    assert halves[1, 0].tolist() == tiny.update(1, 0).direction["bfloat16"].view(torch.uint16).tolist()
 
 
 def test_a_row_past_the_end_is_refused(tiny) -> None:
@@ -119,14 +92,12 @@ def test_extending_to_what_is_there_or_less_changes_no_file(tiny) -> None:
     assert {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()} == before
 
 
-DEATHS = ["params/scale", "updates/float32", "round", "committed", "commits"]
-DEATHS += ["scores/loss", "bookkeeping/map_seconds", "metrics/train_loss"]
-
-
-@pytest.mark.parametrize("name", DEATHS)
-def test_extending_that_was_cut_short_is_finished_the_next_time(tiny, monkeypatch, name) -> None:
+@pytest.mark.parametrize("name", ["params/scale", "updates/float32", "round", "commits", "metrics/train_loss"])
+def test_extending_keeps_the_rows_and_is_finished_the_next_time_where_it_was_cut_short(
+    tiny, monkeypatch, same, name
+) -> None:
     """The process dies as it is about to resize this array."""
-    store = tiny.train(tiny.create(rounds=1), 1)
+    store, last = tiny.train(tiny.create(rounds=1), 1), METRIC_ROWS + 6
     write = LocalPlace.write
 
     def dying(place: LocalPlace, key: str, *pieces: bytes, **durable: bool) -> None:
@@ -136,59 +107,39 @@ def test_extending_that_was_cut_short_is_finished_the_next_time(tiny, monkeypatc
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(LocalPlace, "write", dying)
-        lengthened(store, METRIC_ROWS)
-    lengthened(store, METRIC_ROWS)
-    arrays = store.schema.arrays(METRIC_ROWS + 1)
-    arrays |= {path: store.schema.number(path, METRIC_ROWS + 1) for path in ("scores/loss", "metrics/train_loss")}
+        lengthened(store, last)
+    longer = lengthened(store, last)
+    arrays = store.schema.arrays(last + 1)
+    arrays |= {path: store.schema.number(path, last + 1) for path in ("scores/loss", "metrics/train_loss")}
     shapes = {path: tuple(json.loads((store.path / path / "zarr.json").read_text())["shape"]) for path in arrays}
     assert shapes == {path: spec.shape for path, spec in arrays.items()}
-    numbers = xr.open_zarr(store.path, consolidated=False)["round"].values
-    assert numbers.tolist() == list(range(METRIC_ROWS + 1))
+    longer.commit(tiny.write(longer, last))
+    recover(longer)
+    assert all(same(longer.tensors.read_state(round), tiny.state(round)) for round in (0, 1, last))
+    root = xr.open_zarr(store.path, consolidated=False)
+    assert root["round"].values.tolist() == list(range(last + 1))
+    assert np.flatnonzero(root["committed"].values).tolist() == [0, 1, last]
 
 
 # Damage.
 
 
-def test_a_carry_with_a_flipped_bit_is_not_resumed_from(tiny, flip) -> None:
+def test_rounds_after_a_damaged_one_stay_while_the_last_is_whole_and_go_with_it(tiny, flip) -> None:
     store = tiny.create()
-    for round in (1, 2):
+    for round in (1, 2, 3):
         store.commit(tiny.write(store, round, carry_from={0: round, 1: round}))
-    flip(store.path / "carry/variate/float32/c/2/1/0")
-    assert recover(store) == (1, [2])
-
-
-def test_rounds_after_a_damaged_one_stay_while_the_last_is_whole(tiny, flip) -> None:
-    store = tiny.train(tiny.create(), 3)
     flip(store.path / WEIGHT.format(2))
     assert recover(store) == (3, [])
     with pytest.raises(StoreDamaged):
         store.tensors.read_state(2)
-
-
-def test_several_damaged_rounds_are_all_quarantined(tiny, flip) -> None:
-    store = tiny.train(tiny.create(), 3)
-    flip(store.path / WEIGHT.format(3))
-    (store.path / "commits" / "2.json").write_text("{")
+    flip(store.path / "carry/variate/float32/c/3/1/0")
     assert recover(store) == (1, [2, 3])
-
-
-def test_a_record_whose_digests_contradict_each_other_is_damage(tiny) -> None:
-    store = tiny.train(tiny.create(), 1)
-    contradicting = replace(store.log.read(1), state="0" * 64)
-    store.place.delete("commits/1.json")
-    store.log.create(contradicting)
-    with pytest.raises(StoreDamaged, match="the commit record of round 1 contradicts itself"):
-        store.tensors.read_state(1)
 
 
 def test_recovering_sweeps_what_a_killed_writer_left(tiny) -> None:
     store = tiny.train(tiny.create(), 1)
-    left = [
-        store.path / "params/fc.weight/c/2/0/0.0123.partial",
-        store.path / "commits/2.json.0123.partial",
-        store.path / "scores/loss/c/0.0123.partial",
-    ]
-    for path in left:
+    for key in ("params/fc.weight/c/2/0/0", "commits/2.json", "scores/loss/c/0"):
+        path = store.path / f"{key}.0123.partial"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"cut")
     assert recover(store) == (1, [])
@@ -206,42 +157,42 @@ def test_a_tensor_may_be_called_partial(tmp_path, same) -> None:
 # Writers.
 
 
-def test_a_writer_that_comes_too_late_changes_nothing_of_the_round(tiny) -> None:
-    store = tiny.train(tiny.create(), 1)
-    late = replace(tiny.write(store, 1), score=Score(99.0, {"accuracy": 0.0}, 8), seconds=77.0, epoch=-1)
-    with pytest.raises(WriterFenced):
-        store.commit(late)
-    assert StoredRun(store.path).history().loc[1, ["loss", "seconds"]].tolist() == [1.0, 2.0]
-
-
 # What zarr and xarray see; a warning would be an error.
 
 
-def test_xarray_opens_the_whole_tree_and_drops_what_is_not_committed(tiny) -> None:
-    store = tiny.create()
-    for round in (1, 2):
-        store.commit(tiny.write(store, round))
-    store.numbers.catch_up()
+def test_what_is_written_comes_back_to_us_to_zarr_and_to_xarray(every) -> None:
+    """Every kind of tensor, whether partitions share files or not; a warning of either would be an error."""
+    store = every.whole()
+    group = zarr.open_group(store.path, mode="r", zarr_format=3, use_consolidated=False)
+    tree = xr.open_datatree(store.path, engine="zarr", consolidated=False, chunks=None, mask_and_scale=False)
+    for path, spec in store.schema.arrays(5).items():
+        assert (group[path].shape, group[path].metadata.dimension_names) == (spec.shape, spec.dims)
+        assert (tree[path].shape, tree[path].dims) == (spec.shape, spec.dims)
+        assert plain(tree[path].values) == plain(np.asarray(group[path][...]))
+    for round in range(5):
+        assert plain(store.tensors.read_state(round)) == plain(every.state(round))
+        for path, tensor in every.state(round).named(store.schema.layout).items():
+            found = group[path][...] if path.startswith("frozen/") else group[path][round]
+            assert plain(np.asarray(found)) == plain(to_numpy(tensor))
+    for round, partition in product(range(1, 5), range(2)):
+        update, match = every.update(round, partition), every.match(round, partition)
+        assert plain(store.tensors.read_update(round, partition)) == plain(update)
+        assert plain(store.tensors.read_carry(round, partition)) == plain(update.carry)
+        assert plain(store.tensors.read_match(round, partition)) == plain(match)
+        sent = {path: to_numpy(vector) for path, vector in update_vectors(update).items()}
+        sent |= {f"permutations/{name}": order.numpy() for name, order in match.permutation.items()}
+        sent |= {f"similarities/{name}": near.numpy() for name, near in match.similarity.items()}
+        for path, wanted in sent.items():
+            assert plain(np.asarray(group[path][round, partition])) == plain(wanted)
+
+
+def test_xarray_drops_what_is_not_committed(tiny) -> None:
+    store = tiny.train(tiny.create(), 2)
     tiny.write(store, 3)
     with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
-        assert tree["committed"].values.tolist() == [round in store.log.rounds() for round in range(4)]
-        assert "committed" in tree.ds.coords
+        assert (tree["committed"].values.tolist(), "committed" in tree.ds.coords) == ([True] * 3 + [False], True)
         whole = tree["params"].to_dataset().isel(round=tree["committed"].values)["fc.weight"]
-        assert whole.dims == ("round", "fc.weight.0", "fc.weight.1")
         assert whole["round"].values.tolist() == [0, 1, 2]
-        wanted = [tiny.state(round).params["float32"][:6].reshape(3, 2).tolist() for round in range(3)]
-        assert whole.values.tolist() == wanted
-
-
-def test_every_array_opens_in_zarr_and_has_the_values_that_were_written(tiny) -> None:
-    store = tiny.train(tiny.create(), 3)
-    group = zarr.open_group(store.path, mode="r", zarr_format=3, use_consolidated=False)
-    for path, spec in store.schema.arrays(4).items():
-        assert group[path].shape == spec.shape
-        assert group[path].metadata.dimension_names == spec.dims
-        group[path][...]
-    assert group["memory/velocity/scale"][2] == tiny.state(2).memory["velocity"]["float32"][6].item()
-    assert group["buffers/mask"][1].tolist() == tiny.state(1).buffers["bool"].tolist()
 
 
 def test_metrics_of_a_round_are_those_of_its_commit(tiny) -> None:
@@ -312,8 +263,12 @@ def test_a_split_that_is_missing_or_damaged_is_made_again(tiny, flip, damage) ->
 
 # What is no run.
 
+GROUP = '{"zarr_format": 3, "node_type": "group", "attributes": {"title": "of somebody else"}}'
 
-@pytest.mark.parametrize("content", [None, "", "{}", "[]", "null", '{"attributes": {}}', '{"attributes": []}'])
+
+@pytest.mark.parametrize(
+    "content", [None, "", "{}", "[]", "null", '{"attributes": {}}', '{"attributes": []}', GROUP]
+)
 def test_a_folder_that_is_no_run_is_refused(tmp_path, content) -> None:
     if content is not None:
         (tmp_path / "zarr.json").write_text(content)
@@ -334,12 +289,6 @@ def test_a_run_without_its_attributes_is_told_what_to_restore(tiny, content, sai
     assert finding == line.removeprefix(f"{path}/")
 
 
-def test_a_zarr_group_of_somebody_else_is_refused(tmp_path) -> None:
-    zarr.create_group(tmp_path / "other.zarr").create_array("commits", shape=(3,), dtype="int64")
-    with pytest.raises(NotARun, match="is not a run of Roundweave"):
-        RoundStore(tmp_path / "other.zarr")
-
-
 def test_a_run_of_a_later_version_is_refused(tiny) -> None:
     store = tiny.create()
     path = store.path / "zarr.json"
@@ -348,13 +297,6 @@ def test_a_run_of_a_later_version_is_refused(tiny) -> None:
     path.write_text(json.dumps(value))
     with pytest.raises(NotARun, match=f"has store version 99, this Roundweave {VERSION}; open it with"):
         RoundStore(store.path)
-
-
-def test_a_commit_without_updates_leaves_the_metrics_of_partitions_empty(tiny) -> None:
-    store = tiny.create()
-    store.commit(replace(tiny.write(store, 1), updates={0: UpdateRecord("d", 3)}))
-    weights = StoredRun(store.path).tree["bookkeeping/weight"].values
-    np.testing.assert_array_equal(weights[1], [3, np.nan])
 
 
 def test_the_bytes_of_a_run_count_frozen_tensors_once(tmp_path) -> None:

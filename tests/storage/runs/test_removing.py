@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -24,6 +19,7 @@ from roundweave.storage.runs.removing import YOUNGER, Eligible, protected, remov
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.pruning import remove_run
 from roundweave.storage.upkeep.verifying.verify import verify
+from tests.storage.upkeep.dying import Dying, Killed, bury
 
 DAY = 86_400
 
@@ -119,14 +115,17 @@ def test_bytes_are_those_of_all_files(tiny) -> None:
     assert [each.bytes for each in Eligible().removals(tiny.folder, runs)] == [stored_bytes(place)]
 
 
-def test_a_run_that_is_claimed_between_the_list_and_its_removal_stays_whole(tiny) -> None:
+def test_a_run_that_is_claimed_before_its_removal_stays_whole(tiny) -> None:
     night(tiny, "first", 20)
     place = LocalPlace(tiny.folder / "first.zarr")
     removals = Eligible().removals(tiny.folder, {str(place): StoredRun(place)})
     with hold_lease(place, "mine"):
         (told,) = remove(removals)
+        for fitting in (Eligible(14 * DAY), Eligible(named=[str(place)])):
+            assert "is being written by process" in stay(tiny, fitting)["first"]
     assert (told.bytes, "is being written by process" in told.stays) == (0, True)
     assert verify(place).sound
+    assert stay(tiny, Eligible(14 * DAY)) == {"first": ""}
 
 
 def test_who_removes_a_run_has_claimed_it(tiny, monkeypatch) -> None:
@@ -148,55 +147,28 @@ def test_who_removes_a_run_has_claimed_it(tiny, monkeypatch) -> None:
     assert not place.path.exists()
 
 
-REMOVING = """
-import shutil, sys, time
-from roundweave.storage.places.schemes import place_of
-from roundweave.storage.upkeep.pruning import remove_run
-def pausing(*_, **__):
-    print("half", flush=True)
-    time.sleep(600)
-shutil.rmtree = pausing
-remove_run(place_of(sys.argv[1]))
-"""
-
-WRITING = """
-import sys, time
-from roundweave.storage.places.schemes import place_of
-from roundweave.storage.rounds.lease import hold_lease
-with hold_lease(place_of(sys.argv[1]), "other"):
-    print("writes", flush=True)
-    sys.stdin.read()
-"""
+def test_all_of_a_run_goes_and_nothing_beside_it(small) -> None:
+    store, other = small.train(small.create(), 2), small.create("other")
+    remove_run(store.place)
+    assert [path.name for path in small.folder.iterdir()] == ["other.zarr"]
+    assert StoredRun(other.path).done == 0
 
 
-def started(script: str, path: Path) -> subprocess.Popen[str]:
-    """A process of a script, once it has printed its line."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen([sys.executable, "-c", script, path], stdin=pipe, stdout=pipe, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    return process
-
-
-def test_what_a_killed_removal_leaves_is_no_run_and_can_be_removed_by_its_name(tiny) -> None:
-    night(tiny, "first", 20)
-    path = tiny.folder / "first.zarr"
-    process = started(REMOVING, path)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert (path / "commits/1.json").exists()
-    with pytest.raises(NotARun, match="it is missing"):
+def test_what_a_removal_leaves_that_died_is_no_run(small) -> None:
+    path = small.train(small.create(), 2).path
+    for claimed_or_marked_or_deleted in (0, 1, 2):
+        with pytest.raises(Killed):
+            remove_run(Dying(path, claimed_or_marked_or_deleted))
+        bury(path)
+        assert StoredRun(path).done == 2
+    with pytest.raises(Killed):
+        remove_run(Dying(path, 3))
+    bury(path)
+    assert (path / "commits/2.json").exists()
+    with pytest.raises(NotARun):
         StoredRun(path)
-    assert stay(tiny, Eligible(14 * DAY)) == {"first": ""}  # a clean-up of what is old finishes it
-    (told,) = remove(Eligible(named=[str(path)]).removals(tiny.folder, {str(path): NotARun("half")}))
-    assert (told.stays, path.exists()) == ("", False)
-
-
-def test_what_another_process_writes_stays_and_what_it_has_left_goes(tiny) -> None:
-    night(tiny, "first", 20)
-    process = started(WRITING, tiny.folder / "first.zarr")
-    told = [stay(tiny, Eligible(14 * DAY)), stay(tiny, Eligible(named=[str(tiny.folder / "first.zarr")]))]
-    process.kill()
-    process.communicate()
-    assert all("is being written by process" in each["first"] for each in told)
-    assert stay(tiny, Eligible(14 * DAY)) == {"first": ""}
+    assert stay(small, Eligible(14 * DAY))[path.stem] == ""  # so a clean-up of what is old finishes it
+    [rest] = Eligible(14 * DAY).removals(small.folder, {str(path): NotARun("it is missing")})
+    assert (rest.name, rest.stays) == (path.stem, "")
+    remove_run(LocalPlace(path))
+    assert not path.exists()

@@ -15,7 +15,7 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.copying import copy_run
 from roundweave.storage.upkeep.keep import Keep
-from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.pruning import prune_run, remove_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.upkeep.dying import Dying, Killed
 
@@ -56,11 +56,23 @@ def test_a_place_that_is_taken_is_refused(tiny) -> None:
     assert contents(other.place) == before
 
 
-def test_a_run_that_is_written_is_not_copied(tiny, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda store: copy_run(store, LocalPlace(store.path.with_name("copy.zarr"))),
+        lambda store: prune_run(store, Keep.of("last:1")),
+        lambda store: remove_run(store.place),
+    ],
+    ids=["copied", "pruned", "removed"],
+)
+def test_a_run_that_is_written_stays_as_it_is(tiny, act) -> None:
     store = tiny.train(tiny.create(), 2)
-    with hold_lease(store.place, "mine"), pytest.raises(RunBusy, match="wait for it or stop it"):
-        copy_run(store, LocalPlace(tmp_path / "copy.zarr"))
-    assert not (tmp_path / "copy.zarr").exists()
+    with hold_lease(store.place, "mine"):
+        before = contents(store.place)
+        with pytest.raises(RunBusy, match=r"is being written by process \d+ on .*; wait for it"):
+            act(store)
+        assert contents(store.place) == before
+    assert [path.name for path in store.path.parent.iterdir()] == ["tiny.zarr"]
 
 
 def test_a_run_that_was_written_meanwhile_is_no_copy(tiny, tmp_path: Path, monkeypatch) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import Commit, InFlight, ServerRecord
 from roundweave.storage.rounds.pruned import Pruned
-from roundweave.storage.upkeep.keep import All, Keep, Updates, policies_spelled
+from roundweave.storage.upkeep.keep import All, Keep, Updates
 
 NOTHING = Pruned()
 KEEPS = st.one_of(
@@ -23,35 +21,6 @@ KEEPS = st.one_of(
 
 def newest(round: int, carry_from: dict[int, int] | None = None) -> Commit:
     return Commit(round, "writer", 1, "", {}, carry_from=carry_from or {})
-
-
-@pytest.mark.parametrize(
-    "text", ["all", "states", "updates:1", "updates:10", "every:1", "every:25", "last:1", "last:300"]
-)
-def test_a_keep_is_a_value_that_is_written_as_it_is_read(text: str) -> None:
-    keep = Keep.of(text)
-    assert str(keep) == text
-    assert pickle.loads(pickle.dumps(keep)) == Keep.of(f" {text} ")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("lats:5", "keep 'lats:5' is no policy; did you mean last?"),
-        ("state", "keep 'state' is no policy; did you mean states?"),
-        ("", f"keep '' is no policy; there are {policies_spelled()}"),
-        ("last", "keep 'last': give last:n with a number of rounds, 1 or more"),
-        ("last:0", "keep 'last:0': give last:n with a number of rounds, 1 or more"),
-        ("every:-2", "keep 'every:-2': give every:k with a number of rounds, 1 or more"),
-        ("every:1.5", "keep 'every:1.5': give every:k with a number of rounds, 1 or more"),
-        ("all:3", "keep 'all:3': give all alone"),
-        ("states:", "keep 'states:': give states alone"),
-    ],
-)
-def test_what_cannot_be_kept_is_said_in_one_line(text: str, said: str) -> None:
-    with pytest.raises(UsageError) as error:
-        Keep.of(text)
-    assert str(error.value) == said
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from pathlib import Path
@@ -18,7 +17,7 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
-from tests.storage.upkeep.dying import Dying, Killed, bury, named
+from tests.storage.upkeep.dying import named
 
 KEPT = ["all", "states", "every:2", "last:1", "last:2"]
 
@@ -105,28 +104,6 @@ def test_a_record_of_another_history_is_named(every) -> None:
     record = (other.path / "commits/pruned.json").read_bytes()
     (store.path / "commits/pruned.json").write_bytes(record)
     assert named(store.path) == {"commits/pruned.json"}
-
-
-def test_what_a_killed_pruning_left_is_noted(small) -> None:
-    numbers = itertools.count()
-
-    def anew() -> Path:
-        return small.train(small.create(f"run{next(numbers)}", rounds=4), 4).path
-
-    def work(place: LocalPlace) -> None:
-        prune_run(RoundStore(place), Keep.of("last:1"))
-
-    whole, notes = Dying(anew()), 0
-    work(whole)
-    for number, key in enumerate(whole.calls):
-        path = anew()
-        with pytest.raises(Killed):
-            work(Dying(path, number))
-        bury(path)
-        # No other writer's claim would be missing: here those of the dead were taken away.
-        assert {each for each in named(path) if "leases" not in each} == set(), key
-        notes += len(verify(path).notes)
-    assert notes
 
 
 def test_a_damaged_record_that_was_quarantined_belongs_to_the_run(every) -> None:
