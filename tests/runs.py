@@ -34,6 +34,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "server": SHARDS | {"algorithm": "fed_buff", "buffer": 2, "rounds": 8, "evaluate_every": 4},
     "recomputed": SMALL | STEPS | {"algorithm": "scaffold", "rounds": 5, "keep": "recompute:2"},
     "states": SMALL | STEPS | {"keep": "states"},
+    "four": {"model": "logistic", "partitions": 2, "local_steps": 1, "rounds": 4},
+    "stale": {"algorithm": "async_sgd", "model": "logistic", "rounds": 24, "evaluate_every": 12}
+    | {"max_staleness": 3, "speeds": "1,1,1,0.2"},
     "counting": {"partitions": 3, "rounds": 3},
 }
 """The configuration of each by its name; it says what the run has that others lack.

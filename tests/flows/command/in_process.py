@@ -1,12 +1,17 @@
-"""The command, run in the process of the tests."""
+"""The command, run in the process of the tests; and the environment for one that has a process of its own."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from typing import Any
 
 import pytest
 
 from roundweave.flows.command import app
+
+WITHOUT_PREFECT = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -16,6 +21,18 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         app.main()
     out, err = capsys.readouterr()
     return int(ended.value.code or 0), out, err
+
+
+def said(capsys, *arguments: str) -> str:
+    """What a command prints that ends well."""
+    code, out, err = run(capsys, *arguments)
+    assert code == 0, (out, err)
+    return out
+
+
+def told(capsys, *arguments: str) -> Any:
+    """The JSON of a command that ends well."""
+    return json.loads(said(capsys, *arguments, "--json").splitlines()[-1])
 
 
 def refused(capsys, *arguments: str) -> tuple[int, str]:

@@ -15,7 +15,7 @@ import pytest
 
 from roundweave.flows.command.app import COMMANDS, FLOWS, _begin_ahead
 from roundweave.tasks.executors.clusters import fork_server
-from tests.flows.command.in_process import run
+from tests.flows.command.in_process import WITHOUT_PREFECT, run, said
 from tests.flows.prefect_server import command_line, until
 
 
@@ -39,8 +39,8 @@ def processes(mark: str) -> list[int]:
 )
 def test_a_refused_command_leaves_no_process_and_no_file(tmp_path: Path, words: list[str]) -> None:
     mark = secrets.token_hex(8)
-    own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
-    environment = own | {"MARK": mark, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = WITHOUT_PREFECT | {"MARK": mark} | home
     line = command_line(*words)
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -69,17 +69,15 @@ def test_workers_data_are_read_ahead_where_the_command_names_them(monkeypatch, w
     assert named == [data]
 
 
-def test_the_version_is_that_of_the_package() -> None:
-    done = subprocess.run(command_line("--version"), capture_output=True, text=True, check=True)
-    assert done.stdout == f"roundweave {version('roundweave')}\n"
+def test_the_version_is_that_of_the_package(capsys) -> None:
+    assert run(capsys, "--version")[:2] == (0, f"roundweave {version('roundweave')}\n")
 
 
 @pytest.mark.parametrize(
     ("words", "complete"),
     [
-        pytest.param("roundweave rec", "recombine", marks=pytest.mark.slow),
         ("roundweave train --partition-", "--partition-options"),
-        pytest.param("roundweave --vers", "--version", marks=pytest.mark.slow),
+        pytest.param("roundweave rec", "recombine", marks=pytest.mark.thorough),
     ],
 )
 def test_a_shell_completes_subcommands_and_their_options(words: str, complete: str) -> None:
@@ -89,17 +87,16 @@ def test_a_shell_completes_subcommands_and_their_options(words: str, complete: s
     assert (done.stdout.split(), done.stderr) == ([complete], "")
 
 
-@pytest.mark.parametrize("more", [(), pytest.param(("--json",), marks=pytest.mark.slow)])
-def test_an_output_that_nobody_reads_on_ends_the_command_without_a_word(more: tuple[str, ...]) -> None:
+def test_an_output_that_nobody_reads_on_ends_the_command_without_a_word() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(command_line("list", *more), stdout=writing, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(command_line("list", "--json"), stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_what_is_listed_for_another_program_has_lines_of_a_terminal(capsys) -> None:
-    assert max(map(len, run(capsys, "list")[1].splitlines())) <= 80
+    assert max(map(len, said(capsys, "list").splitlines())) <= 80
 
 
 IMPORTED = """
@@ -113,7 +110,7 @@ finally:
 HEAVY = {"pandas", "matplotlib", "prefect", "distributed", "roundweave.flows.planning.plan"}
 
 
-@pytest.mark.parametrize("words", ["list", "plan --help"])
+@pytest.mark.parametrize("words", ["list", pytest.param("plan --help", marks=pytest.mark.thorough)])
 def test_what_names_things_does_not_import_what_runs_them(words: str) -> None:
     line = [sys.executable, "-c", IMPORTED, *words.split()]
     done = subprocess.run(line, capture_output=True, text=True, check=True)

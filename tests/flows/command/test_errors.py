@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from roundweave.flows.stored import open_run
+from tests.flows.command.in_process import WITHOUT_PREFECT
 from tests.flows.prefect_server import command_line, rounds_done, until
 from tests.patience import PATIENCE
 
@@ -50,10 +51,11 @@ def _one_server() -> None:
     """None: these tests have processes of their own."""
 
 
-SLOW = [pytest.param(seconds, marks=pytest.mark.slow) for seconds in (0.1, 0.6, 1, 2, 3)]
-
-
-@pytest.mark.parametrize("seconds", [0.3, 1.5, *SLOW])
+@pytest.mark.parametrize(
+    "seconds",
+    # After 1.5 s torch is being imported, which takes the longest.
+    [1.5, *(pytest.param(seconds, marks=pytest.mark.thorough) for seconds in (0.1, 0.3, 0.6, 1, 2, 3))],
+)
 def test_an_interrupt_in_a_terminal_while_all_is_imported_is_at_most_one_line(tmp_path, seconds: float) -> None:
     """A terminal sends it to all processes of the command, which has begun one that imports for its workers."""
     line = [Path(sys.executable).parent / "roundweave", "train", "--rounds", "1000"]
@@ -70,18 +72,17 @@ def test_an_interrupt_in_a_terminal_while_all_is_imported_is_at_most_one_line(tm
 @pytest.mark.parametrize(
     ("moment", "times"),
     [
-        ("the cluster starts", 1),
-        ("rounds are trained", 2),
-        pytest.param("the cluster starts", 2, marks=pytest.mark.slow),
-        pytest.param("rounds are trained", 1, marks=pytest.mark.slow),
+        pytest.param("rounds are trained", 2, marks=pytest.mark.dear("a command and its cluster are interrupted")),
+        pytest.param("rounds are trained", 1, marks=pytest.mark.thorough),
+        pytest.param("the cluster starts", 1, marks=pytest.mark.thorough),
+        pytest.param("the cluster starts", 2, marks=pytest.mark.thorough),
     ],
 )
 def test_an_interrupt_is_one_line(tmp_path: Path, moment: str, times: int) -> None:
     runs = tmp_path / "runs"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
     line = command_line("train", "--workers", "1", "--rounds", "1000", "--name", "run")
     with (tmp_path / "errors").open("wb") as errors:
-        process = subprocess.Popen(line, env=environment, stdout=errors, stderr=errors, cwd=tmp_path)
+        process = subprocess.Popen(line, env=WITHOUT_PREFECT, stdout=errors, stderr=errors, cwd=tmp_path)
     until(lambda: MOMENTS[moment](runs) or process.poll() is not None, tmp_path / "errors")
     family = psutil.Process(process.pid).children(recursive=True)
     for _ in range(times):

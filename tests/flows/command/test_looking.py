@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-import roundweave as rw
 from roundweave.flows.command.common import console
 from roundweave.flows.command.subcommands.looking import print_result, summary_or_damage
 from roundweave.flows.stored import Run, open_run
@@ -21,7 +20,7 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.runs.listing import list_runs, looked_through
 from roundweave.storage.runs.run import StoredRun
-from tests.flows.command.in_process import refused, run
+from tests.flows.command.in_process import refused, run, said, told
 
 MINE = """
 import roundweave as rw
@@ -35,10 +34,11 @@ def data(partition, partitions):
     return inputs, torch.arange(20) % 2
 """
 CONTENTS = (b"", b"\xff" * 50, b"{}", b"[]", b"[" * 100_000)
+SMALL = {"model": "logistic", "partitions": 2, "local_steps": 1}
 
 
 def test_a_run_with_any_one_file_damaged_hides_nothing(train, tmp_path: Path) -> None:
-    path = train(model="logistic", partitions=2, rounds=1, name="hurt").path
+    path = train(**SMALL, rounds=1, name="hurt").path
     files = sorted(file for file in path.rglob("*") if file.is_file())
     for file, content in itertools.product(files, CONTENTS):
         before = file.read_bytes()
@@ -51,21 +51,20 @@ def test_a_run_with_any_one_file_damaged_hides_nothing(train, tmp_path: Path) ->
         file.write_bytes(before)
 
 
-def test_runs_takes_a_root_as_other_commands_do(train, capsys, tmp_path: Path) -> None:
-    train(model="logistic", partitions=2, rounds=1, name="first", root=tmp_path / "there")
-    for arguments in ([str(tmp_path / "there")], ["--root", str(tmp_path / "there")]):
-        code, out, _ = run(capsys, "runs", *arguments, "--json")
-        assert (code, [each["run"] for each in json.loads(out)]) == (0, ["first"])
+def test_runs_takes_a_root_as_other_commands_do(stored, capsys, tmp_path: Path) -> None:
+    there = str(stored("four").path.parent.rename(tmp_path / "there"))
+    for arguments in ([there], ["--root", there]):
+        assert [each["run"] for each in told(capsys, "runs", *arguments)] == ["four"]
     assert refused(capsys, "runs", "here", "--root", "there") == (2, "one root at a time: here, or --root there")
 
 
-def test_where_a_run_is_stored_is_told_in_one_way(train, capsys, tmp_path: Path, monkeypatch) -> None:
-    path = train(model="logistic", partitions=2, rounds=1, name="first").path
+def test_where_a_run_is_stored_is_told_in_one_way(stored, capsys, tmp_path: Path, monkeypatch) -> None:
+    path = stored("four").path
     monkeypatch.chdir(tmp_path)
-    for name in ("first", "runs/first.zarr"):
-        assert f"stored in  {path}\n" in run(capsys, "show", name, "--root", "runs")[1]
-        assert json.loads(run(capsys, "show", name, "--root", "runs", "--json")[1])["path"] == str(path)
-    print_result(Run("runs/first.zarr"), {"seconds": 2.0, "first_round_seconds": 1.0})
+    for name in ("four", "runs/four.zarr"):
+        assert f"stored in  {path}\n" in said(capsys, "show", name, "--root", "runs")
+        assert told(capsys, "show", name, "--root", "runs")["path"] == str(path)
+    print_result(Run("runs/four.zarr"), {"seconds": 2.0, "first_round_seconds": 1.0})
     assert f"stored in {path}, digest" in capsys.readouterr().out
 
 
@@ -94,8 +93,8 @@ class model(torch.nn.Linear):
 
 def test_a_run_none_of_whose_held_out_examples_has_a_loss_says_so(train, own, capsys) -> None:
     train(model=f"{own(NO_LOSS)}:model", partitions=2, rounds=1, name="f")
-    said = "179 of 179 held-out examples were not scored: a loss there is no number\n"
-    assert said in run(capsys, "show", "f")[1]
+    says = "179 of 179 held-out examples were not scored: a loss there is no number\n"
+    assert says in said(capsys, "show", "f")
 
 
 OWN_HELD_OUT = """
@@ -108,21 +107,21 @@ def data(partition, partitions):
 
 def test_held_out_examples_of_partitions_that_sat_out_are_not_said_to_have_no_loss(train, own, capsys) -> None:
     train(data=f"{own(OWN_HELD_OUT)}:data", model="logistic", partitions=4, cohort=2, rounds=2, name="f")
-    assert "were not scored" not in run(capsys, "show", "f")[1]
+    assert "were not scored" not in said(capsys, "show", "f")
 
 
-def test_examples_that_score_partitions_are_not_said_to_be_trained_on(train, capsys) -> None:
-    examples = train(model="logistic", score_partitions=0.2, rounds=1, name="f").history()["examples"][1]
-    shown = run(capsys, "show", "f")[1]
+def test_examples_that_score_partitions_are_not_said_to_be_trained_on(stored, capsys) -> None:
+    history = stored("scored").history()
+    examples = history["examples"][1]
+    shown = said(capsys, "show", "scored")
     assert examples < 1618
     assert "1618 examples to train on or to score partitions by, 179 held out" in shown
-    assert f"{rw.open_run('f').history()['own_loss'][1]:.4f}" in shown.split()
+    assert f"{history['own_loss'][1]:.4f}" in shown.split()
 
 
 def test_what_is_not_of_roundweave_is_not_called_damaged(capsys, tmp_path: Path) -> None:
     (tmp_path / "runs/theirs.zarr").mkdir(parents=True)
-    code, out, _ = run(capsys, "runs", "--root", str(tmp_path / "runs"))
-    assert code == 0
+    out = said(capsys, "runs", "--root", str(tmp_path / "runs"))
     assert out.startswith(f"theirs is no run: {tmp_path}/runs/theirs.zarr is not a run of Roundweave")
 
 
@@ -143,14 +142,9 @@ def test_texts_in_brackets_are_no_markup(train, capsys, tmp_path: Path) -> None:
     path = train(data=f"csv:{folder}/table.csv", model="logistic", partitions=2, rounds=1, name="first").path
     with pytest.raises(RoundFailed), hold_lease(LocalPlace(path), "mine"):
         raise RoundFailed("the loss [/bold] is [red]unsound[/red] [/]")
-    for arguments in (
-        ["show", "first"],
-        ["runs"],
-        ["split", "--data", f"csv:{folder}/table.csv", "--split", "iid"],
-    ):
-        code, out, err = run(capsys, *arguments)
-        assert (code, err) == (0, "")
-    code, out, _ = run(capsys, "show", "first")
+    for arguments in (["runs"], ["split", "--data", f"csv:{folder}/table.csv", "--split", "iid"]):
+        said(capsys, *arguments)
+    out = said(capsys, "show", "first")
     assert f"csv:{folder}/table.csv" in out
     assert "classes    0 [/y], 1 [x]" in out
 
@@ -167,8 +161,8 @@ def test_own_algorithms_are_told_apart(train, own, capsys) -> None:
 
 def test_nothing_is_cut_where_no_terminal_is(train, capsys) -> None:
     name = "n" * 200
-    train(model="logistic", partitions=2, rounds=1, name=name, scores="accuracy,top5")
-    out = run(capsys, "runs")[1]
+    train(**SMALL, rounds=1, name=name, scores="accuracy,top5")
+    out = said(capsys, "runs")
     (row,) = [each for each in out.splitlines() if name in each]
     assert "…" not in out
     assert row.split()[:3] == [name, "complete", "1/1"]
@@ -181,7 +175,7 @@ def test_the_list_is_of_the_last_that_match_in_the_order_asked_for(train, capsys
     }
 
     def names(*arguments: str) -> list[str]:
-        return [each["run"] for each in json.loads(run(capsys, "runs", *arguments, "--json")[1])]
+        return [each["run"] for each in told(capsys, "runs", *arguments)]
 
     assert names() == names("--sort", "began") == ["a", "b1", "b2"]
     assert names("--last", "2") == names("--match", "b*") == ["b1", "b2"]
@@ -190,9 +184,9 @@ def test_the_list_is_of_the_last_that_match_in_the_order_asked_for(train, capsys
     assert names("--sort", "loss") == sorted(runs, key=lambda name: runs[name].round(-1).score.loss)
     assert refused(capsys, "runs", "--sort", "lss") == (2, "no column 'lss'; did you mean loss?")
     assert refused(capsys, "runs", "--last", "0")[0] == 2
-    (told,) = json.loads(run(capsys, "runs", "--match", "a", "--json")[1])
-    assert told["seconds_of_rounds"] == pytest.approx(runs["a"].history()["seconds"].sum())
-    assert told["bytes"] == sum(path.stat().st_size for path in runs["a"].path.rglob("*") if path.is_file())
+    (row,) = told(capsys, "runs", "--match", "a")
+    assert row["seconds_of_rounds"] == pytest.approx(runs["a"].history()["seconds"].sum())
+    assert row["bytes"] == sum(path.stat().st_size for path in runs["a"].path.rglob("*") if path.is_file())
     opened = []
     monkeypatch.setattr(StoredRun, "refresh", lambda self: opened.append(self._place.path.stem))
     with suppress(AttributeError):
@@ -201,14 +195,14 @@ def test_the_list_is_of_the_last_that_match_in_the_order_asked_for(train, capsys
 
 
 def test_columns_that_do_not_fit_are_left_out_and_those_of_a_run_stay(train, capsys, monkeypatch) -> None:
-    train(model="logistic", partitions=2, rounds=1, name="nightly-20261127")
-    train(model="logistic", partitions=2, rounds=1, name="nightly-20261128", start_from="nightly-20261127@-1")
+    train(**SMALL, rounds=1, name="nightly-20261127")
+    train(**SMALL, rounds=1, name="nightly-20261128", start_from="nightly-20261127@-1")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TTY_COMPATIBLE", "0")
     heads = {}
     for width in (100, 160):
         monkeypatch.setenv("COLUMNS", str(width))
-        head, *rows = run(capsys, "runs")[1].splitlines()
+        head, *rows = said(capsys, "runs").splitlines()
         assert len(rows) == 2
         assert max(map(len, (head, *rows))) <= width
         heads[width] = head.split()
@@ -216,76 +210,73 @@ def test_columns_that_do_not_fit_are_left_out_and_those_of_a_run_stay(train, cap
     assert (heads[100][:8], heads[160]) == (kept, [*kept, "parent", "algorithm", "data"])
 
 
-def test_seconds_of_a_round_are_told_in_one_way(train, capsys, monkeypatch) -> None:
+def test_seconds_of_a_round_are_told_in_one_way(stored, capsys) -> None:
     """The mean over what was waited for: rounds that are committed together come in bursts."""
-    stored = train(model="logistic", partitions=2, rounds=4, name="first")
-    waited = stored.history()["seconds"][2:].mean()
-    assert len(stored.history()) == 5
-    print_result(stored, {"seconds": 2.0, "first_round_seconds": 1.0})
+    run = stored("four")
+    waited = run.history()["seconds"][2:].mean()
+    assert len(run.history()) == 5
+    print_result(run, {"seconds": 2.0, "first_round_seconds": 1.0})
     assert f"then {waited:.3f} s a round" in capsys.readouterr().out
-    assert f"a round    {waited:.3f} s" in run(capsys, "show", "first")[1]
-    assert json.loads(run(capsys, "show", "first", "--json")[1])["seconds_per_round"] == pytest.approx(waited)
+    assert f"a round    {waited:.3f} s" in said(capsys, "show", "four")
+    assert told(capsys, "show", "four")["seconds_per_round"] == pytest.approx(waited)
 
 
 def test_a_run_is_complete_once_it_has_the_rounds_that_were_asked_for_last(train, capsys) -> None:
-    """One of 20 that was cut off after 2 and is then to have 4 is done with 4, and may still go on to 20."""
+    """One of 8 that was cut off after 2 and is then to have 4 is done with 4, and may still go on to 8."""
 
     def cut(commit: Commit) -> None:
         if commit.round == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(model="logistic", partitions=2, rounds=20, name="first", on_commit=cut)
-    assert (open_run("first").status, open_run("first").rounds) == ("interrupted", 20)
+        train(**SMALL, rounds=8, name="first", on_commit=cut)
+    assert (open_run("first").status, open_run("first").rounds) == ("interrupted", 8)
     for rounds in (4, 6):
-        code, out, _ = run(capsys, "resume", "first", "--rounds", str(rounds), "--executor", "inline")
-        assert (code, out.partition(",")[0]) == (0, "first: complete")
-        assert f"{rounds}/{rounds} rounds" in run(capsys, "show", "first")[1]
-        assert run(capsys, "verify", "first")[0] == 0
-    assert train(model="logistic", partitions=2, rounds=20, name="first").status == "complete"
-    assert open_run("first").digest == train(model="logistic", partitions=2, rounds=20, name="second").digest
+        out = said(capsys, "resume", "first", "--rounds", str(rounds), "--executor", "inline")
+        assert out.startswith("first: complete,")
+        assert f"{rounds}/{rounds} rounds" in said(capsys, "show", "first")
+        said(capsys, "verify", "first")
+    assert train(**SMALL, rounds=8, name="first").status == "complete"
+    assert open_run("first").digest == train(**SMALL, rounds=8, name="second").digest
 
 
 def test_what_a_run_began_with_is_named_wherever_a_run_is_summed_up(tmp_path, capsys, train) -> None:
     """The round of another run by a start or a fork, and the data by their digest."""
-    small = {"model": "logistic", "partitions": 2, "local_steps": 1}
-    first = train(**small, rounds=2, name="first")
+    first = train(**SMALL, rounds=2, name="first")
     digest = first.attributes["data"]["digest"]
-    train(**small, rounds=1, name="warm", start_from="first@-1")
-    line = ["--executor", "inline", "--rounds", "1", "--name", "forked", "--json", "-q"]
-    forked = json.loads(run(capsys, "train", "--from", "warm@0", *line)[1])
+    train(**SMALL, rounds=1, name="warm", start_from="first@-1")
+    line = ["--executor", "inline", "--rounds", "1", "--name", "forked", "-q"]
+    forked = told(capsys, "train", "--from", "warm@0", *line)
     parents = {"first": None, "warm": "first@2", "forked": "warm@0"}
     assert (forked["parent"], forked["data_digest"], forked["skipped"]) == ("warm@0", digest, None)
-    listed = json.loads(run(capsys, "runs", "--json")[1])
+    listed = told(capsys, "runs")
     assert {each["run"]: each["parent"] for each in listed} == parents
     assert {each["data_digest"] for each in listed} == {digest}
     for name, parent in parents.items():
-        shown = run(capsys, "show", name)[1].splitlines()
+        shown = said(capsys, "show", name).splitlines()
         (data,) = (row for row in shown if row.startswith("data "))
         assert data.endswith(f", digest {digest[:16]}")
         assert [row.split()[1].rstrip(",") for row in shown if row.startswith("parent")] == [parent] * bool(parent)
 
 
-def test_json_of_what_was_skipped_says_so(capsys, train) -> None:
-    train(model="logistic", partitions=2, local_steps=1, rounds=1, name="night")
+def test_json_of_what_was_skipped_says_so(capsys, stored) -> None:
+    stored("four")
     line = ["train", "--model", "logistic", "--partitions", "2", "--local-steps", "1", "--executor", "inline"]
-    code, out, err = run(capsys, *line, "--rounds", "1", "--name", "night", "--on-complete", "skip", "--json")
-    says = "night is complete, 1 rounds; skipped, as on_complete says"
+    code, out, err = run(capsys, *line, "--rounds", "4", "--name", "four", "--on-complete", "skip", "--json")
+    says = "four is complete, 4 rounds; skipped, as on_complete says"
     assert (code, err.strip(), json.loads(out)["skipped"]) == (0, says, says)
 
 
-def test_a_store_of_another_version_says_what_to_do_and_is_not_called_damaged(tmp_path, capsys, train) -> None:
-    made = train(model="logistic", partitions=2, local_steps=1, rounds=1, name="old")
-    place = made.path / "zarr.json"
+def test_a_store_of_another_version_says_what_to_do_and_is_not_called_damaged(tmp_path, capsys, stored) -> None:
+    place = stored("four").path / "zarr.json"
     document = json.loads(place.read_text())
     document["attributes"]["version"] = 3
     place.write_text(json.dumps(document))
-    code, out, _ = run(capsys, "runs")
-    assert code == 0
-    assert out.startswith("old is of another version: ")
+    out = said(capsys, "runs")
+    assert out.startswith("four is of another version: ")
     assert "open it with the Roundweave that wrote it, or train its configuration again" in out
-    assert list_runs(tmp_path / "runs").loc["old", "status"] == "of another version"
-    assert run(capsys, "show", "old")[0] == 1
+    assert list_runs(tmp_path / "runs").loc["four", "status"] == "of another version"
+    assert run(capsys, "show", "four")[0] == 1
 
 
 FAILING = """
@@ -329,13 +320,13 @@ def test_no_number_and_no_name_is_cut_in_a_narrow_terminal(train, capsys, monkey
     monkeypatch.setenv("TTY_COMPATIBLE", "0")  # no codes for colours among the texts
     for width in (80, 40, 20):
         monkeypatch.setenv("COLUMNS", str(width))
-        shown = run(capsys, "show", name)[1]
+        shown = said(capsys, "show", name)
         words = shown.replace(".zarr", "").split()
         for column in ("loss", "spread_loss", "worst_top5", "train_loss"):
             assert {f"{number:.4f}" for number in history[column][1:]} <= set(words)
         table = shown[shown.index("\nround  ") :].splitlines()
         assert max(map(len, table)) <= width
-        listed = run(capsys, "runs")[1]
+        listed = said(capsys, "runs")
         assert "…" not in shown + listed
         assert max(map(len, listed.splitlines())) <= width
         assert name in "".join(line[: width // 2].strip() for line in listed.splitlines())
@@ -348,11 +339,11 @@ def rows_of(shown: str) -> list[list[str]]:
 
 
 def test_an_ellipsis_stands_for_scored_rounds_that_are_left_out_and_for_nothing_else(train, capsys) -> None:
-    train(model="logistic", partitions=2, local_steps=1, rounds=14, name="long")
-    train(model="logistic", partitions=2, local_steps=1, rounds=14, evaluate_every=7, name="seldom")
-    first = [row[0] for row in rows_of(run(capsys, "show", "long")[1])]
+    train(**SMALL, rounds=14, name="long")
+    train(**SMALL, rounds=14, evaluate_every=7, name="seldom")
+    first = [row[0] for row in rows_of(said(capsys, "show", "long"))]
     assert first == ["0", "1", "2", "…", *map(str, range(6, 15))]
-    assert [row[0] for row in rows_of(run(capsys, "show", "seldom")[1])] == ["0", "7", "14"]
+    assert [row[0] for row in rows_of(said(capsys, "show", "seldom"))] == ["0", "7", "14"]
 
 
 def test_an_algorithm_is_its_name_and_what_is_not_as_by_default(train, own, capsys) -> None:
@@ -364,6 +355,6 @@ def test_an_algorithm_is_its_name_and_what_is_not_as_by_default(train, own, caps
         ("mine", {"algorithm": mine}, "mine.py:algorithm"),
     ):
         train(model="logistic", partitions=3, rounds=1, name=name, **options)
-        lines = run(capsys, "show", name)[1].splitlines()
+        lines = said(capsys, "show", name).splitlines()
         (line,) = [line.removeprefix("algorithm").strip() for line in lines if line.startswith("algorithm")]
         assert sorted(line.split(", ")) == sorted(shown.split(", "))
