@@ -21,6 +21,7 @@ from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.rounds.guard import checked_update
 from tests.tasks.compute.packing import ODD, SMALL, drawn, rounds, sent_of
+from tests.tasks.compute.rows import but_first
 
 ROWS = {
     "bf16": 36 * 2,
@@ -140,9 +141,7 @@ class TestCompressor:
         assert whole.replay("all", executor="inline").identical
 
 
-@pytest.mark.parametrize(
-    "named", [pytest.param(n, marks=() if n in ON_CLUSTER else pytest.mark.thorough) for n in ROWS]
-)
+@pytest.mark.parametrize("named", but_first(ON_CLUSTER, ROWS))
 def test_a_run_is_the_same_on_a_cluster(named: str, train, client) -> None:
     fields = FIELDS | {"compress": named}
     assert train(GraphExecutor(client), **fields, name="shared").digest == train(**fields, name="whole").digest

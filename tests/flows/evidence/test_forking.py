@@ -181,11 +181,7 @@ def test_the_command_takes_a_file_and_flags_over_the_record(train, capsys, tmp_p
 
 
 CANNOT = [
-    (
-        ["--from", "plain"],
-        2,
-        "plain is no stored round such as RUN@12; name one, as plain@last, or give",
-    ),
+    (["--from", "plain"], 2, "plain is no stored round such as RUN@12; name one, as plain@last, or give"),
     (["--from", "plain@9"], 1, "no committed round 9"),
     (["--from", "nobody@1"], 1, "no run 'nobody'"),
     (["--from", "plain@1", "--start-from", "x.pt"], 2, "a run begins with plain@1 or with x.pt"),

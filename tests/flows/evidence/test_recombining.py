@@ -16,6 +16,7 @@ from roundweave.tasks.algorithms.table import ALGORITHMS
 from tests.flows.command.in_process import run as command
 from tests.flows.evidence.towards import MINE, TARGETS
 from tests.runs import RUNS
+from tests.tasks.compute.rows import but_first
 
 
 @pytest.fixture
@@ -105,10 +106,9 @@ FIRST = {
     "fed_buff": "updates that arrive",
 }
 """What a run of an algorithm has that those of others lack."""
-ALL = [pytest.param(name, marks=() if name in FIRST else pytest.mark.thorough) for name in ALGORITHMS]
 
 
-@pytest.mark.parametrize("algorithm", ALL)
+@pytest.mark.parametrize("algorithm", but_first(FIRST, ALGORITHMS))
 def test_with_nothing_changed_it_gives_the_recorded_bits(train, algorithm) -> None:
     steps = {"local_steps": 2} if "local_steps" in ALGORITHMS[algorithm].options else {}
     run = train(**SMALL, **steps, algorithm=algorithm, name="run", evaluate_every=2)

@@ -28,6 +28,7 @@ from tests.counting import counting
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
 from tests.runs import RUNS
+from tests.tasks.compute.rows import but_first
 
 PLAIN = RUNS["plain"]
 LOCAL = {"local_steps": 2, "batch_size": 8}
@@ -71,9 +72,7 @@ FIRST = {
 """What an algorithm has that the others here lack."""
 
 
-@pytest.mark.parametrize(
-    "algorithm", [pytest.param(n, marks=() if n in FIRST else pytest.mark.thorough) for n in sorted(ALGORITHMS)]
-)
+@pytest.mark.parametrize("algorithm", but_first(FIRST, ALGORITHMS))
 def test_every_algorithm_goes_on_is_sound_and_replays_to_the_bit(train, on_cluster, algorithm: str) -> None:
     fields = {name: value for name, value in LOCAL.items() if name in ALGORITHMS[algorithm].options}
     fields |= {"resplit_every": 2} if ALGORITHMS[algorithm].when is rw.Synchronous else {}
@@ -87,27 +86,17 @@ def test_every_algorithm_goes_on_is_sound_and_replays_to_the_bit(train, on_clust
 KINDS = {
     "bfloat16": {"dtype": "bfloat16"},
     "dropout": {"model_options": {"hidden": 6, "dropout": 0.3}},
+    "two threads": {"threads": 2},
     "robust": {"reduce": "trimmed_mean:1"},
     "matched, mixtures": {"algorithm": "matched", "init": "per-partition", "match": "weights", "soft": 2},
     "schedules": {"lr_schedule": "cosine", "warmup": 1, "outer_momentum": 0.9},
     "a source each": {"data": ("digits", "digits", "digits")},
 }
-MORE = {
-    "float64": {"dtype": "float64"},
-    "two threads": {"threads": 2},
-    "carried optimizer": {"optimizer": "AdamW", "optimizer_state": "carried", "lr": 0.01},
-    "skewed": {"split": "dirichlet:0.5"},
-}
-"""What laws and runs of other tests have as well."""
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [*KINDS.values(), *(pytest.param(each, marks=pytest.mark.thorough) for each in MORE.values())],
-    ids=[*KINDS, *MORE],
-)
-def test_every_kind_of_run_replays_to_the_bit(train, on_cluster, fields: dict[str, object]) -> None:
-    assert_bit_identical(train(**PLAIN | fields, name="run"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_replays_to_the_bit(train, on_cluster, kind: str) -> None:
+    assert_bit_identical(train(**PLAIN | KINDS[kind], name="run"))
 
 
 def test_carries_extras_buffers_frozen_tensors_and_refusals_replay_to_the_bit(stored, on_cluster) -> None:

@@ -6,12 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from roundweave.tasks.numerics.unofficial import (
-    first_of_permutation,
-    hooked,
-    nested_tensors,
-    spectral_norms,
-)
+from roundweave.tasks.numerics.unofficial import first_of_permutation, hooked, nested_tensors, spectral_norms
 
 GONE = "torch has it no more, or otherwise: mend tasks/numerics/unofficial.py"
 

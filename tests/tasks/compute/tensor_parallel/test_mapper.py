@@ -13,13 +13,7 @@ from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.compute.compute import Compute, whole_part
 from roundweave.tasks.compute.mapper import Mapper
 from tests.tasks.compute.rows import but_first
-from tests.tasks.compute.tensor_parallel.networks import (
-    examples_of,
-    mapped,
-    objective_of,
-    off,
-    tensor_parallel_of,
-)
+from tests.tasks.compute.tensor_parallel.networks import examples_of, mapped, objective_of, off, tensor_parallel_of
 
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "chain": ("chain", {"widths": [16, 16]}),
@@ -35,16 +29,19 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 STEPS = rw.LocalSteps(local_steps=10, batch_size=7, lr=0.05)
 
-
-FIRST = [(case, 2 + number % 3, "float64") for number, case in enumerate(CASES)] + [("chain", 1, "float32")]
+FIRST = [(case, 2 + number % 3) for number, case in enumerate(CASES)]
 """Each network once, most with ranks that do not divide its units."""
 
 
-@pytest.mark.parametrize(("case", "ranks", "dtype"), but_first(FIRST, CASES, [1, 2, 3, 4], TOLERANCE))
-def test_ranks_take_the_steps_of_one_machine(case: str, ranks: int, dtype: str) -> None:
+@pytest.mark.parametrize(("case", "ranks"), but_first(FIRST, CASES, [2, 3, 4]))
+def test_ranks_take_the_steps_of_one_machine(case: str, ranks: int) -> None:
     model, options = CASES[case]
-    objective = objective_of(model, dtype, **options)
-    assert off(objective, STEPS, ranks) < TOLERANCE[dtype]
+    assert off(objective_of(model, **options), STEPS, ranks) < 1e-12
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_in_single_precision_it_rounds_more(ranks: int) -> None:
+    assert off(objective_of("chain", "float32"), STEPS, ranks) < 1e-6
 
 
 @pytest.mark.parametrize(("ranks", "dtype"), but_first([(3, "float64"), (2, "float32")], [2, 3, 4], TOLERANCE))
@@ -67,8 +64,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "hybrid"),
-    but_first([(name, name == "AdamW") for name in OPTIMIZERS], OPTIMIZERS, [False, True]),
+    ("optimizer", "hybrid"), but_first([(name, name == "AdamW") for name in OPTIMIZERS], OPTIMIZERS, [False, True])
 )
 def test_maps_that_treat_each_element_for_itself_see_no_difference(optimizer: str, hybrid: bool) -> None:
     assert off(objective_of("alexnet"), OPTIMIZERS[optimizer], 2, hybrid=hybrid) < 1e-12
