@@ -1,4 +1,4 @@
-"""Networks of the digits that were trained apart, once for all tests of merging."""
+"""One Prefect server for all tests of flows, and networks that were trained apart for those of merging."""
 
 from __future__ import annotations
 
@@ -10,54 +10,53 @@ from pathlib import Path
 import pytest
 
 from roundweave.flows.reporting.progress import FlowPage
-from roundweave.flows.serving.server import prefect_api, stop_server
 from tests import training
 from tests.flows.prefect_server import PrefectServer
 
 
 @pytest.fixture(scope="session")
-def server_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The root whose Prefect server serves all tests of flows."""
-    root = tmp_path_factory.mktemp("server")
-    yield root
-    stop_server(root)
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    """The Prefect server of all tests; those that need it run in one process, as this fixture's name says."""
+    running = PrefectServer(tmp_path_factory.mktemp("root") / ".prefect")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_HOME", str(running.home))  # also of flows that report to none
+        yield running
+    running.kill()
+
+
+@pytest.fixture
+def server(prefect: PrefectServer) -> PrefectServer:
+    """A Prefect server that a user has started; it works, whatever tests did to it before."""
+    prefect.mend()
+    return prefect
+
+
+@pytest.fixture
+def environment(server: PrefectServer, tmp_path: Path) -> dict[str, str]:
+    """A Prefect server's address and a root for runs, as a user's shell would have them."""
+    own = {"ROUNDWEAVE_ROOT": str(tmp_path / "runs"), "PREFECT_LOGGING_LEVEL": "ERROR", "COLUMNS": "200"}
+    polls = {"PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1"}
+    return server.environment | own | polls | {"PREFECT_API_URL": server.api}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_server(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Flows of a module that is marked `prefect` report to one server; those of others are plain functions.
-
-    Flows in processes of their own, which have this one's environment, may be told otherwise.
-    """
+    """Flows of a module that is marked `prefect` report to one server; those of others are plain functions."""
     assert "PREFECT_API_URL" not in os.environ, "a test has left an address of a server behind"
     if request.node.get_closest_marker("prefect") is None:
         request.getfixturevalue("without_prefect")
         yield
         return
-    server_root = request.getfixturevalue("server_root")
-    with prefect_api(server_root) as server:
+    prefect = request.getfixturevalue("prefect")
+    prefect.mend()
+    with prefect.reported_to():
         yield
-        assert server is None or server.process.poll() is None, (server_root / ".prefect/server.log").read_text()
 
 
 @pytest.fixture(autouse=True)
 def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefect's pages have none, as each takes a fifth of a small run's time."""
     monkeypatch.setattr(FlowPage, "leave_plot", lambda page, figure, kind: None)
-
-
-@pytest.fixture(scope="session")
-def _prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    running = PrefectServer(tmp_path_factory.mktemp("prefect"))
-    yield running
-    running.kill()
-
-
-@pytest.fixture
-def server(_prefect_server: PrefectServer) -> PrefectServer:
-    """A Prefect server that a user has started; it works, whatever tests did to it before."""
-    _prefect_server.mend()
-    return _prefect_server
 
 
 APART = {"data": "digits", "partitions": 1, "local_epochs": 5, "lr": 0.1}

@@ -12,8 +12,7 @@ import pytest
 
 import roundweave as rw
 from roundweave.tasks.own_code.code import find_code
-from tests.flows.prefect_server import PrefectServer, rounds_done, until
-from tests.flows.serving.test_serving import client_of, ended
+from tests.flows.prefect_server import PrefectServer, ended
 from tests.patience import PATIENCE
 from tests.training import trained
 
@@ -148,11 +147,7 @@ def test_a_served_flow_does(folder, expected, server: PrefectServer, tmp_path: P
     line = ["env", "-C", folder, sys.executable, "serve.py"]
     own["PYTHONPATH"] = os.environ["PYTHONPATH"]
     with ended(line, server.environment | own | {"PREFECT_RUNNER_POLL_FREQUENCY": "1"}, log):
-        until(lambda: any(found["name"] == "theirs" for found in server.asked("deployments")), log)
-        (served,) = [found["id"] for found in server.asked("deployments") if found["name"] == "theirs"]
-        with client_of(server) as client:
-            client.create_flow_run_from_deployment(served)
-        until(lambda: rounds_done(tmp_path / "runs/own.zarr") == 2, log)
+        server.run("theirs", log)
     assert digest(folder) == expected
 
 

@@ -4,4 +4,115 @@ from __future__ import annotations
 
 from typing import Any
 
-ROWS: list[tuple[dict[str, Any], str]] = []
+SERVER = {"algorithm": "async_sgd", "model": "logistic"}
+FULL = {"algorithm": "fed_buff", "model": "logistic"}
+
+ROWS: list[tuple[dict[str, Any], str]] = [
+    # Gates and aliases.
+    ({"accept": "accuracy => 0.9"}, "'accuracy => 0.9' is no condition; give one such as"),
+    ({"accept": "acuracy >= 0.9"}, "accept: 'acuracy' is not scored; did you mean accuracy?"),
+    ({"accept": "loss <= 1", "held_out": 0.0}, "accept = loss <= 1 needs scores, and no examples are"),
+    ({"accept": "nowhere.py:gate"}, "nowhere.py"),
+    ({"promote": "no/name"}, "promote = 'no/name': it takes an alias of the root"),
+    # Names and dates.
+    ({"on_complete": "skip"}, "give a name"),
+    ({"algorithm": "auto", "name": "a", "on_complete": "extend"}, "auto counts epochs"),
+    ({"name": "night-{day}"}, "it takes its name, of letters, digits, "),
+    ({"retain": "14d", "name": "night"}, "retain is about runs night after night; give a name with {date}, or"),
+    ({"retain": "14d"}, "retain is about runs night after night"),
+    ({"retain": "14", "name": "a-{date}"}, "'14' is no span of time; give one such as 90s, 10m, 12h, 14d or 2w"),
+    ({"retain": "0d", "name": "a-{date}"}, "'0d' is no span of time"),
+    ({"timezone": "Europe"}, "'Europe' is no time zone"),
+    ({"timezone": "../../etc/passwd"}, "is no time zone"),
+    ({"timezone": ""}, "'' is no time zone"),
+    ({"timezone": "CEST"}, "'CEST' is no time zone; give one such as Europe/Berlin"),
+    # Validation data.
+    ({"validation": "digits", "held_out": 0}, "validation is scored beside examples that are held out"),
+    ({"validation": "digits", "accept": "validation_f1 >= 1"}, "'validation_f1' is not scored"),
+    ({"best": "validation_accuracy"}, "no score 'validation_accuracy' is computed"),
+    ({"validation": "digits", "data": "npz:x", "partitions": 2, "sites": "a,b"}, "leave validation out"),
+    # Exports.
+    ({"export": "model.foo", "name": "a"}, "a checkpoint ends in "),
+    ({"export": "out, ,mlflow", "name": "a"}, "an export to '' goes nowhere"),
+    ({"export": "s3://bucket/out", "name": "a"}, "is not on a disk of this machine"),
+    ({"export": "mlfow", "name": "a"}, "did you mean mlflow"),
+    ({"export": "out/{date:%Y.%m.%d}", "name": "a"}, "a folder whose name has a dot ends in /"),
+    # Parameter servers.
+    (
+        SERVER | {"resplit_every": 2},
+        "resplit_every needs rounds in which all partitions begin together; leave it out",
+    ),
+    (SERVER | {"quorum": 2}, "quorum 2 needs rounds of all partitions; leave it out"),
+    (FULL | {"buffer": 5}, "a buffer of 5 is never full: 4 partitions have one update each in it; give a smaller"),
+    (
+        FULL | {"buffer": 4, "reduce": "krum:1"},
+        "Krum(f=1, keep=1) needs 5 updates, and a round has 4; use more part",
+    ),
+    (
+        SERVER | {"executor": "graph", "order": "seeded"},
+        "on a cluster updates arrive as they do; order and speeds",
+    ),
+    (
+        SERVER | {"executor": "graph", "speeds": "1,1,1,1"},
+        "on a cluster updates arrive as they do; order and speeds",
+    ),
+    (SERVER | {"speeds": "1,1"}, "speeds needs 4 numbers above 0, one for each partition"),
+    (SERVER | {"speeds": "1,1,1,0"}, "speeds needs 4 numbers above 0, one for each partition"),
+    (SERVER | {"speeds": "1,1,1,nan"}, "speeds needs 4 numbers above 0, one for each partition"),
+    (SERVER | {"speeds": "1,1,1,inf"}, "speeds needs 4 numbers above 0, one for each partition"),
+    (
+        SERVER | {"speeds": "1,1,1,1", "order": "recorded:a"},
+        "speeds decide a seeded order, and this order is recorded",
+    ),
+    (SERVER | {"order": "sorted"}, "order = 'sorted': it takes seeded or recorded:RUN"),
+    (SERVER | {"order": "recorded:"}, "order = 'recorded:': it takes seeded or recorded:RUN"),
+    (SERVER | {"order": "recorded:nowhere"}, "nowhere"),
+    ({"order": "seeded"}, "order and speeds need an algorithm whose updates arrive one by one"),
+    ({"speeds": "1,1,1,1"}, "order and speeds need an algorithm whose updates arrive one by one"),
+    (
+        {"algorithm": "downpour", "fetch_every": 3, "push_every": 2},
+        "fetch_every 3 is no multiple of push_every 2: a",
+    ),
+    (SERVER | {"max_staleness": -1}, "max_staleness = -1: Input should be greater than or equal to 0"),
+    (SERVER | {"fetch_every": 0}, "fetch_every = 0: Input should be greater than or equal to 1"),
+    (SERVER | {"stale": "scaled"}, "stale = 'scaled': Input should be 'drop' or 'scale'"),
+    (SERVER | {"buffer": 2}, "algorithm async_sgd takes no buffer; it takes batch_size"),
+    # Topologies.
+    ({"topology": "ring", "algorithm": "fed_avg"}, "networks of their own; choose d_psgd"),
+    ({"topology": "ring", "algorithm": "easgd"}, "topology needs rounds of partitions"),
+    ({"topology": "ring", "map": "local_steps"}, "networks of their own; choose d_psgd"),
+    ({"topology": "torus:3"}, "size a divisor of 4 partitions"),
+    ({"topology": "rinq"}, "unknown topology 'rinq'"),
+    ({"topology": [[0, 1]]}, "edges must join partitions 0 to 3; look at 2"),
+    ({"topology": [[0, 1, 2]]}, "topology = [[0, 1, 2]]: it takes ring, torus:ROWS, "),
+    ({"topology": "none.json"}, "topology none.json cannot be read"),
+    ({"topology": "ring", "init": "per-partition"}, "begin from one network; leave init out"),
+    ({"topology": "ring", "stacked": 2}, "not for map OwnNetwork"),
+    ({"topology": "ring", "ranks": 2}, "not for map OwnNetwork()"),
+    ({"topology": "ring", "outer_lr": 0.5}, "algorithm d_psgd takes no outer_lr"),
+    ({"topology": "ring", "apply": "adam"}, "the state is the mean of all networks: leave apply out"),
+    (
+        {"topology": "ring", "apply": "sgd", "outer_lr": 0.5},
+        "the state is the mean of all networks: leave apply out",
+    ),
+    # Names of fields, and their values.
+    ({"partitons": 3}, "unknown field 'partitons'; did you mean partitions?"),
+    ({"algorithm": "fedavg"}, "unknown algorithm 'fedavg'; did you mean fed_avg?"),
+    ({"algorithm": "sync_sgd", "outer_lr": 1}, "algorithm sync_sgd takes no outer_lr; it takes batch_"),
+    ({"algorithm": {"name": "scaffold", "mu": 1}}, "algorithm scaffold takes no mu; it takes lr"),
+    (
+        {"algorithm": "fed_avg", "apply": "adam", "outer_momentum": 0.9},
+        "algorithm fed_avg takes no outer_momentum",
+    ),
+    ({"reduce": "medan"}, "unknown reduce 'medan'; did you mean median?"),
+    ({"lr": -1.0}, "lr = -1.0: Input should be greater than 0"),
+    ({"lr": "fast"}, "lr = 'fast': Input should be a valid number"),
+    ({"init": "own"}, "init = 'own': Input should be 'shared' or 'per-partition'"),
+    ({"data": 3, "rounds": 0}, "rounds = 0: Input should be "),
+    ({"data": 3}, "data = 3: it takes "),
+    # Data of a day.
+    ({"data_options": {"day": 1}}, "data digits takes no options"),
+    # Seeds and what is kept.
+    ({"init": "per-partition", "init_seed": 1}, "init = per-partition draws weights by seed; leave init_seed out"),
+    ({"keep": "lst:3"}, "keep 'lst:3' is no policy; did you mean last"),
+]

@@ -18,8 +18,7 @@ from roundweave.flows.config.files import read_toml
 from roundweave.flows.training.settling import check
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.runs.listing import looked_through
-
-SMALL = {"model": "logistic", "partitions": 2, "local_steps": 2, "executor": "inline", "rounds": 2}
+from tests.flows.nights import night, trained
 
 OWN = """
 import torch
@@ -100,8 +99,8 @@ def test_paths_with_dates_go_from_the_file(tmp_path: Path) -> None:
 def test_the_day_reaches_the_function_and_a_replay_reads_it_again(tmp_path: Path) -> None:
     calls, file = tmp_path / "calls", tmp_path / "days.py"
     file.write_text(OWN.format(calls=str(calls)))
-    fields = {"data": f"{file}:data", "data_options": {"day": "{date-1}"}, "timezone": "UTC", "root": tmp_path}
-    config = dated(rw.TrainConfig(**SMALL | fields, name="a-{date}"), NEW_YEAR)
+    fields = {"data": f"{file}:data", "data_options": {"day": "{date-1}"}, "timezone": "UTC"}
+    config = dated(night(**fields, name="a-{date}"), NEW_YEAR)
     run = train_flow.fn(config)
     assert run.name == "a-20310101"
     assert run.config["data_options"] == {"day": "20301231"}
@@ -113,31 +112,22 @@ def test_the_day_reaches_the_function_and_a_replay_reads_it_again(tmp_path: Path
         train_flow.fn(config.model_copy(update={"name": "b"}))
 
 
-def test_options_reach_functions_of_a_partition_too(tmp_path: Path) -> None:
-    file = tmp_path / "days.py"
-    file.write_text(OWN.format(calls="/dev/null"))
-    fields = {"data": f"{file}:each", "root": tmp_path, "held_out": 0.0}
-    run = train_flow.fn(rw.TrainConfig(**SMALL | fields, data_options={"day": "7"}, name="a"))
-    other = train_flow.fn(rw.TrainConfig(**SMALL | fields, data_options={"day": "8"}, name="b"))
+def test_options_reach_functions_of_a_partition_too(own) -> None:
+    fields = {"data": f"{own(OWN.format(calls='/dev/null'))}:each", "held_out": 0.0}
+    run, other = (trained(**fields, data_options={"day": day}, name=f"day-{day}") for day in "78")
     assert run.digest != other.digest
     assert run.replay("all").identical
-    start = {"start_from": "a@-1", "on_unchanged": "skip", "name": "c"}  # what only the partitions read
-    same = rw.train(rw.TrainConfig(**SMALL | fields | start, data_options={"day": "7"}), bar=False)
-    assert same.name == "a"
-    assert rw.train(rw.TrainConfig(**SMALL | fields | start, data_options={"day": "8"}), bar=False).name == "c"
+    fields |= {"start_from": "day-7@-1", "on_unchanged": "skip", "name": "c"}  # what only the partitions read
+    assert [trained(**fields, data_options={"day": day}).name for day in "78"] == ["day-7", "c"]
 
 
-def test_options_that_nobody_takes_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "days.py"
-    file.write_text(OWN.format(calls="/dev/null"))
-    fields = SMALL | {"data": f"{file}:data", "root": tmp_path}
+def test_options_that_nobody_takes_are_refused(own, tmp_path: Path) -> None:
+    data = f"{own(OWN.format(calls='/dev/null'))}:data"
     with pytest.raises(UsageError, match=r"takes no option 'dya'; did you mean day\?"):
-        train_flow.fn(rw.TrainConfig(**fields, data_options={"dya": "1"}))
+        trained(data=data, data_options={"dya": "1"})
     with pytest.raises(DataError, match="missing 1 required positional argument: 'day'"):
-        train_flow.fn(rw.TrainConfig(**fields))
-    with pytest.raises(UsageError, match="data digits takes no options"):
-        train_flow.fn(rw.TrainConfig(data_options={"day": 1}, root=tmp_path))
-    assert not looked_through(tmp_path)
+        trained(data=data)
+    assert not looked_through(tmp_path / "runs")
 
 
 def test_serving_begins_before_the_data_of_a_day_are_there(tmp_path: Path, capfd) -> None:
@@ -152,24 +142,25 @@ def test_serving_begins_before_the_data_of_a_day_are_there(tmp_path: Path, capfd
 def test_a_night_with_the_examples_of_its_parent_is_skipped_if_the_configuration_says_so(
     tmp_path: Path, capfd
 ) -> None:
-    def night(name: str, value: float, **fields: Any) -> Any:
-        file = tmp_path / f"{name}.npz"
-        np.savez(file, inputs=np.full((40, 3), value, np.float32), targets=np.arange(40) % 2)
-        start = {"start_from": "night-*@-1", "on_unchanged": "skip"}
-        config = rw.TrainConfig(**SMALL | start | fields, name=name, data=f"npz:{file}", root=tmp_path)
-        return rw.train(config, bar=False)
+    def begin(name: str, value: float, **fields: Any) -> Any:
+        np.savez(
+            file := tmp_path / f"{name}.npz", inputs=np.full((40, 3), value, np.float32), targets=np.arange(40) % 2
+        )
+        return trained(
+            **{"start_from": "night-*@-1", "on_unchanged": "skip"} | fields, name=name, data=f"npz:{file}"
+        )
 
-    first, second = night("night-1", 1), night("night-2", 2)
+    first, second = begin("night-1", 1), begin("night-2", 2)
     assert [each.name for each in (first, second)] == ["night-1", "night-2"]
     capfd.readouterr()
-    assert night("night-3", 2).name == "night-2"
+    assert begin("night-3", 2).name == "night-2"
     digest = second.attributes["data"]["digest"][:12]
     said = f"the examples are those of night-2, digest {digest}; skipped, as on_unchanged says\n"
     assert capfd.readouterr().err == said
-    assert night("night-4", 1).name == "night-4"
-    assert list(looked_through(tmp_path)) == ["night-1", "night-2", "night-4"]
+    assert begin("night-4", 1).name == "night-4"
+    assert list(looked_through(tmp_path / "runs")) == ["night-1", "night-2", "night-4"]
     with pytest.raises(UsageError, match="on_unchanged is about the run that this one begins with"):
-        night("night-5", 1, start_from=None)
+        begin("night-5", 1, start_from=None)
     first.round(-1).save(tmp_path / "a.safetensors")
     with pytest.raises(UsageError, match=r"needs the examples of a run, and .*a.safetensors is a file"):
-        night("night-5", 1, start_from=str(tmp_path / "a.safetensors"))
+        begin("night-5", 1, start_from=str(tmp_path / "a.safetensors"))

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.reporting.listening import listening, notice
 from roundweave.flows.reporting.log_file import LogFile, logged
 from roundweave.storage.errors import RoundFailed, UsageError
 from tests.flows.command.in_process import refused
-
-SMALL = {"model": "logistic", "partitions": 2, "local_steps": 2, "executor": "inline", "rounds": 2}
+from tests.flows.nights import night, trained
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
@@ -26,10 +24,10 @@ def lines(log: Path) -> list[dict[str, Any]]:
 
 def test_a_log_has_a_line_for_each_commit_and_event(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    run = rw.train(rw.TrainConfig(name="logged", log_file=log, **SMALL), bar=False)
-    train_flow.fn(rw.TrainConfig(name="logged", log_file=log, on_complete="skip", **SMALL))
+    run = trained(name="logged", log_file=log)
+    train_flow.fn(night(name="logged", log_file=log, on_complete="skip"))
     with pytest.raises(RoundFailed) as failed:
-        train_flow.fn(rw.TrainConfig(name="fails", log_file=log, **SMALL | {"lr": 1e38, "local_steps": 9}))
+        train_flow.fn(night(name="fails", log_file=log, lr=1e38, local_steps=9))
     told = lines(log)
     assert [(line["event"], line["run"]) for line in told if line["event"] != "notice"] == [
         *[("opened", None), ("began", "logged"), ("committed", "logged"), ("committed", "logged")],
@@ -49,7 +47,7 @@ def test_a_log_has_a_line_for_each_commit_and_event(tmp_path: Path) -> None:
 
 def test_a_log_ends_with_what_the_gate_said(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    rw.train(rw.TrainConfig(name="a", log_file=log, accept="loss <= 0", **SMALL), bar=False)
+    trained(name="a", log_file=log, accept="loss <= 0")
     assert (lines(log)[-1]["event"], lines(log)[-1]["status"]) == ("ended", "rejected")
 
 
@@ -63,7 +61,7 @@ def test_a_log_that_cannot_be_written_is_refused_before_anything_begins(tmp_path
             True,
         )
     with pytest.raises(UsageError, match="No space left"):
-        rw.train(rw.TrainConfig(log_file="/dev/full", **SMALL))
+        trained(log_file="/dev/full")
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,19 +1,21 @@
-"""What Prefect keeps of a run of a parameter server beside what it keeps of every run."""
+"""What Prefect keeps of a run: its name, a bar, a table, plots, and each round as an event and a line of a log."""
 
 from __future__ import annotations
 
 import base64
 import json
+from itertools import chain
 
 import pytest
-from prefect import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from prefect.client.schemas.sorting import LogSort
 
 import roundweave as rw
 from roundweave.storage.runs.tables import worker_rows
+from tests.flows.prefect_server import PrefectServer, until
 
 pytestmark = pytest.mark.prefect
+
+SMALL = {"model": "logistic", "executor": "inline", "partitions": 2, "local_steps": 2}
+ALWAYS = {"origin", "progress", "history", "plot"}
 
 
 @pytest.fixture(autouse=True)
@@ -21,60 +23,73 @@ def _no_plots() -> None:
     """Here pages have them."""
 
 
-def artifacts_of(name: str) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> rw.Run:
+    """A run whose first three rounds are one task."""
+    root = tmp_path_factory.mktemp("runs")
+    return rw.train(rw.TrainConfig(**SMALL, rounds=4, window=3, name="taught", root=root))
+
+
+def artifacts_of(server: PrefectServer, name: str) -> dict[str, str]:
     """What is kept under a run's name, by kind."""
-    with get_client(sync_client=True) as client:
-        of_this = ArtifactFilter(key=ArtifactFilterKey(like_=f"{name}-%"))
-        found = client.read_artifacts(artifact_filter=of_this)
-    return {str(artifact.key).removeprefix(f"{name}-"): artifact.data for artifact in found}
+    found = server.asked("artifacts", artifacts={"key": {"like_": f"{name}-%"}})
+    return {each["key"].removeprefix(f"{name}-"): each["data"] for each in found}
 
 
-def test_tables_show_figures_as_the_command_does() -> None:
-    run = rw.train(rw.TrainConfig(name="figures", model="logistic", executor="inline", rounds=2))
-    last = run.history().iloc[-1]
-    row = json.loads(artifacts_of("figures")["history"])[-1]
+def picture(markdown: str) -> bytes:
+    return base64.b64decode(markdown.partition("base64,")[2].rstrip(")"))
+
+
+def test_a_flow_run_has_the_name_of_its_run_a_bar_a_plot_and_a_task_for_each_window(server, run) -> None:
+    (flow,) = server.flow_runs("taught")
+    assert flow["state_type"] == "COMPLETED"
+    artifacts = artifacts_of(server, "taught")
+    assert artifacts.keys() == ALWAYS
+    assert artifacts["progress"] == 100.0
+    assert picture(artifacts["plot"]).startswith(b"\x89PNG")
+    tasks = server.asked("task_runs", task_runs={"flow_run_id": {"any_": [flow["id"]]}})
+    assert "rounds 1 to 3" in {task["name"] for task in tasks}
+
+
+def test_tables_and_the_log_show_figures_as_the_command_does(server, run) -> None:
+    history = run.history()
+    last = history.iloc[-1]
+    row = json.loads(artifacts_of(server, "taught")["history"])[-1]
     figures = {"loss": f"{last.loss:.4f}", "accuracy": f"{last.accuracy:.2%}", "seconds": f"{last.seconds:.3f}"}
-    assert row == {"round": 2, **figures, "train_loss": f"{last.train_loss:.4f}"} | {
+    assert row == {"round": 4, **figures, "train_loss": f"{last.train_loss:.4f}"} | {
         name: int(last[name]) for name in ("examples", "accepted", "refused", "absent", "left_out")
     }
+    messages = server.logged("taught")
+    for round in range(1, 5):
+        (line,) = [message for message in messages if message.startswith(f"round {round}/4: ")]
+        assert f"loss {history['loss'][round]:.4f}" in line
 
 
-def test_a_server_leaves_its_arrivals_as_a_table_and_their_staleness_as_a_plot() -> None:
-    fields = {"model": "logistic", "executor": "inline", "rounds": 6}
-    run = rw.train(rw.TrainConfig(algorithm="async_sgd", name="served", **fields))
-    artifacts = artifacts_of("served")
-    assert artifacts.keys() == {"origin", "progress", "history", "plot", "arrivals", "staleness"}
+def test_each_round_is_in_one_event(server, run) -> None:
+    until(lambda: [*chain(*server.rounds("taught"))] == [1, 2, 3, 4])  # they arrive a moment after they were sent
+
+
+def test_a_server_leaves_its_arrivals_as_a_table_and_their_staleness_as_a_plot(server) -> None:
+    run = rw.train(
+        rw.TrainConfig(algorithm="async_sgd", name="served", model="logistic", executor="inline", rounds=6)
+    )
+    artifacts = artifacts_of(server, "served")
+    assert artifacts.keys() == ALWAYS | {"arrivals", "staleness"}
     rows = worker_rows(run.arrivals())
     shown = {"share": "{:.1%}", "staleness": "{:.2f}", "seconds": "{:.3f}"}
     rows = [row | {name: form.format(row[name]) for name, form in shown.items()} for row in rows]
     assert json.loads(artifacts["arrivals"]) == rows
-    picture = artifacts["staleness"].partition("base64,")[2].rstrip(")")
-    assert base64.b64decode(picture).startswith(b"\x89PNG")
-    rw.train(rw.TrainConfig(name="waited", **fields))
-    assert artifacts_of("waited").keys() == {"origin", "progress", "history", "plot"}
+    assert picture(artifacts["staleness"]).startswith(b"\x89PNG")
 
 
-def test_names_have_letters_that_keys_of_prefect_have_not() -> None:
-    assert rw.train(rw.TrainConfig(name="größe", model="logistic", executor="inline", rounds=1)).done == 1
-    assert artifacts_of("gr--e").keys() == {"origin", "progress", "history", "plot"}
+def test_names_have_letters_that_keys_of_prefect_have_not_and_scores_may_be_no_numbers(server) -> None:
+    assert rw.train(rw.TrainConfig(name="größe", **SMALL, rounds=1, held_out=0)).done == 1
+    assert artifacts_of(server, "gr--e").keys() == ALWAYS
 
 
-@pytest.mark.parametrize("proxy", [{"HTTP_PROXY": "http://127.0.0.1:9"}, {"ALL_PROXY": "socks5://127.0.0.1:9"}])
-def test_reports_to_this_machine_go_by_no_proxy(monkeypatch, capsys, proxy: dict[str, str]) -> None:
-    name = "-".join(proxy).lower().replace("_", "-")
-    with monkeypatch.context() as patch:
-        for variable, value in proxy.items():
-            patch.setenv(variable, value)
-        rw.train(rw.TrainConfig(name=name, model="logistic", executor="inline", rounds=1))
-    assert "Prefect" not in capsys.readouterr().err
-    assert artifacts_of(name).keys() == {"origin", "progress", "history", "plot"}
-
-
-def test_the_log_of_a_failed_flow_run_is_the_line_of_the_error() -> None:
-    fails = {"lr": 1e38, "local_steps": 9, "model": "logistic", "executor": "inline", "rounds": 1}
+def test_the_log_of_a_failed_flow_run_is_the_line_of_the_error(server) -> None:
     with pytest.raises(rw.RoundweaveError) as raised:
-        rw.train(rw.TrainConfig(name="fails", **fails))
-    with get_client(sync_client=True) as client:
-        logs = [log.message for log in client.read_logs(sort=LogSort.TIMESTAMP_DESC)]
+        rw.train(rw.TrainConfig(name="fails", **SMALL | {"lr": 1e38, "local_steps": 9}, rounds=1))
+    logs = server.logged("fails")
     assert str(raised.value) in logs
     assert not any("Traceback" in message for message in logs)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from roundweave.flows.serving import api_server
@@ -22,12 +26,13 @@ from roundweave.flows.serving.server import (
     warm_up,
 )
 from roundweave.storage.errors import ClusterError, UsageError
+from tests.flows.nights import trained
 from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_server() -> None:
-    """None: these tests have servers of their own."""
+    """None: these tests have servers of their own, whose start, settings and end are their subject."""
 
 
 def tables(database: Path) -> set[str]:
@@ -113,8 +118,11 @@ def test_each_version_of_prefect_has_a_template_of_its_own(monkeypatch, tmp_path
     assert here != api_server.template()
 
 
-def known(server: Server) -> httpx.BasicAuth:
-    return httpx.BasicAuth(*server.password.split(":"))
+def made(server: Server, auth: tuple[str, ...] | None = None) -> int:
+    """How a server answers to a new flow, by its own password or another."""
+    auth = auth or tuple(server.password.split(":"))
+    with httpx.Client(auth=auth, timeout=PATIENCE, trust_env=False) as client:
+        return client.post(f"{server.url()}/flows/", json={"name": "flow"}).status_code
 
 
 @pytest.mark.slow
@@ -123,10 +131,7 @@ def test_servers_that_start_at_once_make_one_sound_template(tmp_path, monkeypatc
     servers = [Server().settle(tmp_path / home) for home in ("one", "two", "two")]
     try:
         for server in servers:
-            made = httpx.post(
-                f"{server.url()}/flows/", json={"name": "flow"}, auth=known(server), timeout=PATIENCE
-            )
-            assert made.status_code in (200, 201)
+            assert made(server) in (200, 201)
     finally:
         for server in servers:
             server.stop()
@@ -145,7 +150,6 @@ def test_a_server_that_was_begun_before_its_root_was_known_serves_its_first_root
     first = start_server(tmp_path)
     assert first is not None
     assert first is start_server(tmp_path)
-    assert httpx.get(f"{first.url()}/health", timeout=PATIENCE).json() is True
     second = start_server(tmp_path / "other")
     assert second is not None
     assert (first.running, second.running) == (False, True)
@@ -173,18 +177,6 @@ def test_a_server_that_died_before_its_root_was_known_is_one_clear_error(tmp_pat
     server.stop()
 
 
-def test_a_server_lets_the_process_go_first_that_started_it(tmp_path) -> None:
-    """Linux shares the cores among sessions first, and regards priorities only within each (autogroup)."""
-    server = Server().settle(tmp_path / "home")
-    server.url()
-    its, ours = (os.getpriority(os.PRIO_PROCESS, process) for process in (server.process.pid, 0))
-    session, group = os.getsid(server.process.pid), os.getpgid(server.process.pid)
-    server.stop()
-    assert its == min(19, ours + api_server.PRIORITY)
-    assert session == os.getsid(0)
-    assert group != os.getpgid(0)  # which Ctrl-C interrupts
-
-
 COMPANY = {
     ".env": 'PREFECT_SERVER_DATABASE_CONNECTION_URL="sqlite+aiosqlite:///{}"',
     "prefect.toml": 'server.database.connection_url = "sqlite+aiosqlite:///{}"',
@@ -193,22 +185,54 @@ COMPANY = {
 """Files of settings in which somebody names the database of another server."""
 
 
-def test_a_server_opens_its_own_database_whatever_settings_the_working_folder_and_variables_have(
-    tmp_path, monkeypatch
-) -> None:
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server of a training in a folder whose files, and with a variable that, name another database."""
+    folder = tmp_path_factory.mktemp("settled")
     for file, line in COMPANY.items():
-        (tmp_path / file).write_text(line.format(tmp_path / f"company{file}.db"))
-    variable = "prefect_server_database_connection_url"
-    monkeypatch.setenv(variable, f"sqlite+aiosqlite:///{tmp_path}/company-variable.db")
-    monkeypatch.chdir(tmp_path)
-    server = Server().settle(tmp_path / "home")
-    try:
-        made = httpx.post(f"{server.url()}/flows/", json={"name": "flow"}, auth=known(server), timeout=PATIENCE)
-        assert made.status_code == 201
-    finally:
-        server.stop()
-    assert list(tmp_path.glob("company*")) == []
-    assert "flow" in tables(tmp_path / "home" / "prefect.db")
+        (folder / file).write_text(line.format(folder / f"company{file}.db"))
+    variables = {
+        "prefect_server_database_connection_url": f"sqlite+aiosqlite:///{folder}/company-variable.db",
+        "PREFECT_HOME": str(folder / "runs/.prefect"),
+        "HTTP_PROXY": "http://127.0.0.1:9",
+        "ALL_PROXY": "socks5://127.0.0.1:9",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.chdir(folder)
+        trained(name="own", rounds=1, root=folder / "runs")
+        server = start_server(folder / "runs")
+        assert server is not None
+        yield server
+        stop_server(folder / "runs")
+
+
+@pytest.mark.dear("a server of the process's own, as every user without a Prefect API has it")
+def test_a_training_reports_to_its_own_server_whatever_settings_folder_and_variables_have(settled) -> None:
+    """By no proxy, and into the server's own database."""
+    with closing(sqlite3.connect(settled.home / "prefect.db")) as connection:
+        assert connection.execute("SELECT name, state_type FROM flow_run").fetchall() == [("own", "COMPLETED")]
+    assert list(settled.home.parents[1].glob("company*.db")) == []
+
+
+def test_a_server_lets_the_process_go_first_that_started_it(settled) -> None:
+    """Linux shares the cores among sessions first, and regards priorities only within each (autogroup)."""
+    settled.url()
+    pid = settled.process.pid
+    its, ours = (os.getpriority(os.PRIO_PROCESS, process) for process in (pid, 0))
+    assert its == min(19, ours + api_server.PRIORITY)
+    assert os.getsid(pid) == os.getsid(0)
+    assert os.getpgid(pid) != os.getpgid(0)  # which Ctrl-C interrupts
+
+
+def test_a_server_listens_to_this_machine_and_answers_this_process_alone(settled) -> None:
+    port = int(settled.url().split(":")[2].removesuffix("/api"))
+    connections = psutil.Process(settled.process.pid).net_connections("inet")
+    assert {c.laddr.ip for c in connections if (c.status, c.laddr.port) == (psutil.CONN_LISTEN, port)} == {
+        "127.0.0.1"
+    }
+    assert made(settled, ("roundweave", "guess")) == 401
 
 
 def test_the_servers_settings_are_settings_of_prefect(monkeypatch) -> None:
@@ -225,12 +249,32 @@ def test_the_servers_settings_are_settings_of_prefect(monkeypatch) -> None:
     assert not server.analytics_enabled
 
 
+def test_a_server_ends_with_the_process_that_started_it(tmp_path) -> None:
+    script = """
+import os, signal, sys
+from pathlib import Path
+from roundweave.flows.serving.server import start_server
+print(start_server(Path(sys.argv[1])).process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
+    line = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(line, capture_output=True, env=environment, check=False)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(done.stdout)).wait(timeout=PATIENCE)
+
+
 def test_a_server_that_is_stopped_does_not_keep_this_process_from_its_end(monkeypatch) -> None:
     monkeypatch.setattr("roundweave.flows.serving.server.STOP_SECONDS", 0.2)
     server = Server()
     os.kill(server.process.pid, signal.SIGSTOP)
     server.stop()
     assert server.process.returncode == -signal.SIGKILL
+
+
+def test_the_users_own_api_is_respected(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    assert start_server(tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["a = [", "profiles = 3", "active = [1]"])

@@ -1,19 +1,18 @@
-"""Fourteen nights, of a minute each, that a schedule fires by itself from the file of the page on scheduling."""
+"""Fourteen nights, of a minute each, that a schedule fires by itself from the file of the page on scheduling.
+
+Its server is its own, as it goes away for two nights.
+"""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,8 @@ import roundweave as rw
 from roundweave.storage.errors import StoreError
 from roundweave.storage.runs.aliases import alias_history
 from roundweave.storage.runs.names import run_address
-from tests.flows.prefect_server import PrefectServer, command_line
+from tests.flows.prefect_server import PrefectServer, command_line, ended, listener
 from tests.test_docs import HERE, blocks
-
-pytestmark = pytest.mark.prefect
 
 BIN = Path(sys.executable).parent
 
@@ -107,7 +104,7 @@ class Way:
 
     name: str
     folder: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: psutil.Process | None = None
 
     @property
     def root(self) -> Path:
@@ -116,12 +113,12 @@ class Way:
     def trainings(self) -> list[psutil.Process]:
         """The processes that train, or are about to."""
         assert self.process is not None
-        return psutil.Process(self.process.pid).children(recursive=True)
+        return self.process.children(recursive=True)
 
     def signal(self, number: int) -> None:
         """Send all processes a signal, as the machine does to all."""
         assert self.process is not None
-        for process in (psutil.Process(self.process.pid), *self.trainings()):
+        for process in (self.process, *self.trainings()):
             process.send_signal(number)
 
 
@@ -129,11 +126,10 @@ class Way:
 class Fortnight:
     """The nights of all ways, by what is due when, and what a webhook was told."""
 
-    folder: Path
     server: PrefectServer
+    posted: list[Any]
     ways: list[Way]
     due: list[datetime] = field(default_factory=list)
-    posted: list[Any] = field(default_factory=list)
 
     def called(self, number: int) -> str:
         return f"{self.due[number]:%H%M}"
@@ -205,28 +201,15 @@ class Fortnight:
 
 
 @contextmanager
-def fortnight(folder: Path, pages: bool = False) -> Iterator[Fortnight]:
+def fortnight(folder: Path) -> Iterator[Fortnight]:
     """A server, a webhook, and both ways to train, ready for the first night."""
-    ways = [Way(name, folder / name) for name in WAYS]
-    nights = Fortnight(folder, PrefectServer(folder / "prefect", pages), ways)
-
-    class Takes(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            nights.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
     with ExitStack() as stack:
-        hook = stack.enter_context(HTTPServer(("127.0.0.1", 0), Takes))
-        threading.Thread(target=hook.serve_forever, daemon=True).start()
-        stack.callback(hook.shutdown)
-        nights.server.start()
+        hook, posted = stack.enter_context(listener())
+        ways = [Way(name, folder / name) for name in WAYS]
+        nights = Fortnight(PrefectServer(folder / "prefect").start(), posted, ways)
         stack.callback(nights.server.kill)
         nights.begin()
-        _commands(nights, stack, f"http://127.0.0.1:{hook.server_port}/")
+        _commands(nights, stack, f"{hook}/")
         yield nights
 
 
@@ -241,17 +224,14 @@ def _commands(nights: Fortnight, stack: ExitStack, hook: str) -> None:
     def run(*line: object, folder: Path = pool.folder) -> None:
         subprocess.run([str(word) for word in line], env=own, cwd=folder, check=True, capture_output=True)
 
-    def stay(way: Way, line: list[str]) -> None:
-        with (way.folder / "log").open("wb") as log:
-            way.process = subprocess.Popen(
-                line, env=own, cwd=way.folder, stdout=log, stderr=log, start_new_session=True
-            )
-        stack.callback(os.killpg, way.process.pid, signal.SIGKILL)
+    def stay(way: Way, line: list[object]) -> None:
+        line = ["env", "-C", way.folder, *line]
+        way.process = psutil.Process(stack.enter_context(ended(line, own, way.folder / "log")).pid)
 
     run(sys.executable, "-c", recipe.replace("https://example.org/nights", hook))
     run(BIN / "prefect", "work-pool", "create", "machines", "--type", "process")
     run(*command_line("deploy", "nights.toml", "--work-pool", "machines", "--cron", "* * * * *", "--name", "pool"))
-    stay(pool, [str(BIN / "prefect"), "worker", "start", "--pool", "machines"])
+    stay(pool, [BIN / "prefect", "worker", "start", "--pool", "machines"])
     stay(served, command_line("serve", "nights.toml", "--cron", "* * * * *", "--name", "served"))
 
 

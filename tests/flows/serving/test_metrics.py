@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import socket
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import roundweave as rw
 from roundweave.flows.serving.metrics import answering
 from roundweave.storage.errors import UsageError
-
-SMALL = {"model": "logistic", "partitions": 2, "local_steps": 1, "executor": "inline", "rounds": 2}
+from tests.flows.nights import night, trained
 
 Told = dict[tuple[str, ...], float]
 
@@ -27,23 +24,17 @@ def read(address: str) -> Told:
     return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
 
 
-@pytest.fixture
-def trained(tmp_path: Path, without_prefect) -> Callable[..., rw.Run]:
-    return lambda name, **more: rw.train(rw.TrainConfig(**SMALL | more, root=tmp_path, name=name), bar=False)
-
-
-def test_what_is_asked_for_is_what_the_store_has(tmp_path: Path, trained) -> None:
-    config = rw.TrainConfig(**SMALL, root=tmp_path, name="night-{date}")
-    with answering(config, "0") as address:
+def test_what_is_asked_for_is_what_the_store_has(tmp_path: Path) -> None:
+    with answering(night(name="night-{date}"), "0") as address:
         told = read(address)
         assert [key for key in told if key[0].startswith("roundweave")] == []
-        first = trained("night-20310101", promote="champion")
+        first = trained(name="night-20310101", promote="champion")
         told = read(address)
         assert told["roundweave_runs", "complete"] == 1
         assert told["roundweave_newest_run_info", first.name, "complete"] == 1
-        trained("another", rounds=5)
-        rejected = trained("night-20310102", accept="loss < 0", rounds=3)
-        (tmp_path / "night-20310103.zarr").mkdir()
+        trained(name="another", rounds=5)
+        rejected = trained(name="night-20310102", accept="loss < 0", rounds=3)
+        (tmp_path / "runs/night-20310103.zarr").mkdir()
         told = read(address)
     score = rejected.round(-1).score
     statuses = {key[1]: value for key, value in told.items() if key[0] == "roundweave_runs"}
@@ -58,8 +49,8 @@ def test_what_is_asked_for_is_what_the_store_has(tmp_path: Path, trained) -> Non
     assert told["roundweave_newest_run_score", "accuracy"] == score.accuracy
 
 
-def test_nobody_is_answered_afterwards_and_a_port_is_taken_once(tmp_path: Path) -> None:
-    config = rw.TrainConfig(root=tmp_path)
+def test_nobody_is_answered_afterwards_and_a_port_is_taken_once() -> None:
+    config = night()
     with answering(config, "127.0.0.1:0") as address:
         port = address.split(":")[2].partition("/")[0]
         with pytest.raises(UsageError, match=f"nobody can listen at --metrics {port}"), answering(config, port):
@@ -69,6 +60,6 @@ def test_nobody_is_answered_afterwards_and_a_port_is_taken_once(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("place", ["", "x", "99999", "-1", "no.such.machine.invalid:9464", "1.2:3:4"])
-def test_what_is_no_port_is_refused(tmp_path: Path, place: str) -> None:
-    with pytest.raises(UsageError, match="--metrics"), answering(rw.TrainConfig(root=tmp_path), place):
+def test_what_is_no_port_is_refused(place: str) -> None:
+    with pytest.raises(UsageError, match="--metrics"), answering(night(), place):
         pass

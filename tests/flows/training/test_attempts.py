@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import get_client
-from prefect.client.schemas.objects import FlowRun
 
 import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.runs.listing import looked_through
-from tests.flows.prefect_server import command_line, until
-from tests.flows.serving.test_serving import client_of, ended, environment  # noqa: F401
+from tests.flows.nights import night
+from tests.flows.prefect_server import command_line, ended
 
 pytestmark = pytest.mark.prefect
 
@@ -48,54 +46,49 @@ FIELDS = {"partitions": 2, "held_out": 0.1, "rounds": 4, "batch_size": 20, "loca
 
 
 @pytest.fixture
-def nightly(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """The values of a configuration whose round 3 fails so often: each of its two maps is tried twice."""
+def nightly(own, tmp_path: Path) -> Callable[..., rw.TrainConfig]:
+    """A configuration whose round 3 fails so often: each of its two maps is tried twice."""
+    file = own(OWN.format(here=str(tmp_path)))
 
-    def values(failures: int = 0, **fields: Any) -> dict[str, Any]:
-        (tmp_path / "mine.py").write_text(OWN.format(here=str(tmp_path)))
+    def config(failures: int = 0, **fields: Any) -> rw.TrainConfig:
         (tmp_path / "raises").write_text(str(4 * failures))
-        own = {"data": f"{tmp_path}/mine.py:data", "loss": f"{tmp_path}/mine.py:loss", "model": "logistic"}
-        return {
-            **own,
-            **FIELDS,
-            "executor": "inline",
-            "algorithm": "fed_avg",
-            "root": f"{tmp_path}/runs",
-            **fields,
-        }
+        return night(data=f"{file}:data", loss=f"{file}:loss", algorithm="fed_avg", **FIELDS | fields)
 
-    return values
+    return config
 
 
-def flow_run_of(name: str) -> FlowRun:
-    with get_client(sync_client=True) as client:
-        (found,) = [run for run in client.read_flow_runs(limit=50) if run.name == name]
-    return found
+NAMED = [
+    {"name": "again-{date}"},
+    *(pytest.param(each, marks=pytest.mark.thorough) for each in ({}, {"name": "again", "on_complete": "new"})),
+]
 
 
-@pytest.mark.parametrize("named", [{"name": "again-{date}"}, {}, {"name": "again", "on_complete": "new"}])
-def test_a_run_that_failed_is_tried_again_and_goes_on_after_its_last_round(nightly, named, monkeypatch) -> None:
+@pytest.mark.parametrize("named", NAMED, ids=str)
+def test_a_run_that_failed_is_tried_again_and_goes_on_after_its_last_round(
+    server, nightly, named, monkeypatch
+) -> None:
     """The day is over meanwhile: the name stays that of the first attempt."""
     days = (datetime(2031, 2, 1) + timedelta(days) for days in count())
     for module in ("dates", "scheduled"):
         monkeypatch.setattr(f"roundweave.flows.config.{module}.moment", lambda *_: next(days))
-    run = train_flow(rw.TrainConfig(**nightly(failures=2, retries=2, **named)))
+    run = train_flow(nightly(failures=2, retries=2, **named))
     assert isinstance(run, Run)
     assert list(looked_through(run.placed["root"])) == [run.name]
     assert (run.status, run.done) == ("complete", 4)
     assert [run.round(number).commit.epoch for number in range(1, 5)] == [1, 1, 3, 3]
-    found = flow_run_of(run.name)
-    assert (found.run_count, found.state_name, found.empirical_policy.retries) == (3, "Completed", 2)
+    (found,) = server.flow_runs(run.name)
+    assert (found["run_count"], found["state_name"], found["empirical_policy"]["retries"]) == (3, "Completed", 2)
 
 
-def test_it_is_tried_as_often_as_it_says_and_not_once_more(nightly, tmp_path: Path) -> None:
+def test_it_is_tried_as_often_as_it_says_and_not_once_more(server, nightly) -> None:
     with pytest.raises(RoundFailed):
-        train_flow(rw.TrainConfig(**nightly(failures=2, retries=1, name="twice")))
-    run = rw.open_run(tmp_path / "runs/twice.zarr")
-    assert (run.status, run.done, flow_run_of("twice").run_count) == ("failed", 2, 2)
-    assert train_flow(rw.TrainConfig(**nightly(name="twice"))).status == "complete"
+        train_flow(nightly(failures=2, retries=1, name="twice"))
+    run = rw.open_run("twice")
+    (found,) = server.flow_runs("twice")
+    assert (run.status, run.done, found["run_count"]) == ("failed", 2, 2)
+    assert train_flow(nightly(name="twice")).status == "complete"
     with pytest.raises(RoundFailed):
-        rw.train(rw.TrainConfig(**nightly(failures=1, retries=1, name="by-hand")))
+        rw.train(nightly(failures=1, retries=1, name="by-hand"))
 
 
 CONFIG = """
@@ -121,35 +114,21 @@ concurrency = 3
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "graph"])
 def test_a_deployment_says_how_often_and_how_long_its_runs_are_tried(
-    server,
-    environment,  # noqa: F811
-    tmp_path: Path,
-    nightly,
-    executor: str,
+    server, environment, tmp_path: Path, nightly, executor: str
 ) -> None:
     """Both of its attempts hang in round 3. The next night goes on with the run, whose lease was let go."""
     nightly()
     (tmp_path / "hangs").touch()
     (tmp_path / "night.toml").write_text(CONFIG.format(here=tmp_path, executor=executor, timeout=15))
     log = tmp_path / "serve.log"
-
-    def ask(wanted: str) -> dict[str, Any]:
-        with client_of(server) as client:
-            asked = str(client.create_flow_run_from_deployment(deployment["id"]).id)
-        these = {"id": {"any_": [asked]}, "state": {"name": {"any_": [wanted]}}}
-        until(lambda: server.asked("flow_runs", flow_runs=these), log)
-        (found,) = server.asked("flow_runs", flow_runs=these)
-        return found
-
     with ended(command_line("serve", str(tmp_path / "night.toml"), "--name", executor), environment, log):
-        until(lambda: any(found["name"] == executor for found in server.asked("deployments")), log)
-        (deployment,) = [found for found in server.asked("deployments") if found["name"] == executor]
+        deployment = server.deployed(executor, log)
         assert (deployment["tags"], deployment["global_concurrency_limit"]["limit"]) == (["nightly", "digits"], 3)
-        hung = ask("TimedOut")
+        hung = server.run(executor, log, "TimedOut")
         (run,) = map(rw.open_run, (tmp_path / "runs").glob("*.zarr"))
         assert (run.status, run.done) == ("interrupted", 2)
         assert (hung["name"], hung["run_count"], sorted(hung["tags"])) == (run.name, 2, ["digits", "nightly"])
         (tmp_path / "hangs").unlink()
-        assert ask("Completed")["name"] == run.name
+        assert server.run(executor, log)["name"] == run.name
     assert run.refresh().status == "complete"
     assert len(list((tmp_path / "runs").glob("*.zarr"))) == 1

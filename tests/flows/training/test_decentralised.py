@@ -14,7 +14,7 @@ from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.stored import Run
-from roundweave.storage.errors import ExperimentDiffers, UsageError
+from roundweave.storage.errors import ExperimentDiffers
 from roundweave.tasks.algorithms.topology import find_topology
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
@@ -183,9 +183,6 @@ def test_partitions_without_neighbours_to_learn_from_stay_apart_longer(train) ->
     assert apart["exponential"] < apart["ring"]
 
 
-# Records, resumption, forks and recombinations.
-
-
 def test_edges_of_a_file_are_recorded_and_the_file_is_needed_no_more(train, tmp_path) -> None:
     file = tmp_path / "edges.json"
     file.write_text("[[0, 1], [1, 2], [2, 3]]")
@@ -266,9 +263,6 @@ def test_what_is_shown_of_a_run_names_its_topology(train, capsys, topology, show
     )
 
 
-# What is chosen, and what is refused.
-
-
 def test_a_topology_alone_takes_its_algorithm_and_the_algorithm_alone_a_ring() -> None:
     alone = TrainConfig(topology="star", lr=0.3)
     assert (alone.algorithm.name, alone.algorithm.options["lr"], alone.topology) == ("d_psgd", 0.3, "star")
@@ -276,28 +270,3 @@ def test_a_topology_alone_takes_its_algorithm_and_the_algorithm_alone_a_ring() -
         assert TrainConfig(algorithm="d_psgd", **given).topology == "ring"
     assert TrainConfig().topology is None
     assert TrainConfig(**json.loads(alone.model_dump_json(exclude_unset=True))) == alone
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"algorithm": "fed_avg"}, "networks of their own; choose d_psgd"),
-        ({"algorithm": "scaffold"}, "networks of their own; choose d_psgd"),
-        ({"algorithm": "easgd"}, "topology needs rounds of partitions"),
-        ({"map": "local_steps"}, "networks of their own; choose d_psgd"),
-        ({"topology": "torus:3"}, "size a divisor of 4 partitions"),
-        ({"topology": "rinq"}, "unknown topology 'rinq'"),
-        ({"topology": [[0, 1]]}, "edges must join partitions 0 to 3; look at 2"),
-        ({"topology": [[0, 1, 2]]}, r"topology = \[\[0, 1, 2\]\]: it takes ring, torus:ROWS, .* of edges"),
-        ({"topology": "none.json"}, "topology none.json cannot be read"),
-        ({"init": "per-partition"}, "begin from one network; leave init out"),
-        ({"stacked": 2}, "not for map OwnNetwork"),
-        ({"ranks": 2}, r"ranks = 2 is for maps .*, not for map OwnNetwork\(\)"),
-        ({"outer_lr": 0.5}, "algorithm d_psgd takes no outer_lr"),
-        ({"apply": "adam"}, "the state is the mean of all networks: leave apply out"),
-        ({"apply": "sgd", "outer_lr": 0.5}, "the state is the mean of all networks: leave apply out"),
-    ],
-)
-def test_what_does_not_fit_is_refused(fields, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        resolve(TrainConfig(**{"topology": "ring"} | fields))

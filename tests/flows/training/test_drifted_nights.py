@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ from roundweave.storage.runs.aliases import holders
 from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.description import columns_of
 from roundweave.tasks.data.examples import Examples
-
-SMALL = {"model": "logistic", "partitions": 2, "local_steps": 2, "executor": "inline", "rounds": 2}
+from tests.flows import nights
+from tests.flows.command.in_process import run as command
 
 OWN = """
 import torch
@@ -49,17 +47,14 @@ NIGHTS = {
 
 
 @pytest.fixture
-def trained(tmp_path: Path, without_prefect) -> Any:
+def trained(tmp_path: Path) -> Any:
     """Train on a table, or on other data."""
 
     def train(data: pd.DataFrame | str, name: str, **fields: Any) -> rw.Run:
-        file = f"{tmp_path}/{name}.csv"
         if isinstance(data, pd.DataFrame):
-            data.to_csv(file, index=False)
-        data = f"csv:{file}" if isinstance(data, pd.DataFrame) else data
-        return rw.train(
-            rw.TrainConfig(**SMALL | {"root": tmp_path, "data": data, "name": name} | fields), bar=False
-        )
+            data.to_csv(file := f"{tmp_path}/{name}.csv", index=False)
+            data = f"csv:{file}"
+        return nights.trained(data=data, name=name, **fields)
 
     return train
 
@@ -90,9 +85,9 @@ def test_a_night_that_has_drifted_is_rejected_before_it_trains(trained, tmp_path
         assert all(map(str.startswith, run.judgement.reasons, begins))
     assert f"drift: {begins[0]}" in capfd.readouterr().err
     assert run.verify().sound
-    assert holders(tmp_path) == {}
-    following = rw.TrainConfig(**SMALL, root=tmp_path, name="night-3", start_from="night-*@-1")
-    assert f"{scheduled(following)[0].start_from}".endswith("night-1.zarr@-1")
+    assert holders(tmp_path / "runs") == {}
+    following = scheduled(nights.night(name="night-3", start_from="night-*@-1"))[0]
+    assert f"{following.start_from}".endswith("night-1.zarr@-1")
 
 
 def test_a_night_that_fits_neither_gate_nor_validation_data_is_rejected_for_its_drift(trained, tmp_path) -> None:
@@ -186,16 +181,11 @@ def test_a_description_that_was_changed_is_found(trained) -> None:
     assert not run.verify().sound
 
 
-def test_the_command_ends_with_3_and_shows_what_has_drifted(trained, tmp_path: Path) -> None:
+def test_the_command_ends_with_3_and_shows_what_has_drifted(trained, capsys) -> None:
     trained(table(), "night-1")
     trained(table(shift=1.5), "night-2", start_from="night-1@-1", drift="refuse")
-
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [str(Path(sys.executable).with_name("roundweave")), *words, "--root", str(tmp_path)]
-        return subprocess.run(line, capture_output=True, text=True, check=False)
-
-    assert command("resume", "night-2").returncode == 3
-    assert "drift      age moved much" in command("show", "night-2").stdout
-    shown = json.loads(command("show", "night-2", "--json").stdout)
+    assert command(capsys, "resume", "night-2")[0] == 3
+    assert "drift      age moved much" in command(capsys, "show", "night-2")[1]
+    shown = json.loads(command(capsys, "show", "night-2", "--json")[1])
     assert [each["what"] for each in shown["drift"]] == ["moved much", "stable", "stable"]
-    assert json.loads(command("show", "night-1", "--json").stdout)["drift"] is None
+    assert json.loads(command(capsys, "show", "night-1", "--json")[1])["drift"] is None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 import roundweave as rw
 
 SMALL = {"data": "digits", "model": "logistic", "partitions": 4, "cohort": 2, "local_steps": 1, "rounds": 2}
@@ -33,8 +31,3 @@ def test_a_stored_network_is_built_with_its_own_seed_and_a_fork_keeps_the_split(
     assert all((built[name] == tensor).all() for name, tensor in run.round(0).params.items())
     fork = rw.fork("init@1", root=run.address.rpartition("/")[0], seed=8)
     assert (fork.seed, fork.init_seed, fork.split_seed) == (8, 6, 7)
-
-
-def test_weights_of_partitions_own_have_no_initial_seed() -> None:
-    with pytest.raises(rw.UsageError, match="init = per-partition draws weights by seed; leave init_seed out"):
-        rw.TrainConfig(init="per-partition", init_seed=1)
