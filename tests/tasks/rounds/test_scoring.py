@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.reading import Loading, Reading
 from roundweave.tasks.data.splits.split import Split, held_out_rows
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.rounds.scoring import score, tally
+from roundweave.tasks.rounds.scoring import Tally, score, tally
 
 
 class Held:
@@ -84,20 +86,44 @@ def scored(scorers: int, count: int = 1300) -> Score | None:
     return score(objective, tallies, 1)
 
 
-def test_a_score_has_the_same_bits_whoever_scores() -> None:
+def test_a_score_is_the_mean_over_all_examples_with_the_same_bits_whoever_scores() -> None:
     """Of 1300 examples, in three batches, by one, by as many as there are batches, and by more."""
     alone = scored(1)
     assert alone is not None
     assert alone.examples == 1300
     assert all(scored(scorers) == alone for scorers in (2, 3, 50))
-
-
-def test_it_is_the_mean_over_all_examples() -> None:
-    """The network's outputs for all at once, in float64."""
     objective = Objective(ModelSpec("mlp", (20,), 3, "float32", 5), "cross_entropy", ("accuracy",))
-    data, alone = Held(1300), scored(1)
+    data = Held(1300)
     with torch.no_grad():
         outputs = objective.fresh().double().eval()(data.inputs.double())
-    assert alone is not None
     assert alone.loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, data.targets).item(), rel=1e-6)
     assert alone.values["accuracy"] == (outputs.argmax(1) == data.targets).double().mean().item()
+
+
+# Examples without a finite loss.
+
+JUDGED = Objective(ModelSpec("linear", (2,), 2, "float32", seed=0), "cross_entropy", ("accuracy",))
+
+
+def test_an_example_without_a_finite_loss_is_left_out_of_the_loss_alone() -> None:
+    """Three examples, of which the second has an infinite loss and is read right, and four sound ones."""
+    tallies = [Tally(3, {"loss": (1.5, 2), "accuracy": (2, 3)}, left_out=1)]
+    tallies += [Tally(4, {"loss": (3.0, 4), "accuracy": (2, 4)}), Tally(2, left_out=2)]
+    assert score(JUDGED, tallies, 1) == Score(0.75, {"accuracy": 4 / 7}, 6, 3)
+    assert score(JUDGED, tallies[2:], 1) is None
+    assert score(JUDGED, [], 1) is None
+
+
+def test_only_examples_whose_numbers_are_infinite_are_left_out() -> None:
+    """Logits of 200 examples, of which number 7 gives its label no chance, and number 9 is no number."""
+    logits = torch.zeros(200, 2)
+    logits[:130, 0], logits[7, 1], logits[9] = 1.0, math.inf, math.nan
+    logits[7, 0] = -math.inf
+    held_out = Examples(logits, torch.zeros(200, dtype=torch.long))
+    network = torch.nn.Identity()
+    network.scale = torch.nn.Parameter(torch.ones(()))
+    scored = score(JUDGED, tally(JUDGED, network, held_out), 1)
+    sure, even = math.log(1 + math.exp(-1)), math.log(2)
+    assert scored.loss == pytest.approx((128 * sure + 70 * even) / 198)
+    assert scored.values == {"accuracy": pytest.approx(198 / 199)}
+    assert (scored.examples, scored.left_out) == (198, 2)
