@@ -131,13 +131,11 @@ class TestCompressor:
         assert not update.direction["float32"].requires_grad
         assert not any(vectors["float32"].requires_grad for vectors in carry.values())
 
-    def test_a_run_is_the_same_when_it_is_resumed_and_replayed_and_another_than_without(
-        self, named, train
-    ) -> None:
+    def test_a_run_is_the_same_when_it_is_resumed_and_replayed(self, named, train) -> None:
         fields = FIELDS | {"compress": named}
         whole = train(**fields, name="whole")
         train(**fields | {"rounds": 1}, name="short")
-        assert whole.digest == train(**fields, name="short").digest != train(**FIELDS, name="plain").digest
+        assert whole.digest == train(**fields, name="short").digest
         assert whole.replay("all", executor="inline").identical
 
 

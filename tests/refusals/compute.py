@@ -49,7 +49,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     (STACKED | {"ranks": 2}, "stacked = 8 trains networks in one process; leave it out, or ranks"),
     (STACKED | {"stacked": 0}, "stacked"),
     (
-        STACKED | {"split": "dirichlet_by_class:0.5", "resplit_every": 1},
+        STACKED | {"stacked": 2, "split": "dirichlet_by_class:0.5", "resplit_every": 1},
         "stacked needs partitions whose sizes stay, and each split dirichlet_by_class:0.5 has others",
     ),
     (RANKS | {"algorithm": "fed_prox"}, "not for map FedProx("),

@@ -33,6 +33,7 @@ def test_what_is_not_there_is_made_again_and_replayed(pruned, capsys) -> None:
     assert pruned.replay(3).identical
 
 
+@pytest.mark.thorough
 def test_tables_and_the_page_are_of_the_rounds_that_are_there(pruned, tmp_path) -> None:
     assert pruned.changes().index.tolist() == [5]
     assert pruned.divergence().index.tolist() == [0, 4, 5]

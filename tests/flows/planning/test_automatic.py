@@ -11,8 +11,6 @@ from roundweave.flows import train_flow
 from roundweave.flows.training.settling import settled
 from roundweave.storage.errors import UsageError
 
-pytestmark = pytest.mark.prefect
-
 
 def config(root: Path, **more: object) -> rw.TrainConfig:
     values = {"data": "digits", "algorithm": "auto", "workers": 1, "lr": 0.2, "rounds": 2, "root": root}
@@ -23,7 +21,9 @@ def config(root: Path, **more: object) -> rw.TrainConfig:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a run whose strategy was chosen inside the flow, as a served one's is."""
     root = tmp_path_factory.mktemp("runs")
-    assert train_flow(config(root)).config["planned"]["strategy"].startswith("single")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roundweave.flows.planning.plan.HEAT", 0.3)
+        assert train_flow(config(root)).config["planned"]["strategy"].startswith("single")
     return root
 
 

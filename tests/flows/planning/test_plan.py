@@ -31,6 +31,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return made
 
 
+@pytest.mark.thorough
 def test_all_strategies_have_raced_or_are_refused(planned: Plan) -> None:
     assert planned.raced.keys() | planned.refused.keys() == planned.strategies.keys()
     assert {"single", "synchronous", "local 10", "local epoch", "asynchronous"} <= planned.strategies.keys()
@@ -42,6 +43,7 @@ def test_all_strategies_have_raced_or_are_refused(planned: Plan) -> None:
     assert min(row.loss for row in planned.raced.values()) < 0.7 * log(10)  # somebody has learned something
 
 
+@pytest.mark.thorough
 def test_who_is_chosen_is_about_the_quickest(planned: Plan) -> None:
     chosen = planned.raced[planned.chosen.name]
     assert chosen.behind is not None
@@ -50,6 +52,7 @@ def test_who_is_chosen_is_about_the_quickest(planned: Plan) -> None:
     assert f" has a held-out loss of {chosen.loss:.3g} after " in planned.reason
 
 
+@pytest.mark.thorough
 def test_a_run_shorter_than_the_race_is_judged_at_its_end(planned: Plan) -> None:
     assert planned.length is not None
     alone = [row for name, row in planned.raced.items() if name.startswith("single")]
@@ -59,6 +62,7 @@ def test_a_run_shorter_than_the_race_is_judged_at_its_end(planned: Plan) -> None
     assert planned.reason.endswith("in one process, so losses are compared at its end")
 
 
+@pytest.mark.thorough
 def test_the_file_has_the_plan(planned: Plan, tmp_path: Path) -> None:
     file = tmp_path / "chosen.toml"
     write_toml(file, planned.planned)
@@ -75,7 +79,7 @@ def of_race(**behind: tuple[str, int, float | None]) -> Plan:
     }
     numbers = {"loss": 0.5, "trained": 2.0, "rounds": 1.0, "seconds": 2.0, "epoch": 2.0}
     raced = {name: Raced(**numbers, behind=times) for name, (_, _, times) in behind.items()}
-    work = Workload(6400, 32, state=1, epochs=1, scored=1, local="fed_avg")
+    work = Workload(64, 32, state=1, epochs=1, scored=1, local="fed_avg")
     return Plan(rw.TrainConfig(algorithm="auto"), work, 2, strategies, raced, {})
 
 
@@ -206,7 +210,8 @@ def test_algorithms_whose_maps_use_the_servers_memory_are_planned(tmp_path: Path
     assert {"single", "local epoch"} <= plan(config).raced.keys()
 
 
-def test_the_command_prints_and_shows(planned, monkeypatch, capsys, tmp_path: Path) -> None:
+def test_the_command_prints_and_shows(monkeypatch, capsys, tmp_path: Path) -> None:
+    planned = of_race(ranks=("auto", 1, 1.2), single=("inline", 1, 1.0))
     monkeypatch.setattr("roundweave.flows.planning.plan.plan", lambda config: planned)
     file, root = str(tmp_path / "chosen.toml"), str(tmp_path)
     code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--save", file)

@@ -22,6 +22,7 @@ from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.devices import find_device
 from tests.flows.command.in_process import refused
+from tests.tasks.compute.rows import but_first
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("g++"), reason="the pretended device is compiled by g++"),
@@ -103,7 +104,7 @@ def test_a_device_that_is_too_small_is_one_line(on: On) -> None:
     assert told["refused"].startswith("RoundFailed: pretend:0 has too little memory for this network")
 
 
-@pytest.mark.parametrize("executor", ["inline", "graph"])
+@pytest.mark.parametrize("executor", but_first(["inline"], ["inline", "graph"]))
 def test_a_device_that_is_not_there_is_one_line(executor: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["train", "--device", "pretend", "--executor", executor, "--workers", "1", "--rounds", "1"]
     code, said = refused(capsys, *line)
