@@ -68,3 +68,46 @@ def returns_three():
 
 def stepping(rate: Annotated[float, Field(gt=0)] = 0.5, steps: int = 3):
     return rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(rate / (steps - 4)))
+
+
+# Data and networks; `tests/refusals/data.py` and `tests/refusals/networks.py` name them.
+
+
+def arrays():
+    return torch.ones(20, 2), torch.arange(20) % 2
+
+
+def not_a_network():
+    return 3
+
+
+def lazy():
+    return torch.nn.LazyLinear(3)
+
+
+def no_parameter():
+    return torch.nn.Flatten()
+
+
+def frozen():
+    return torch.nn.Linear(64, 10).requires_grad_(False)
+
+
+def fails():
+    raise OSError("no such file: weights.pt")
+
+
+def narrow():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+
+
+def other_inputs():
+    return torch.nn.Linear(5, 3)
+
+
+def loss_of_many(outputs, targets):
+    return outputs - 1
+
+
+def loss_of_no_tensor(outputs, targets):
+    return 0.5

@@ -78,63 +78,31 @@ EITHER_BY_GRADIENTS = {
 }
 """Where maps send gradients, what forward does to parameters gets lost if it is not sent, too."""
 
-FIRST = [
-    "closures.lambda_over_scale",
-    "closures.tied_by_closure",
-    "closures.layer_forward_is_wrapped",
-    "closures.partial_over_weight",
-    "containers.detached_view",
-    "containers.stored_generator",
-    "containers.by_weakref",
-    "containers.unregistered_layer",
-    "objects.cached_function",
-    "objects.lru_cached_weight",
-    "objects.deepcopy_overridden",
-    "objects.registered_class_attribute",
-    "objects.global_registry",
-    "objects.train_overridden",
-    "objects.random_constant",
-    "hooks.forward_hook",
-    "hooks.hook_after_gradient",
-    "torchs.spectral_norm_of_old",
-    "torchs.weights_computed",
-    "torchs.tied_weights",
-    "torchs.traced_part",
-    "parameters.teacher",
-    "parameters.teacher_always",
-    "parameters.embedding_of_bounded_norm",
-    "parameters.clamped_parameter",
-    "parameters.data_exchanged",
-    "parameters.parameter_replaced",
-    "parameters.gradients_toggled",
-    "parameters.activation_initialised",
-    "parameters.layer_made_at_first_call",
-    "carried.norm_in_evaluation",
-    "carried.mean_as_buffer",
-    "carried.mean_as_buffer_without_state",
-    "carried.counter_as_buffer",
-    "carried.counter_as_attribute",
-    "carried.counter_of_warm_up",
-    "carried.counter_of_gradients",
-    "carried.dropout_of_own_generator",
-    "carried.noise_of_numpy",
-]
+NAMES = """
+lambda_over_scale tied_by_closure layer_forward_is_wrapped partial_over_weight detached_view stored_generator
+by_weakref unregistered_layer cached_function lru_cached_weight deepcopy_overridden registered_class_attribute
+global_registry train_overridden random_constant forward_hook hook_after_gradient spectral_norm_of_old
+weights_computed tied_weights traced_part teacher teacher_always embedding_of_bounded_norm clamped_parameter
+data_exchanged parameter_replaced gradients_toggled activation_initialised layer_made_at_first_call
+norm_in_evaluation mean_as_buffer mean_as_buffer_without_state counter_as_buffer counter_as_attribute
+counter_of_warm_up counter_of_gradients dropout_of_own_generator noise_of_numpy
+"""
+FIRST = NAMES.split()
 """One of each way in which a network may be lost in a copy, carry something on, or change itself."""
 
-FIRST_BY_GRADIENTS = ["parameters.teacher", "parameters.clamped_parameter", "carried.counter_as_buffer"]
+FIRST_BY_GRADIENTS = ["teacher", "clamped_parameter", "counter_as_buffer"]
 
 Tensors = dict[str, torch.Tensor]
 
 
 def networks(first: Collection[str], files: str = "*") -> list[Any]:
-    """The functions of files of `odd/` that make a network, as ``file.function``; all but the first are thorough."""
-    names = [
-        f"{file.stem}.{each.name}"
+    """The functions of `odd/` that make a network, as ``file.function``; all but the first ones are thorough."""
+    return [
+        pytest.param(f"{file.stem}.{each.name}", marks=() if each.name in first else pytest.mark.thorough)
         for file in sorted(FOLDER.glob(f"{files}.py"))
         for each in ast.parse(file.read_text()).body
         if isinstance(each, ast.FunctionDef) and ast.unparse(each.returns or each) == "nn.Module"
     ]
-    return [pytest.param(name, marks=() if name in first else pytest.mark.thorough) for name in names]
 
 
 def imported(file: str) -> ModuleType:
@@ -249,9 +217,7 @@ def test_an_odd_network_is_trained_right_or_refused(train: Train, network: str) 
     assert found in wanted(name), f"{found}: {how}"
 
 
-@pytest.mark.parametrize(
-    "network", [*networks(FIRST_BY_GRADIENTS, "carried"), *networks(FIRST_BY_GRADIENTS, "parameters")]
-)
+@pytest.mark.parametrize("network", networks(FIRST_BY_GRADIENTS, "[cp]ar*"))
 def test_so_it_is_by_gradients(train: Train, network: str) -> None:
     file, name = network.split(".")
     found, how = outcome(train, file, name, "sync_sgd")
@@ -259,9 +225,8 @@ def test_so_it_is_by_gradients(train: Train, network: str) -> None:
 
 
 def test_the_tables_name_each_network_once() -> None:
-    every = [network.values[0] for network in networks(FIRST)]
-    assert {*FIRST, *FIRST_BY_GRADIENTS} <= {*every}
-    names = [network.split(".")[1] for network in every]
+    names = [network.values[0].split(".")[1] for network in networks(FIRST)]
     assert len(names) == len({*names})
+    assert {*FIRST, *FIRST_BY_GRADIENTS} <= {*names}
     assert {*REFUSED, *EITHER, *EITHER_BY_GRADIENTS} <= {*names}
     assert not {*REFUSED} & {*EITHER}

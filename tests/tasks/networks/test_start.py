@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
-from roundweave.storage.errors import CheckpointError, ExperimentDiffers, UsageError
+from roundweave.storage.errors import CheckpointError, ExperimentDiffers
 from tests.runs import SMALL, STEPS
 from tests.tasks.merging.by_hand import same_bits
 
@@ -67,6 +67,4 @@ def test_a_file_that_has_changed_is_not_what_was_recorded(train, parent, place) 
 def test_what_does_not_fit_is_refused_before_a_run_is_there(train, parent, tmp_path) -> None:
     with pytest.raises(CheckpointError, match=r"plain\.zarr@2: 'fc1.weight' is float of shape \(6, 64\), but"):
         train(name="wide", start_from="plain@2", **FIELDS | {"model_options": {"hidden": 9}})
-    with pytest.raises(UsageError, match="init = per-partition gives each partition weights of its own"):
-        train(name="apart", start_from="plain@2", init="per-partition", **FIELDS)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["plain.zarr"]

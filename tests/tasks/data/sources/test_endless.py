@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roundweave.storage.errors import DataError, FileMissing
+from roundweave.storage.errors import DataError
 from roundweave.tasks.data.sources.table import find_source
 
 FORMATS = ("npz", "csv", "parquet", "text", "npy")
@@ -47,11 +47,6 @@ def test_files_without_a_size_or_larger_than_memory_are_refused(tmp_path: Path, 
         file.truncate(1 << 40)
     with pytest.raises(DataError, match=r"GB of memory are free"):
         find_source(f"{format}:{tmp_path}/sparse").load(0, 1)
-
-
-def test_an_address_of_the_net_is_no_file() -> None:
-    with pytest.raises(FileMissing, match="there is no file http://"):
-        find_source("csv:http://127.0.0.1:9/x.csv").load(0, 1)
 
 
 def test_a_missing_chunk_of_zarr_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roundweave.storage.errors import DataError, UsageError
+from roundweave.storage.errors import DataError
 from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.sources.images import Digits, Idx
@@ -23,30 +23,6 @@ def test_names_stand_for_sources(own) -> None:
     assert find_source("fashion-mnist:/b") == Idx("fashion-mnist", "/b")
     code = find_code(f"{own('def data(): pass')}:data")
     assert find_source(code) == find_source(code.reference) == Own(code)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("digit", "unknown data 'digit'; did you mean digits? There are digits, mnist:DIR, "),
-        ("mnst:nowhere/", "did you mean mnist?"),
-        ("mnist", "data mnist needs its DIR: mnist:DIR"),
-        ("digits:3", "data digits takes no '3'"),
-        ("", "and FILE.py:function"),
-    ],
-)
-def test_anything_else_is_one_clear_line(text: str, says: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        find_source(text)
-    assert says in str(caught.value)
-
-
-def test_a_target_needs_columns(own) -> None:
-    mine = f"{own('def data(): pass')}:data"
-    for data in ("digits", mine):
-        with pytest.raises(UsageError, match=f"data {data} has no columns to take a target of"):
-            find_source(data, target="age")
-    assert find_source("digits", by="age") == Digits()
 
 
 @dataclass(frozen=True)

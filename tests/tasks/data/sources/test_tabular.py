@@ -122,7 +122,7 @@ def test_a_column_without_a_name_is_refused(tmp_path) -> None:
 )
 def test_what_is_no_label_and_no_float_is_refused_by_its_column(data, column, target, says, tmp_path) -> None:
     pd.DataFrame({"a": [1.0, 2.0], "x": 1.5, "price": column}).to_parquet(tmp_path / "day.parquet")
-    with pytest.raises(DataError, match=rf"parquet: column 'price' {says}"):
+    with pytest.raises(DataError, match=rf"column 'price' {says}"):
         find_source(f"parquet:{tmp_path}/{data}", target=target).load(0, 1).take(np.arange(2), "float64")
 
 
