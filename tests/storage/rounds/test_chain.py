@@ -22,39 +22,24 @@ def record(store: RoundStore, round: int):
 
 
 @pytest.mark.parametrize("value", ['"created": 2.0', '"created": 1'])
-def test_attributes_that_were_changed_are_refused_whenever_the_run_is_opened(tiny, value) -> None:
+def test_attributes_that_were_changed_are_refused_while_one_record_is_left(tiny, value) -> None:
     store = tiny.train(tiny.create(), 2)
     path = store.path / "zarr.json"
     path.write_text(path.read_text().replace('"created": 1.0', value))
-    for opened in (RoundStore, StoredRun):
-        with pytest.raises(StoreDamaged, match=r"attributes in zarr\.json; one or the other was changed, restore"):
-            opened(store.path)
-
-
-def test_attributes_are_refused_while_one_record_is_left(tiny) -> None:
-    store = tiny.train(tiny.create(), 2)
-    path = store.path / "zarr.json"
-    path.write_text(path.read_text().replace("fed_avg", "fed_avf"))
-    for round in (0, 2):
-        record(store, round).write_text("")
-    with pytest.raises(StoreDamaged, match=r"attributes in zarr\.json"):
-        RoundStore(store.path)
+    for _ in range(2):
+        for opened in (RoundStore, StoredRun):
+            with pytest.raises(StoreDamaged, match=r"attributes in zarr\.json; one or the other was changed"):
+                opened(store.path)
+        for round in (0, 2):
+            record(store, round).write_text("")
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"round": 2', '"round": 1'),
-        ('"loss": 0.5', '"loss": 0.4'),
-        ('"accuracy": 0.5', '"accuracy": 0.6'),
-        ('"best": null', '"best": 0.1'),
-        ('"since_best": 0', '"since_best": 3'),
-        ('"weight": 10', '"weight": 11'),
-        ('"refused": null', '"refused": "x"'),
-        ('"stop": null', '"stop": "x"'),
-        ('"seconds": 2.0', '"seconds": 3.0'),
-        ('"before": "', '"before": "0'),
-        ("{", "{ "),
+        *(('"round": 2', '"round": 1'), ('"loss": 0.5', '"loss": 0.4'), ('"best": null', '"best": 0.1')),
+        *(('"weight": 10', '"weight": 11'), ('"refused": null', '"refused": "x"'), ("{", "{ ")),
+        *(('"stop": null', '"stop": "x"'), ('"before": "', '"before": "0')),
     ],
     ids=lambda text: re.sub(r"\W+", " ", text),
 )
@@ -69,19 +54,13 @@ def test_a_record_of_which_anything_was_changed_is_refused(tiny, old, new) -> No
     assert (run.done, run.committed, run.lost) == (1, [0, 1], [2])
 
 
-def test_a_record_under_the_name_of_another_round_is_refused(tiny) -> None:
-    store = tiny.train(tiny.create(), 3)
-    record(store, 2).write_text(record(store, 3).read_text())
-    for read in (store.log.read, store.tensors.read_state, StoredRun(store.path).round):
-        with pytest.raises(StoreDamaged, match=r"commits/2\.json"):
-            read(2)
-
-
-def test_a_record_of_another_run_is_refused(tiny) -> None:
-    store, other = (tiny.train(tiny.create(name, created=float(n)), 2) for n, name in enumerate("ab"))
-    record(store, 1).write_text(record(other, 1).read_text())
-    with pytest.raises(StoreDamaged):
-        store.log.read(1)
+def test_a_record_of_another_round_or_run_is_refused(tiny) -> None:
+    store, other = (tiny.train(tiny.create(name, created=float(n)), 3) for n, name in enumerate("ab"))
+    for taken in (record(store, 3), record(other, 2)):
+        record(store, 2).write_text(taken.read_text())
+        for read in (store.log.read, store.tensors.read_state, StoredRun(store.path).round):
+            with pytest.raises(StoreDamaged, match=r"commits/2\.json"):
+                read(2)
 
 
 def test_a_record_that_the_next_one_did_not_follow_is_lost(tiny) -> None:

@@ -41,10 +41,6 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def ended(process: subprocess.Popen[str]) -> None:
-    process.communicate("\n")
-
-
 def mine() -> Lease:
     born = psutil.Process().create_time() - psutil.boot_time()
     named = {"host": socket.gethostname(), "machine": this_machine(), "pid": os.getpid(), "born": born}
@@ -62,73 +58,40 @@ def wait(folder: Path, lease: Lease, seconds: float) -> None:
 
 
 def test_a_second_writer_is_refused_while_the_first_lives_and_let_in_at_its_end(tmp_path) -> None:
+    assert read_lease(LocalPlace(tmp_path)) is None
     process = holder(tmp_path)
     try:
         with pytest.raises(RunBusy, match=f"is being written by process {process.pid} on {socket.gethostname()}"):
             hold_lease(LocalPlace(tmp_path), "mine").__enter__()
         assert read_lease(LocalPlace(tmp_path)).token == "other"
     finally:
-        ended(process)
+        process.communicate("\n")
     assert not read_lease(LocalPlace(tmp_path)).fresh
     with hold_lease(LocalPlace(tmp_path), "mine") as lease:
-        assert (lease.epoch, lease.token) == (2, "mine")
-
-
-def test_the_lease_of_a_killed_writer_is_taken_over_with_a_higher_epoch(tmp_path) -> None:
-    process = holder(tmp_path)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert read_lease(LocalPlace(tmp_path)).epoch == 1
-    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
-        assert lease.epoch == 2
+        assert (lease.epoch, lease.token, lease.fresh) == (2, "mine", True)
         assert read_lease(LocalPlace(tmp_path)) == lease
-        assert lease.fresh
 
 
-def test_a_lease_is_released_at_the_end_even_of_a_failure(tmp_path) -> None:
-    def fail() -> None:
-        with hold_lease(LocalPlace(tmp_path), "mine"):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert not read_lease(LocalPlace(tmp_path)).fresh
-    assert read_lease(LocalPlace(tmp_path)).epoch == 1
-
-
-def test_a_run_nobody_wrote_has_no_lease(tmp_path) -> None:
-    assert read_lease(LocalPlace(tmp_path)) is None
+LATE, EARLY = time.time() - 3600, time.time() + 3600
+BOOT, _, NAMESPACE = this_machine().partition(" ")
+ELSEWHERE: dict[str, dict[str, object]] = {
+    "on another host": {"host": "elsewhere.invalid", "machine": "another boot", "pid": 2**30},
+    "in another container": {"machine": f"{BOOT} other-than-{NAMESPACE}", "pid": 2**30, "born": 1.0},
+    "with our number in another container": {"machine": f"{BOOT} other-than-{NAMESPACE}", "born": 1.0},
+    "with a clock that is an hour late": {"machine": "another boot", "renewed": LATE, "expiry": LATE + 30},
+    "with a clock that is an hour early": {"machine": "another boot", "renewed": EARLY, "expiry": EARLY + 30},
+}
 
 
-def test_a_writer_on_another_host_counts_until_its_lease_expires(tmp_path) -> None:
-    away = replace(mine(), host="elsewhere.invalid", machine="another boot", pid=2**30)
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_a_writer_elsewhere_counts_until_its_lease_expires(tmp_path, where) -> None:
+    """By the clock of the disk alone; its process number means another process here, or none."""
+    away = replace(mine(), **ELSEWHERE[where])
     write(tmp_path, away)
     for seconds in (0, 25):
         wait(tmp_path, away, seconds)
-        with pytest.raises(RunBusy, match=r"on elsewhere\.invalid"):
+        with pytest.raises(RunBusy, match=rf"process {away.pid} on {away.host}"):
             hold_lease(LocalPlace(tmp_path), "mine").__enter__()
-    wait(tmp_path, away, 31)
-    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
-        assert lease.epoch == 5
-
-
-def test_a_writer_in_another_container_of_this_host_counts_until_its_lease_expires(tmp_path) -> None:
-    """Its process number means another process here, or none."""
-    boot, _, namespace = this_machine().partition(" ")
-    for pid in (2**30, os.getpid()):
-        there = replace(mine(), machine=f"{boot} other-than-{namespace}", pid=pid, born=1.0)
-        write(tmp_path, there)
-        with pytest.raises(RunBusy, match=f"process {pid} on"):
-            hold_lease(LocalPlace(tmp_path), "mine").__enter__()
-
-
-@pytest.mark.parametrize("ahead", [-3600, 3600])
-def test_a_writer_whose_clock_is_an_hour_off_counts_as_long_as_any_other(tmp_path, ahead: float) -> None:
-    now = time.time() + ahead
-    away = replace(mine(), machine="another boot", renewed=now, expiry=now + 30)
-    write(tmp_path, away)
-    with pytest.raises(RunBusy):
-        hold_lease(LocalPlace(tmp_path), "mine").__enter__()
     wait(tmp_path, away, 31)
     with hold_lease(LocalPlace(tmp_path), "mine") as lease:
         assert lease.epoch == 5
@@ -173,7 +136,7 @@ def test_the_failure_of_a_writer_that_was_superseded_says_nothing_of_the_run(tmp
     assert read_lease(LocalPlace(tmp_path)).failure is None
 
 
-def test_a_zombie_is_no_writer(tmp_path) -> None:
+def test_the_lease_of_a_killed_writer_is_taken_over_also_while_it_is_a_zombie(tmp_path) -> None:
     """It holds its number until its parent asks how it ended, as a container without an init never does."""
     process = holder(tmp_path)
     process.send_signal(signal.SIGKILL)
@@ -181,6 +144,7 @@ def test_a_zombie_is_no_writer(tmp_path) -> None:
     while zombie.status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
     try:
+        assert read_lease(LocalPlace(tmp_path)).epoch == 1
         with hold_lease(LocalPlace(tmp_path), "mine") as lease:
             assert lease.epoch == 2
     finally:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import obstore
@@ -19,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
-from roundweave.storage.errors import StoreDamaged, WriterFenced
-from roundweave.storage.hierarchy.schema import UNPACKED
+from roundweave.storage.errors import StoreDamaged
+from roundweave.storage.hierarchy.schema import UNPACKED, VERSION
 from roundweave.storage.places import objects
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.places.objects import ObjectPlace
@@ -112,32 +108,8 @@ def test_whenever_packing_dies_each_round_is_whole_and_the_next_writer_ends_it(m
     assert left == [("commits/0-2.jsonl", 8), ("commits", 8), ("commits/3-5.jsonl", 6), ("commits", 6)]
 
 
-def test_a_process_that_is_killed_while_it_packs_loses_no_round(made, tmp_path) -> None:
-    """Killed later and later, until one gets to the end."""
-    left = set()
-    for number in count():
-        path = Path(shutil.copytree(made, tmp_path / f"{number}.zarr"))
-        log = RoundStore(path).log
-        child = os.fork()
-        if not child:
-            with suppress(BaseException):
-                log.pack(6)
-            os._exit(0)
-        time.sleep(number * 0.0003)
-        os.kill(child, signal.SIGKILL)
-        ended = os.WIFEXITED(os.waitpid(child, 0)[1])
-        left.add(tuple(records(path)))
-        assert StoredRun(path).committed == list(range(8))
-        assert verify(path).findings == ()
-        RoundStore(path).log.pack(6)
-        assert records(path) == [*PACKED, "6.json", "7.json"]
-        if ended:
-            break
-    assert len(left) > 1
-
-
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=12)
 def test_a_flipped_bit_of_a_pack_is_named_and_costs_one_round_at_most(made, tmp_path_factory, data) -> None:
     path = Path(shutil.copytree(made, tmp_path_factory.mktemp("flipped") / "run.zarr"))
     packs.ROUNDS = 3  # hypothesis runs all examples within one call of the fixture
@@ -149,25 +121,21 @@ def test_a_flipped_bit_of_a_pack_is_named_and_costs_one_round_at_most(made, tmp_
     at = data.draw(st.integers(0, len(content) - 1) | st.sampled_from([*ends, *(end + 1 for end in ends[:-1])]))
     content[at] ^= 1 << data.draw(st.integers(0, 7))
     pack.write_bytes(content)
-    hit = 3 + sum(end < at for end in ends)
-    findings = verify(path).findings
-    assert {finding.path for finding in findings} == {f"commits/{PACKED[1]}"}
-    run = StoredRun(path)
+    told = [str(finding) for finding in verify(path).findings]
+    assert told and all(finding.startswith(f"commits/{PACKED[1]}: ") for finding in told)
+    run, hit = StoredRun(path), 3 + sum(end < at for end in ends)
     assert set(run.lost) <= {hit} and (run.lost or at in ends)
     for round in {*range(8)} - {*run.lost}:
         assert run.round(round).state.round == round
     for round in run.lost:
-        assert any(f"its record of round {round} is no commit record" in finding.what for finding in findings)
+        assert any(f"its record of round {round} is no commit record" in finding for finding in told)
         with pytest.raises(StoreDamaged, match=rf"commits/3-5\.jsonl: its record of round {round} is no commit"):
             run.round(round)
     assert recover(RoundStore(path)) == (7, run.lost)
-    assert verify(path).findings == () if not run.lost else len(verify(path).findings) == 1
+    assert len(verify(path).findings) == len(run.lost)
     whole = {round: content for round, content in before.items() if round > 2 and round not in run.lost}
     assert set(records(path)) == {PACKED[0], *(f"{round}.json" for round in whole)}
-    for round, content in whole.items():
-        assert (path / f"commits/{round}.json").read_bytes() == content
-    RoundStore(path).log.pack(6)
-    assert records(path) == [*PACKED, "6.json", "7.json"] or run.lost
+    assert all((path / f"commits/{round}.json").read_bytes() == content for round, content in whole.items())
 
 
 @pytest.mark.parametrize("left", [0, 1, 0.4, 0.999])
@@ -209,15 +177,14 @@ def test_a_file_with_a_name_that_no_pack_has_is_none(packed, name) -> None:
 
 
 @pytest.mark.parametrize("what", ["folder", "link", "noise"])
-def test_what_has_the_name_of_a_pack_and_is_none_hides_no_bytes(path, what, tmp_path) -> None:
+def test_what_has_the_name_of_a_pack_and_is_none_hides_no_bytes(path, what) -> None:
     """Beside the records in their own files, as nobody leaves it."""
     pack = path / "commits/3-5.jsonl"
-    if what == "folder":
-        pack.mkdir()
-    elif what == "link":
-        pack.symlink_to(path / "commits/3.json")
-    else:
-        pack.write_bytes(os.urandom(99))
+    {
+        "folder": pack.mkdir,
+        "link": lambda: pack.symlink_to(path / "commits/3.json"),
+        "noise": lambda: pack.write_bytes(bytes(99)),
+    }[what]()
     with suppress(StoreDamaged):
         assert StoredRun(path).done == 7
     with suppress(StoreDamaged):
@@ -269,18 +236,6 @@ def test_whoever_opened_the_run_before_reads_on_and_so_does_who_opens_it_meanwhi
     assert RoundStore(path).log.rounds(torn) == list(range(8))
 
 
-def test_a_reader_that_knows_a_pack_reads_on_where_a_later_writer_took_it_apart(packed) -> None:
-    reader = RoundStore(packed)
-    assert reader.log.read(4).round == 4
-    store = RoundStore(packed)
-    store.log.quarantine([5])
-    other = RoundStore(packed)
-    assert [other.log.whole(round) is not None for round in (3, 4, 5)] == [True, True, False]
-    fresh = RoundStore(packed)
-    fresh.log._packs.add(3)
-    assert [fresh.log.whole(round) is not None for round in (3, 4, 5)] == [True, True, False]
-
-
 @pytest.mark.parametrize("round", [4, 5])
 def test_where_a_record_is_damaged_or_missing_all_of_its_pack_stay_in_own_files(path, round) -> None:
     record = path / f"commits/{round}.json"
@@ -292,24 +247,16 @@ def test_where_a_record_is_damaged_or_missing_all_of_its_pack_stay_in_own_files(
     assert StoredRun(path).lost == [round]
 
 
-def test_long_records_stay_in_own_files(path, monkeypatch) -> None:
-    monkeypatch.setattr(packs, "LARGEST_PACK", len((path / "commits/0.json").read_bytes()) * 3)
-    RoundStore(path).log.pack(6)
-    assert records(path) == [f"{number}.json" for number in range(8)]
-
-
-@pytest.mark.parametrize("version", [UNPACKED, None])
+@pytest.mark.parametrize("version", [UNPACKED, VERSION])
 def test_records_of_a_run_of_the_version_before_stay_in_own_files(tiny, monkeypatch, version) -> None:
-    if version is not None:
-        monkeypatch.setattr("roundweave.storage.rounds.store.VERSION", version)
-    store = tiny.create(rounds=7)
-    monkeypatch.undo()
-    monkeypatch.setattr(packs, "ROUNDS", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr("roundweave.storage.rounds.store.VERSION", version)
+        store = tiny.create(rounds=7)
     store = tiny.train(RoundStore(store.place), 7)
     with synced(store, store.log.read(6)):
         pass
     own = [f"{number}.json" for number in range(8)]
-    assert records(store.path) == (own if version else [*PACKED, *own[6:]])
+    assert records(store.path) == (own if version == UNPACKED else [*PACKED, *own[6:]])
     assert verify(store.path).sound
 
 
@@ -317,59 +264,16 @@ def test_in_a_bucket_a_history_is_read_by_a_request_a_pack(made, monkeypatch) ->
     objects._memories["packs"] = MemoryStore()
     place = ObjectPlace("memory://packs/run")
     copy_run(RoundStore(made), place)
-    store = RoundStore(place)
-    asked: list[str] = []
-
-    def counted(name: str) -> None:
-        function = getattr(obstore, name)
-
-        def call(*arguments: object, **options: object) -> object:
-            asked.append(name)
-            return function(*arguments, **options)
-
-        monkeypatch.setattr(obstore, name, call)
-
-    for name in ("get", "delete", "put"):
-        counted(name)
-    store.log.pack(6)
-    # Each record is read once, and each pack; a request deletes the files of a pack.
-    assert {name: asked.count(name) for name in set(asked)} == {"put": 2, "get": 6 + 2, "delete": 2}
+    RoundStore(place).log.pack(6)
+    asked: list[object] = []
+    get = obstore.get
+    monkeypatch.setattr(obstore, "get", lambda *args, **options: asked.append(args[1]) or get(*args, **options))
     store = RoundStore(place)
     asked.clear()
     assert len(store.log.links(range(6))) == 6
-    assert asked == ["get", "get"]
+    assert len(asked) == 2
     assert verify(place).sound
     del objects._memories["packs"]
-
-
-def test_whoever_reads_while_records_are_packed_misses_none(made, tmp_path) -> None:
-    stop, wrong = threading.Event(), []
-
-    def look(path: Path) -> None:
-        while not stop.is_set():
-            run = StoredRun(path)
-            wrong.extend(run.lost)
-            wrong.extend(round for round in range(8) if run.round(round).commit.round != round)
-
-    for number in range(20):
-        path = Path(shutil.copytree(made, tmp_path / f"{number}.zarr"))
-        reader = threading.Thread(target=look, args=(path,))
-        reader.start()
-        RoundStore(path).log.pack(6)
-        stop.set()
-        reader.join()
-        stop.clear()
-    assert wrong == []
-
-
-def test_a_writer_whose_lease_is_over_packs_nothing(path) -> None:
-    def over() -> None:
-        raise WriterFenced("another writer")
-
-    before = records(path)
-    with pytest.raises(WriterFenced):
-        RoundStore(LocalPlace(path).fenced(over)).log.pack(6)
-    assert records(path) == before
 
 
 def test_a_run_that_is_packed_as_it_goes_has_the_bits_of_one_that_is_not_and_goes_on(train, monkeypatch) -> None:

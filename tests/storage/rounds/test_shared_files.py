@@ -22,7 +22,6 @@ from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import Layout
 from roundweave.storage.values.tensors import TensorSpec
-from tests.storage.upkeep.dying import named
 
 PARTITIONS = 5
 
@@ -103,21 +102,11 @@ def test_in_a_bucket_it_is_the_same(many, s3, same) -> None:
     assert verify(place).sound
 
 
-@pytest.mark.parametrize("kept", [0, 1, 51, 52, 60, -1])
-def test_a_file_that_was_cut_short_ends_the_run_before_its_round(many, kept) -> None:
-    store = many.trained()
-    path = store.path / keys(store, 2)[0]
-    path.write_bytes(path.read_bytes()[:kept])
-    assert named(store.path) == {keys(store, 2)[0]}
-    assert recover(store) == (1, [2, 3])
-
-
 @pytest.mark.parametrize(
     ("partitions", "size", "processes", "shard"),
     [
-        *((32, 1, 1, 1), (33, 1, 1, 3), (40, 1, 1, 2), (100, 1, 1, 5), (997, 1, 1, 32), (1000, 1, 1, 50)),
-        *((1024, 1, 1, 32), (10_000, 1, 2, 625), (1000, 1, 8, 25), (1000, 1, 200, 1), (10**5, 1, 1, 2048)),
-        *((1000, 1 << 20, 1, 16), (1000, 1 << 24, 1, 1), (100, 1 << 26, 1, 1)),
+        *((32, 1, 1, 1), (33, 1, 1, 3), (100, 1, 1, 5), (997, 1, 1, 32), (1000, 1, 1, 50), (10_000, 1, 2, 625)),
+        *((1000, 1, 8, 25), (1000, 1, 200, 1), (10**5, 1, 1, 2048), (1000, 1 << 20, 1, 16), (1000, 1 << 24, 1, 1)),
     ],
 )
 def test_so_many_partitions_share_a_file(partitions: int, size: int, processes: int, shard: int) -> None:

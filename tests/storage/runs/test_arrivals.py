@@ -94,13 +94,6 @@ def test_of_many_partitions_what_was_accepted_is_one_bar(run, monkeypatch) -> No
     }
 
 
-def test_it_is_drawn_on_the_axes_that_it_is_given(run) -> None:
-    axes = plt.figure().subplots()
-    assert Plots(run).staleness(axes) is axes
-    axes.figure.canvas.draw()
-    assert len(plt.get_fignums()) == 1
-
-
 def test_the_card_of_a_round_tells_of_turns_and_staleness(run, waiting) -> None:
     head, *rows = cells(str(run.round(3)))
     assert head == ["partition", "weight", "result", "push", "version", "staleness"]

@@ -25,10 +25,13 @@ def cells(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()[1:]]
 
 
-def test_a_run_shows_what_it_is_and_its_last_score(run) -> None:
+def test_a_run_shows_what_it_is_and_its_last_score(tiny, run) -> None:
+    """A state has 115 bytes, of which 24 are frozen, and a round's updates of two partitions have 254."""
     line = "<Run tiny · interrupted · 2/3 rounds · fed_avg · 2 partitions · 11 params · 0.000805 MB>"
     assert str(run).splitlines() == [line, "round 2    loss 0.5 · accuracy 0.5000", f"place      {run.path}"]
     assert repr(run) == line
+    tiny.write(run._store, 3)
+    assert "2/3 rounds (1 uncommitted)" in repr(run)
 
 
 def test_a_round_shows_what_became_of_each_update(run) -> None:
@@ -83,3 +86,11 @@ def test_looking_at_a_run_reads_what_is_recorded_and_no_tensor(tiny, monkeypatch
         assert not [key for key in keys if not key.startswith("commits/") and not key.endswith("zarr.json")]
         counts.append(len(keys))
     assert counts[0] == counts[1] <= 12
+
+
+def test_the_size_is_that_of_the_updates_of_a_cohort(tiny) -> None:
+    store = tiny.create()
+    for round in (1, 2):  # 24 bytes once, three states of 91, and two updates of 127
+        commit = tiny.write(store, round)
+        store.commit(replace(commit, updates={0: commit.updates[0]}))
+    assert repr(StoredRun(store.path)).endswith("11 params · 0.000551 MB>")
