@@ -32,30 +32,20 @@ import pytest
 from roundweave.flows.command import app
 from roundweave.flows.reporting.progress import FlowPage
 from roundweave.flows.serving.server import prefect_api, stop_server
-from roundweave.tasks.executors.clusters.connecting import connect
 
 HERE = Path(__file__).parent.parent
 PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]
 FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|toml|yml))(?:, (in|before) (\w+))?\n")
-SLOW = (
-    *(
-        "clusters",
-        "decentralised",
-        "devices",
-        "exporting",
-        "merging",
-        "planning",
-        "recipes",
-        "scheduling",
-        "servers",
-    ),
-    "tensor-parallel",
-)
+SLOW = ("clusters", "decentralised", "devices", "exporting", "merging", "planning", "recipes")
+SLOW += ("scheduling", "servers", "tensor-parallel")
 """Pages of which make test-slow runs the commands: many, or with clusters and servers of their own."""
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 PROJECT = ("flows", "tasks", "storage", "tests")
 PATH = re.compile(r"(?<![\w/.:-])(?:flows|tasks|storage|tests|docs|roundweave|notebooks)/[\w./-]*(?<![.-])")
+SHARED = ("conftest", "counting", "patience", "runs", "times", "training")
+"""The modules of the tests that a test in the copy needs."""
+
 USERS = ("mine.py",)
 """The files of a user of which pages tell."""
 
@@ -71,13 +61,6 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     return [Block(*found.groups(default="")) for found in FENCED.finditer(page.read_text(encoding="utf-8"))]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cluster() -> Iterator[None]:
-    """A Dask cluster for all pages: a run's own takes a second to start."""
-    with connect(None, workers=2) as client, client.as_current():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +93,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     logging.disable(logging.NOTSET)
 
 
+def mark_of(page: Path) -> pytest.MarkDecorator:
+    """The first suite runs the README, the second all pages but the slow ones."""
+    if page.stem == "README":
+        return pytest.mark.dear("the first page, as a user runs it, with Prefect's server and a cluster")
+    return pytest.mark.slow if page.stem in SLOW else pytest.mark.thorough
+
+
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of mlflow's own queries
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in SLOW else ()) for page in PAGES],
+    [pytest.param(page, id=page.stem, marks=mark_of(page)) for page in PAGES],
 )
 @pytest.mark.usefixtures("_prefect")
-def test_what_a_page_shows_runs(page: Path, folder: Path, capfd, monkeypatch) -> None:
+def test_what_a_page_shows_runs(page: Path, folder: Path, client, capfd, monkeypatch) -> None:
     monkeypatch.setattr(FlowPage, "leave_plot", lambda page, figure, kind: None)  # nobody looks at it
     if page.stem not in SLOW:  # how long strategies race is seen where the page of plans is run
         monkeypatch.setattr("roundweave.flows.planning.plan.HEAT", 0.1)
@@ -126,7 +116,8 @@ def test_what_a_page_shows_runs(page: Path, folder: Path, capfd, monkeypatch) ->
         elif block.note.startswith("covered by "):
             assert_covered(block.note.removeprefix("covered by "))
         else:
-            run_block(block, folder, f"block{number}.py")
+            with client.as_current():  # a run's own cluster takes a second to start
+                run_block(block, folder, f"block{number}.py")
 
 
 def run_block(block: Block, folder: Path, script: str) -> None:
@@ -165,11 +156,7 @@ def project(folder: Path) -> Path:
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(HERE / package, copy / package, symlinks=True, ignore=ignored)
         (copy / "tests").mkdir()
-        for name in (
-            "pyproject.toml",
-            "tests/conftest.py",
-            "tests/training.py",
-        ):
+        for name in ("pyproject.toml", *(f"tests/{each}.py" for each in SHARED)):
             shutil.copy(HERE / name, copy / name)
     return copy
 

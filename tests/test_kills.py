@@ -26,7 +26,6 @@ from roundweave.storage.places import local
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.tasks.executors.inline import InlineExecutor
-from tests.tasks.sampled import sampled
 
 FIELDS = {"model": "logistic", "local_steps": 1, "rounds": 2, "name": "run"}
 
@@ -170,7 +169,8 @@ def check_and_go_on(root: Path, data: str, digest: str, algorithm: str = "scaffo
     return shown
 
 
-SLOW = pytest.mark.slow
+THOROUGH, SLOW = pytest.mark.thorough, pytest.mark.slow
+REST = [(2, "d_psgd"), (3, "scaffold")]
 SAMPLE = 12
 """How many of the calls the quick test kills at, evenly spread."""
 
@@ -185,7 +185,11 @@ def calls_of_a_run(root: Path, data: str, monkeypatch: pytest.MonkeyPatch, algor
     return NEVER - counter.left
 
 
-@pytest.mark.parametrize(("data", "algorithm"), sampled(3, [2, 3], ["scaffold", "d_psgd"]), indirect=["data"])
+@pytest.mark.parametrize(
+    ("data", "algorithm"),
+    [(2, "scaffold"), (3, "d_psgd"), *(pytest.param(*each, marks=THOROUGH) for each in REST)],
+    indirect=["data"],
+)
 def test_a_run_killed_at_some_writes_goes_on_to_the_same_bits(
     train_in_a_fork, data, tmp_path, monkeypatch, algorithm
 ) -> None:

@@ -41,7 +41,6 @@ from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.own_code.code import find_code
 from tests.flows.prefect_server import command_line
 from tests.patience import PATIENCE
-from tests.tasks.sampled import sampled
 from tests.training import trained
 
 DROPOUT = {
@@ -118,7 +117,7 @@ def test_averaging_deltas_and_averaging_networks_are_the_same() -> None:
 # Law 1: how the data is partitioned does not change synchronous SGD.
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 4, 7, 100])
+@pytest.mark.parametrize("partitions", [1, 4, 7, pytest.param(100, marks=pytest.mark.thorough)])
 def test_map_reduce_gradient_descent_is_batch_gradient_descent(partitions: int) -> None:
     inputs, targets = regression(100)
     objective = regression_objective()
@@ -208,24 +207,15 @@ def test_one_local_step_is_synchronous_sgd(lr: float, parts: int) -> None:
 # Law 3: the same bits, wherever and however often the work runs.
 
 
-DISTRIBUTED = [entry.load() for name, entry in EXECUTORS.items() if entry.distributed and name != "auto"]
-"""The executors of the table that need a cluster; `auto` is two of them."""
+THOROUGH, SLOW = pytest.mark.thorough, pytest.mark.slow
+ON_WORKERS = pytest.mark.parametrize("executor", [GraphExecutor, RanksExecutor])
 
 
-ON_WORKERS = pytest.mark.parametrize("executor", DISTRIBUTED)
-
-
-SLOW = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", params=[3, *(pytest.param(workers, marks=SLOW) for workers in (1, 2, 4))])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Client]:
-    with connect_local(request.param) as client:
+@pytest.fixture(scope="module", params=[3, *(pytest.param(workers, marks=SLOW) for workers in (1, 4))])
+def workers(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """Clusters of other numbers of workers than the one that all tests share."""
+    with connect(None, request.param) as client:
         yield client
-
-
-def connect_local(workers: int) -> Client:
-    return connect(None, workers)
 
 
 def inline(root: Path, fields: dict[str, object]) -> dict[int, str]:
@@ -253,30 +243,47 @@ def wanted_of_shared(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]
     return inline(tmp_path_factory.mktemp("shared"), SHARED_NETWORK)
 
 
-@pytest.mark.parametrize(("kind", "executor", "window"), sampled(3, KINDS, DISTRIBUTED, [1, 4]))
-def test_any_number_of_workers_and_any_window_give_the_same_bits(
-    train, references, cluster, window, executor, kind
-) -> None:
+def digests(train, executor, window: int, **fields: object) -> dict[int, str]:
+    """Those of the states of all rounds."""
     found: dict[int, str] = {}
-    train(executor(cluster), window, lambda commit: found.update({commit.round: commit.state}), **KINDS[kind])
-    assert found == references[kind]
+    train(executor, window, lambda commit: found.update({commit.round: commit.state}), **fields)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "executor", "window"),
+    [
+        ("dropout", GraphExecutor, 4),  # draws, and rounds that begin before the one before is committed
+        ("cohort", GraphExecutor, 1),  # what partitions carry over rounds in which they take no part
+        ("stacked", RanksExecutor, 4),  # partitions of a block are one network
+        ("decentralised", RanksExecutor, 1),  # what neighbours on another rank carry
+    ],
+)
+def test_two_workers_give_the_bits_of_one_process(train, references, client, kind, executor, window) -> None:
+    assert digests(train, executor(client), window, **KINDS[kind]) == references[kind]
+
+
+@THOROUGH
+@ON_WORKERS
+@pytest.mark.parametrize("window", [1, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_workers_and_any_window_give_the_same_bits(
+    train, references, workers, window, executor, kind
+) -> None:
+    assert digests(train, executor(workers), window, **KINDS[kind]) == references[kind]
 
 
 @pytest.mark.parametrize("name", [name for name, entry in EXECUTORS.items() if not entry.distributed])
 def test_every_executor_without_a_cluster_gives_the_same_bits(train, references, name) -> None:
-    found: dict[int, str] = {}
     with open_executor(name) as executor:
-        train(executor, 2, lambda commit: found.update({commit.round: commit.state}), **KINDS["dropout"])
-    assert found == references["dropout"]
+        assert digests(train, executor, 2, **KINDS["dropout"]) == references["dropout"]
 
 
 @ON_WORKERS
 def test_ranks_that_share_a_network_give_the_same_bits_wherever_they_are(
-    train, wanted_of_shared, cluster, executor
+    train, wanted_of_shared, client, executor
 ) -> None:
-    found: dict[int, str] = {}
-    train(executor(cluster), 3, lambda commit: found.update({commit.round: commit.state}), **SHARED_NETWORK)
-    assert found == wanted_of_shared
+    assert digests(train, executor(client), 3, **SHARED_NETWORK) == wanted_of_shared
 
 
 SHARED = """
@@ -295,11 +302,13 @@ def encoder():
 """
 
 
+@THOROUGH
 @pytest.mark.parametrize("model", ["hybrid", pytest.param("encoder", marks=SLOW)])
 def test_hybrids_and_heads_give_the_same_bits_in_processes_of_their_own(train, own, model) -> None:
+    """Four workers: two groups of two ranks."""
     fields = SHARED_NETWORK | {"model": f"{own(SHARED)}:{model}", "model_options": {}, "hybrid": model == "hybrid"}
     alone = train(**fields, name="alone")
-    with connect_local(4) as client:
+    with connect(None, 4) as client:
         assert train(RanksExecutor(client), 3, **fields, name="processes").digest == alone.digest
 
 
@@ -311,20 +320,19 @@ def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(tr
     assert {number: run.round(number).commit.state for number in range(1, 7)} == wanted_of_shared
 
 
-QUICK_KILLS = [
-    ("dropout", GraphExecutor, 1, 1),
-    ("dropout", RanksExecutor, 2, 6),
-    ("decentralised", GraphExecutor, 1, 1),
-]
+KILLS = [("dropout", GraphExecutor, 1, 1), ("dropout", RanksExecutor, 2, 6)]
+"""A task that is done again, and a group of ranks that is begun again after both have died."""
+
+THOROUGH_KILLS = [pytest.param("decentralised", GraphExecutor, 1, 1, marks=THOROUGH)]
 SLOW_KILLS = [
     pytest.param(*kill, marks=SLOW)
     for kill in itertools.product(KINDS, [GraphExecutor, RanksExecutor], [1, 2], [1, 6])
-    if kill not in QUICK_KILLS
+    if kill not in [*KILLS, ("decentralised", GraphExecutor, 1, 1)]
 ]
 
 
-@pytest.mark.parametrize(("kind", "executor", "killed", "window"), QUICK_KILLS + SLOW_KILLS)
-def test_workers_killed_in_mid_round_change_no_bits(train, own, window, killed, executor, kind) -> None:
+@pytest.mark.parametrize(("kind", "executor", "killed", "window"), KILLS + THOROUGH_KILLS + SLOW_KILLS)
+def test_workers_killed_in_mid_round_change_no_bits(train, own, client, window, killed, executor, kind) -> None:
     """Each worker that is killed dies inside a map: the loss kills its own process, once for each file."""
     source = """
 import os, signal
@@ -348,14 +356,14 @@ def loss(outputs, targets):
             for number in range(killed):
                 (folder / f"kill-{number}").touch()
 
-    with connect_local(2) as client:
-        run = train(executor(client), window, arm, **fields, name="killed")
-        if window == 1 and executor is GraphExecutor:
-            assert not list(folder.glob("kill-*")), "no worker was killed"
+    run = train(executor(client), window, arm, **fields, name="killed")
+    if window == 1 and executor is GraphExecutor:
+        assert not list(folder.glob("kill-*")), "no worker was killed"
     assert run.digest == reference.digest
 
 
-@pytest.mark.parametrize("stops", sampled(2, [(2,), (1, 3)]))
+@THOROUGH  # `tests/test_kills.py` kills at each write, without Prefect
+@pytest.mark.parametrize("stops", [pytest.param((2,), marks=SLOW), (1, 3)])
 def test_a_killed_flow_goes_on_to_the_same_bits(wanted, tmp_path, stops) -> None:
     options = {"root": tmp_path, "name": "killed", "partitions": 10, "local-steps": 3, "rounds": 6, "window": 1}
     options["model-options"] = '{"hidden": 32, "dropout": 0.3}'
@@ -390,7 +398,9 @@ def test_an_inline_run_resumed_at_any_round_has_the_same_bits(train, references,
         assert run.digest == references[kind][rounds]
 
 
+@THOROUGH
 def test_tasks_that_the_scheduler_holds_stay_bounded(train) -> None:
+    """The scheduler is in this process, where its tasks can be counted."""
     fields = {"partitions": 4, "model": "logistic", "local_steps": 1, "rounds": 48}
     held: list[int] = []
     with local_cluster(2) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():

@@ -14,10 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from roundweave.flows.stored import open_run
 from roundweave.tasks.data.sources.table import find_source
 from tests.machines import Machine, Network, hidden_from
-from tests.sites import images_at_sites, roles_at_sites, start_scheduler, start_worker, train_from
+from tests.sites import images_at_sites, roles_at_sites
+
+pytestmark = pytest.mark.thorough  # the machines are tools of tests, which fail in their own words where these lie
 
 SIZE = 1 << 20
 """How many bytes a transfer has: enough that a limit shows."""
@@ -173,16 +174,3 @@ def test_sites_have_parts_of_the_examples_and_no_other_site_reads_them(network, 
         assert sum(len(text) for text in texts) == 100
         windows = [sum((len(text) - 1) // 64 for text in each.values()) for each in texts]
         assert [len(part) for part in parts] == windows
-
-
-@pytest.mark.slow
-def test_a_run_over_three_machines_has_the_bits_of_one_process(train, network, tmp_path) -> None:
-    """The scheduler and the command are on one machine, and a worker on each of the others."""
-    sites = images_at_sites(tmp_path, ("berlin", "paris"), 100)
-    head, *others = (network.machine(name) for name in ("head", *sites.names))
-    start_scheduler(head)
-    workers = [start_worker(machine) for machine in others]
-    said = train_from(head, "--data", sites.function, "--partitions", 2, "--rounds", 2, "--name", "there")
-    reference = train(data=sites.function, partitions=2, rounds=2, name="reference")
-    assert open_run("there").digest == reference.digest, said
-    assert "round 2" in "".join(worker.until("joined") for worker in workers)

@@ -12,7 +12,6 @@ from torch.nn import functional
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.data.sources.images import Digits
 from roundweave.tasks.data.splits.split import hold_out
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
@@ -66,18 +65,14 @@ def loss(outputs, targets): return (outputs.argmax(1) == targets)
 seconds = loss
 """
 SCORES = ("f1", "precision", "near", "metric", "calibration", "ordered")
+THOROUGH = pytest.mark.thorough
+PLAIN = ("cross_entropy", "mse", "each")
+"""Losses of each example; `weighted` is one number of all, which is summed in another way."""
+
 DIGITS = {"data": "digits", "model": "linear", "held_out": 0.7}
 
 
-@pytest.fixture(scope="module")
-def client():
-    with connect(None, 2) as client:
-        yield client
-
-
-@pytest.mark.parametrize(
-    "loss", ["cross_entropy", pytest.param("mse", marks=pytest.mark.slow), "weighted", "each"]
-)
+@pytest.mark.parametrize("loss", ["weighted", *(pytest.param(each, marks=THOROUGH) for each in PLAIN)])
 def test_no_number_depends_on_partitions_or_executors(own, train, client, loss: str) -> None:
     from sklearn.metrics import average_precision_score, f1_score  # seconds, that only this process is to wait for
     from torchmetrics.functional.classification import multiclass_calibration_error

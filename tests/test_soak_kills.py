@@ -90,6 +90,14 @@ COMBINATIONS = {
     "easgd, cohort": (f"{STEPS} --algorithm easgd --cohort 3 --rounds 60", "holder nanny command"),
     "fed_buff": (f"{STEPS} --algorithm fed_buff --buffer 3 --max-staleness 2 --rounds 40", "holder worker"),
     "fed_buff inline": (f"{STEPS} --algorithm fed_buff --executor inline --rounds 60", "command command"),
+    "async_sgd, again and again": (
+        f"{SMALL} --algorithm async_sgd --max-staleness 3 --rounds 240",
+        "worker command worker worker command worker worker",
+    ),
+    "fed_buff, cohort": (
+        f"{STEPS} --algorithm fed_buff --buffer 2 --cohort 3 --rounds 240",
+        "holder worker command holder command worker",
+    ),
     # Without a server.
     "ring": (f"{STEPS} --topology ring --split shards:2", "scheduler worker"),
     "torus, ranks": (f"{STEPS} --partitions 6 --topology torus:2 --executor ranks", "worker command"),
