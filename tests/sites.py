@@ -21,7 +21,6 @@ from roundweave.tasks.data.datasets import pixel_scaling
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.sources.table import find_source
 from tests.machines import Machine, Network, Started, roundweave
-from tests.patience import PATIENCE
 
 SCHEDULER = "tcp://head:8786"
 
@@ -124,10 +123,3 @@ def start_worker(machine: Machine, *arguments: object) -> Started:
 def train_command(*arguments: object) -> list[str]:
     """The command line that trains on the workers, for a machine that runs or starts it."""
     return roundweave("train", "--scheduler", SCHEDULER, *arguments)
-
-
-def train_from(machine: Machine, *arguments: object, seconds: float = PATIENCE) -> str:
-    """Train on the workers to the end; gives what the command said, and fails with it if the command does."""
-    done = machine.run(train_command(*arguments), seconds)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
