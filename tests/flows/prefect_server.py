@@ -187,7 +187,7 @@ def listener(status: int = 200) -> Iterator[tuple[str, list[Any]]]:
 
     class Takes(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"null"))
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"null"))
             self.send_error(status) if status >= 400 else self.send_response(status)
             self.end_headers()
 

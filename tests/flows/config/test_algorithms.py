@@ -22,12 +22,6 @@ def algorithm(sharpness: float = 2.0):
 """
 
 
-def wrong(**fields: Any) -> str:
-    with pytest.raises(UsageError) as caught:
-        TrainConfig(**fields)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_options_and_their_defaults_are_those_of_the_parts(name: str) -> None:
     options = {n: option.default for n, option in ALGORITHMS[name].options.items()}
@@ -39,21 +33,15 @@ def test_options_and_their_defaults_are_those_of_the_parts(name: str) -> None:
 def test_the_options_of_a_part_in_place_of_another_are_taken() -> None:
     config = TrainConfig(algorithm="fed_avg", apply="adam", outer_beta1=0.5)
     assert config.algorithm.build().apply.beta1 == 0.5
-    assert wrong(algorithm="fed_avg", apply="adam", outer_momentum=0.9).startswith(
-        "algorithm fed_avg takes no outer_momentum"
-    )
-    assert wrong(reduce="medan").startswith("unknown reduce 'medan'; did you mean median?")
     assert TrainConfig(**json.loads(config.model_dump_json())) == config
 
 
-def test_a_field_of_several_forms_says_in_one_clause_what_it_takes() -> None:
-    for rounds in ("foo", 1.5, (1, "x")):
-        with pytest.raises(UsageError) as caught:
-            ReplayConfig(run="first", rounds=rounds)
-        takes = "it takes numbers of rounds, negative ones from the end; all, or the last one"
-        assert str(caught.value) == f"rounds = {rounds!r}: {takes}"
-    assert wrong(data=3, rounds=0).startswith("rounds = 0: Input should be ")
-    assert wrong(data=3, rounds=0).count("data = 3: it takes ") == 1
+@pytest.mark.parametrize("rounds", ["foo", 1.5, (1, "x")])
+def test_a_field_of_several_forms_says_in_one_clause_what_it_takes(rounds: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        ReplayConfig(run="first", rounds=rounds)
+    takes = "it takes numbers of rounds, negative ones from the end; all, or the last one"
+    assert str(caught.value) == f"rounds = {rounds!r}: {takes}"
 
 
 def test_a_flat_key_a_table_and_a_flag_over_it_are_the_same() -> None:
@@ -61,22 +49,6 @@ def test_a_flat_key_a_table_and_a_flag_over_it_are_the_same() -> None:
     assert TrainConfig(algorithm="fed_prox", mu=0.3, lr=0.2) == table
     assert TrainConfig(algorithm={"name": "fed_prox", "mu": 0.7}, mu=0.3, lr=0.2) == table
     assert table.algorithm.options["mu"] == 0.3
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"algorithm": "fedavg"}, "unknown algorithm 'fedavg'; did you mean fed_avg?"),
-        ({"algorithm": "sync_sgd", "outer_lr": 1}, "algorithm sync_sgd takes no outer_lr; it takes batch_"),
-        ({"algorithm": {"name": "scaffold", "mu": 1}}, "algorithm scaffold takes no mu; it takes lr"),
-        ({"partitons": 3}, "unknown field 'partitons'; did you mean partitions?"),
-        ({"lr": -1.0}, "lr = -1.0: Input should be greater than 0"),
-        ({"lr": "fast"}, "lr = 'fast': Input should be a valid number"),
-        ({"init": "own"}, "init = 'own': Input should be 'shared' or 'per-partition'"),
-    ],
-)
-def test_what_cannot_be_is_said_by_name(fields: dict[str, Any], says: str) -> None:
-    assert wrong(**fields).startswith(says)
 
 
 def test_an_own_algorithm_takes_what_its_function_names(own) -> None:
@@ -122,10 +94,15 @@ def model():
     assert differences(recorded, config(source.format(12))) == ["model mine.py:model, of which WIDTH changed"]
 
 
-def test_prefects_form_has_every_algorithm_with_its_options() -> None:
-    from prefect.utilities.callables import parameter_schema
-
+@pytest.fixture(scope="module")
+def train_flow() -> Any:
     from roundweave.flows import train_flow
+
+    return train_flow
+
+
+def test_prefects_form_has_every_algorithm_with_its_options(train_flow) -> None:
+    from prefect.utilities.callables import parameter_schema
 
     schema = parameter_schema(train_flow.fn).model_dump()["definitions"]
     for name in ALGORITHMS:
@@ -135,11 +112,11 @@ def test_prefects_form_has_every_algorithm_with_its_options() -> None:
     assert schema["TrainConfig"]["additionalProperties"] is True  # `mu` beside the others, and what we refuse
 
 
-def test_prefect_takes_an_algorithms_table_and_a_mistyped_option_is_refused_with_the_nearest_name() -> None:
+def test_prefect_takes_an_algorithms_table_and_a_mistyped_option_is_refused_with_the_nearest_name(
+    train_flow,
+) -> None:
     from prefect.utilities.callables import parameter_schema
     from prefect.utilities.schema_tools.validation import validate
-
-    from roundweave.flows import train_flow
 
     schema = parameter_schema(train_flow.fn).model_dump_for_openapi()
     for given in ({"algorithm": {"name": "fed_avg", "local_steps": 2}}, {"algorithm": "fed_prox", "mu": 0.1}):

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import base64
-import subprocess
+import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
-import roundweave as rw
 from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.config.train import Execution
 from roundweave.flows.merging.preparing import plan_merge
+from roundweave.flows.serving.server import server_home
 from roundweave.flows.stored import Run, open_run
 from roundweave.storage.errors import NotARun, UsageError
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.tasks.executors.clusters.connecting import connect
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
+from tests.flows.prefect_server import ended, until
 from tests.training import trained
 
 Store = Callable[..., Run]
@@ -72,17 +72,10 @@ def script(tmp_path: Path, mark: Path) -> str:
 def attacker(tmp_path: Path, mark: Path) -> Iterator[str]:
     """The address of a scheduler that answers with a pickle which writes the mark."""
     address = tmp_path / "address"
-    line = [sys.executable, str(Path(__file__).with_name("attacker.py")), str(address), str(mark)]
-    process = subprocess.Popen(line, stderr=subprocess.DEVNULL)
-    while not address.exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    yield address.read_text()
-    process.terminate()
-    process.wait()
-
-
-# Execution.
+    line = [sys.executable, Path(__file__).with_name("attacker.py"), address, mark]
+    with ended(line, dict(os.environ), tmp_path / "attacker.log"):
+        until(address.exists, tmp_path / "attacker.log")
+        yield address.read_text()
 
 
 def test_a_scheduler_that_a_foreign_store_names_is_not_connected_to(theirs, attacker, mark: Path, capsys) -> None:
@@ -111,6 +104,8 @@ def test_nothing_of_execution_is_taken_from_a_foreign_store(theirs: Store, tmp_p
     ours = Execution(root=config.root, name="foreign", rounds=2)
     assert {name: getattr(config, name) for name in Execution.model_fields} == dict(ours)
     assert config.root == str(tmp_path / "runs")
+    # Prefect's profiles may name a file of logging settings, which may name any function to call.
+    assert server_home(config.root) == tmp_path / "runs/.prefect"
 
 
 def test_the_execution_of_an_own_run_is_taken(store_at: Store, tmp_path: Path) -> None:
@@ -118,18 +113,6 @@ def test_the_execution_of_an_own_run_is_taken(store_at: Store, tmp_path: Path) -
     config = resumed_config("mine", None, trust=False, changes={"workers": 3})
     assert (config.workers, config.evaluate_every, config.executor) == (3, 2, "inline")
     assert config.address == str(run.path.resolve())
-
-
-def test_prefect_keeps_its_files_under_ones_own_root(theirs: Store) -> None:
-    run = theirs()
-    # Prefect's profiles may name a file of logging settings, which may name any function to call.
-    (run.path.parent / ".prefect").mkdir()
-    rw.train(resumed_config(str(run.path), None, trust=False, changes={"executor": "inline"}))
-    assert list((run.path.parent / ".prefect").iterdir()) == []
-    assert run.refresh().done == 2
-
-
-# Code.
 
 
 def pickled(mark: Path) -> dict[str, str]:
@@ -214,11 +197,8 @@ def test_looking_runs_nothing(theirs: Store, script: str, mark: Path, capsys, mo
     monkeypatch.syspath_prepend(Path(script).parent)
     run = theirs(**recorded_code(script, mark)[case])
     repr(run), run.history(), run.round(0).tensors, run[run.tensors[0]].values
-    assert (
-        command(capsys, "show", str(run.path))[0]
-        == command(capsys, "runs", str(run.path.parent), "--json")[0]
-        == 0
-    )
+    for line in (["show", str(run.path)], ["runs", str(run.path.parent), "--json"]):
+        assert command(capsys, *line)[0] == 0
     assert not mark.exists()
 
 
@@ -226,9 +206,6 @@ def test_looking_runs_nothing(theirs: Store, script: str, mark: Path, capsys, mo
 def test_a_record_that_roundweave_never_wrote_is_no_run(theirs: Store, recorded: dict[str, object]) -> None:
     with pytest.raises(NotARun, match="its record is not that of a run"):
         resumed_config(str(theirs(**recorded).path), None, trust=True, changes={})
-
-
-# Where a run lies.
 
 
 def test_a_symlinked_run_goes_on_in_that_very_run(store_at: Store, tmp_path: Path, capsys) -> None:

@@ -13,9 +13,7 @@ import safetensors.torch
 import torch
 
 import roundweave as rw
-from roundweave.flows.config.exports import PACKAGES
 from roundweave.flows.exporting.folders import write_folder
-from roundweave.flows.exporting.trackers import TRACKERS
 from roundweave.storage.errors import CheckpointError, NotARun
 from tests.flows.command.in_process import refused, run
 
@@ -26,6 +24,13 @@ import torch
 def data():
     tokens = torch.randint(0, 7, (60, 9), generator=torch.Generator().manual_seed(0))
     return tokens[:, :-1].clone(), tokens[:, 1:].clone()
+"""
+
+GPT2 = """
+def model():
+    from transformers import GPT2Config, GPT2LMHeadModel
+    tokens = {"vocab_size": 7, "n_positions": 8, "bos_token_id": 0, "eos_token_id": 0}
+    return GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, **tokens))
 """
 
 OWN = """
@@ -123,23 +128,23 @@ def assert_loads(stored: rw.Run, round: int, folder: Path, inputs: torch.Tensor)
 @pytest.mark.parametrize(
     ("model", "options", "dtype"),
     [
-        ("linear", {}, "float64"),
         ("mlp", {"hidden": 8}, "bfloat16"),
-        ("cnn", {"channels": 2}, "float32"),
-        ("gpt", {"width": 8, "heads": 2}, "float32"),
+        pytest.param("linear", {}, "float64", marks=pytest.mark.thorough),
+        pytest.param("cnn", {"channels": 2}, "float32", marks=pytest.mark.thorough),
+        pytest.param("gpt", {"width": 8, "heads": 2}, "float32", marks=pytest.mark.thorough),
     ],
 )
 def test_a_built_in_network_is_loaded_without_roundweave(
     train, own, tmp_path, capsys, model, options, dtype
 ) -> None:
     data = {"data": f"{own(TOKENS, 'tokens')}:data"} if model == "gpt" else {}
-    stored = train(**SMALL, **data, model=model, model_options=options, dtype=dtype, name="first")
+    built = train(**SMALL, **data, model=model, model_options=options, dtype=dtype, name="first")
     folder = tmp_path / "out" / "first of all"
     assert run(capsys, "export", "first@1", "--to", str(folder))[:2] == (0, f"first@1 is now in {folder}\n")
     assert sorted(p.name for p in folder.iterdir()) == ["README.md", "code", "model.safetensors"]
     assert not [*folder.parent.glob(".*")]
     inputs = torch.randint(0, 7, (5, 8)) if model == "gpt" else torch.rand(5, 1, 8, 8, dtype=getattr(torch, dtype))
-    assert_loads(stored, 1, folder, inputs)
+    assert_loads(built, 1, folder, inputs)
 
 
 def test_an_own_network_is_loaded_with_the_code_that_the_run_recorded(train, own, tmp_path) -> None:
@@ -153,49 +158,45 @@ def test_an_own_network_is_loaded_with_the_code_that_the_run_recorded(train, own
     assert_loads(stored, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
-def test_an_own_network_of_a_package_finds_what_lies_beside_it(train, tmp_path) -> None:
-    files = {"__init__.py": "", "net.py": "from . import width\nfrom beside import model\n"}
-    files |= {"width.py": "WIDTH = 5\n"}
-    files |= {"beside.py": OWN.replace("from helper", "from pack.width")}
-    for name, text in files.items():
-        (tmp_path / "pack").mkdir(exist_ok=True)
-        (tmp_path / "pack" / name).write_text(text)
-    stored = train(**SMALL, model=f"{tmp_path}/pack/net.py:model", name="first")
-    write_folder(stored, stored.round(2), str(tmp_path / "out"))
-    assert_loads(stored, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
+@pytest.mark.thorough  # as above, from a package
+def test_an_own_network_of_a_package_finds_what_lies_beside_it(train, own, tmp_path) -> None:
+    (tmp_path / "pack").mkdir()
+    own("", "pack/__init__"), own("WIDTH = 5\n", "pack/width")
+    own(OWN.replace("from helper", "from pack.width"), "pack/beside")
+    net = own("from . import width\nfrom beside import model", "pack/net")
+    run = train(**SMALL, model=f"{net}:model", name="first")
+    write_folder(run, run.round(2), str(tmp_path / "out"))
+    assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
-def test_a_network_of_a_notebook_and_one_that_needs_roundweave_say_so(train, own, tmp_path) -> None:
+def test_a_network_of_a_notebook_is_loaded_by_cloudpickle(train, tmp_path) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
-    exec(
-        "import torch\ndef model(): return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))",
-        namespace,
-    )
-    stored = train(**SMALL, model=namespace["model"], name="first")
-    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    exec(PLAIN, namespace)
+    run = train(**SMALL, model=namespace["model"], name="first")
+    write_folder(run, run.round(2), str(tmp_path / "out"))
     assert "This needs cloudpickle and Python 3" in (tmp_path / "out/README.md").read_text()
-    assert_loads(stored, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
-    source = f"import roundweave as rw{PLAIN}"
-    stored = train(**SMALL, model=f"{own(source)}:model", name="second")
-    write_folder(stored, stored.round(2), str(tmp_path / "second"))
-    assert (
-        "This needs Roundweave, which its code imports; `model.onnx`"
-        in (tmp_path / "second/README.md").read_text()
-    )
+    assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
-def test_the_card_says_what_the_round_is(train, tmp_path) -> None:
-    stored = train(**SMALL, name="first")
-    later = train(**SMALL, name="second", start_from="first@1", root=tmp_path / "runs")
-    write_folder(later, later.round(2), str(tmp_path / "out"))
-    card = (tmp_path / "out/README.md").read_text()
+def test_a_network_that_needs_roundweave_says_so(train, own, tmp_path) -> None:
+    run = train(**SMALL, model=f"{own(f'import roundweave as rw{PLAIN}')}:model", name="first")
+    write_folder(run, run.round(2), str(tmp_path / "out"))
+    said = "This needs Roundweave, which its code imports; `model.onnx`"
+    assert said in (tmp_path / "out/README.md").read_text()
+
+
+def test_the_card_says_what_the_round_is(stored, train, tmp_path) -> None:
+    stored("plain")
+    later = train(**SMALL, name="second", start_from="plain@1", model_options={"hidden": 6})
     which = later.round(2)
+    write_folder(later, which, str(tmp_path / "out"))
+    card = (tmp_path / "out/README.md").read_text()
     for said in (
         "# second, round 2",
         "| run | second, complete, fed_avg, 2 partitions |",
         f"| chain | {which.chain} |",
-        "| parent | first@1 |",
-        f"digest {stored.attributes['data']['digest']} |",
+        "| parent | plain@1 |",
+        f"digest {later.attributes['data']['digest']} |",
         f"| loss | {which.score.loss:.4f} |\n| accuracy | {which.score.accuracy:.2%} |",
         "| code | mlp |",
         f"torch {torch.__version__}",
@@ -205,26 +206,21 @@ def test_the_card_says_what_the_round_is(train, tmp_path) -> None:
 
 
 def test_a_network_with_a_form_of_its_own_is_loaded_by_that(train, own, tmp_path) -> None:
-    stored = train(**SMALL, model=f"{own(SAVING)}:model", name="first")
-    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    run = train(**SMALL, model=f"{own(SAVING)}:model", name="first")
+    write_folder(run, run.round(2), str(tmp_path / "out"))
     assert 'import_module("mine").Saving.from_pretrained(folder)' in block(tmp_path / "out")
-    assert_loads(stored, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
+    assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
+@pytest.mark.thorough  # its process imports transformers
 def test_a_network_of_transformers_is_loaded_by_transformers(train, own, tmp_path) -> None:
     pytest.importorskip("transformers")
-    source = TOKENS + (
-        "def model():\n"
-        "    from transformers import GPT2Config, GPT2LMHeadModel\n"
-        "    tokens = {'vocab_size': 7, 'n_positions': 8, 'bos_token_id': 0, 'eos_token_id': 0}\n"
-        "    return GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, **tokens))\n"
-    )
-    place = own(source)
-    stored = train(**SMALL, data=f"{place}:data", model=f"{place}:model", loss="cross_entropy", name="first")
-    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    place = own(TOKENS + GPT2)
+    run = train(**SMALL, data=f"{place}:data", model=f"{place}:model", loss="cross_entropy", name="first")
+    write_folder(run, run.round(2), str(tmp_path / "out"))
     assert "GPT2LMHeadModel.from_pretrained(folder)" in block(tmp_path / "out")
     assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "out").iterdir()}
-    assert_loads(stored, 2, tmp_path / "out", torch.randint(0, 7, (5, 8)))
+    assert_loads(run, 2, tmp_path / "out", torch.randint(0, 7, (5, 8)))
 
 
 @pytest.mark.parametrize("model", ["cnn", "gpt"])
@@ -269,81 +265,82 @@ def test_the_card_names_columns_classes_and_validation_data(train, tmp_path) -> 
     assert f"| validation | csv:{file}, 60 examples, digest {digest} |" in card
 
 
-def test_a_network_that_nobody_can_build_is_tensors_and_a_card(train, tmp_path, monkeypatch) -> None:
+def test_a_network_that_nobody_can_build_is_tensors_and_a_card(stored, tmp_path, monkeypatch) -> None:
     def model(run: rw.Run, trust: bool = False) -> None:
         raise NotARun("it does not say how its network is built")
 
-    stored = train(**SMALL, name="first")
+    plain = stored("plain")
     monkeypatch.setattr(rw.Run, "model", model)
-    write_folder(stored, stored.round(2), str(tmp_path / "out"))
+    write_folder(plain, plain.round(2), str(tmp_path / "out"))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "model.safetensors"]
     assert "`load_state_dict` of yours takes" in (tmp_path / "out/README.md").read_text()
     with pytest.raises(NotARun, match="does not say"):
-        write_folder(stored, stored.round(2), str(tmp_path / "out"), onnx=True)
+        write_folder(plain, plain.round(2), str(tmp_path / "out"), onnx=True)
 
 
-def test_a_folder_is_replaced_by_force_and_only_if_an_export_wrote_it(train, tmp_path, capsys) -> None:
-    stored = train(**SMALL, name="first")
-    folder, others = tmp_path / "out", tmp_path / "others"
+def test_a_folder_is_replaced_by_force_and_only_if_an_export_wrote_it(stored, tmp_path, capsys) -> None:
+    plain, folder, others = stored("plain"), tmp_path / "out", tmp_path / "others"
     folder.mkdir()
-    assert run(capsys, "export", "first@1", "--to", str(folder))[0] == 0
+    assert run(capsys, "export", "plain@1", "--to", str(folder))[0] == 0
     (folder / "stale").touch()
     said = f"{folder} is there already; give another name, or --force to replace it"
-    assert refused(capsys, "export", "first@2", "--to", str(folder)) == (2, said)
+    assert refused(capsys, "export", "plain@2", "--to", str(folder)) == (2, said)
     assert (folder / "stale").exists()
-    assert run(capsys, "export", "first@2", "--to", f"{folder}/", "--force")[0] == 0
+    assert run(capsys, "export", "plain@2", "--to", f"{folder}/", "--force")[0] == 0
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "code", "model.safetensors"]
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    assert torch.equal(tensors["fc1.weight"], stored.round(2).tensors["fc1.weight"])
+    assert torch.equal(tensors["fc1.weight"], plain.round(2).tensors["fc1.weight"])
     (tmp_path / "link").symlink_to(folder)
-    assert run(capsys, "export", "first@1", "--to", str(tmp_path / "link"), "--force")[0] == 0
-    assert "# first, round 1" in (folder / "README.md").read_text()
+    assert run(capsys, "export", "plain@1", "--to", str(tmp_path / "link"), "--force")[0] == 0
+    assert "# plain, round 1" in (folder / "README.md").read_text()
     others.mkdir()
     (others / "README.md").write_text("# Mine\n")
     for given in ((), ("--force",)):
         said = f"{others} holds what no export wrote; give another folder"
-        assert refused(capsys, "export", "first@2", "--to", str(others), *given) == (2, said)
+        assert refused(capsys, "export", "plain@2", "--to", str(others), *given) == (2, said)
     assert [path.name for path in others.iterdir()] == ["README.md"]
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
-def test_an_export_that_fails_leaves_the_folder_as_it_was(train, own, tmp_path) -> None:
-    stored = train(**SMALL, name="first")
-    folder = tmp_path / "out"
-    write_folder(stored, stored.round(2), str(folder))
+def test_an_export_that_fails_leaves_the_folder_as_it_was(stored, train, own, tmp_path) -> None:
+    plain, folder = stored("plain"), tmp_path / "out"
+    write_folder(plain, plain.round(2), str(folder))
     failing = train(**SMALL, model=f"{own(SAVING)}:failing", name="second")
     with pytest.raises(CheckpointError, match="cannot be written: OSError: the disk is full"):
         write_folder(failing, failing.round(2), str(folder))
-    assert "# first, round 2" in (folder / "README.md").read_text()
-    assert [path.name for path in tmp_path.glob("*.partial")] == []
-    assert [path.name for path in tmp_path.glob(".*")] == []
+    assert "# plain, round 2" in (folder / "README.md").read_text()
+    assert [path.name for pattern in ("*.partial", ".*") for path in tmp_path.glob(pattern)] == []
     with pytest.raises(CheckpointError, match=r"/proc/none cannot be written"):
-        write_folder(stored, stored.round(2), "/proc/none")
+        write_folder(plain, plain.round(2), "/proc/none")
 
 
 BAD = {
-    ("--to", "model.foo"): r"a checkpoint ends in .*, not in '\.foo'; a folder whose name has a dot ends in /",
-    ("--to", "mlfow"): "mlfow is no tracker; did you mean mlflow.* A folder of that name is mlfow/",
-    ("--to", "s3://bucket/out"): "s3://bucket/out is not on a disk of this machine",
-    ("--to", ""): "an export to '' goes nowhere; give a folder",
-    ("--to", "."): r"\. holds what no export wrote",
-    ("--to", "file"): "file is a file; give the folder another name",
-    ("--to", "model.pt", "--onnx"): "--onnx writes a file into a folder",
-    ("--to", "tensorboard", "--onnx"): "--onnx writes a file into a folder",
-    ("--to", "out", "--out", "x"): "--out says where a tracker",
+    "model.foo": r"a checkpoint ends in .*, not in '\.foo'; a folder whose name has a dot ends in /",
+    "mlfow": "mlfow is no tracker; did you mean mlflow.* A folder of that name is mlfow/",
+    "": "an export to '' goes nowhere; give a folder",
+    ".": r"\. holds what no export wrote",
+    "file": "file is a file; give the folder another name",
+    "model.pt --onnx": "--onnx writes a file into a folder",
+    "tensorboard --onnx": "--onnx writes a file into a folder",
+    "out --out x": "--out says where a tracker",
 }
 
 
-def test_bad_places_are_one_clear_line(train, tmp_path, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize("to", BAD)
+def test_bad_places_are_one_clear_line(stored, tmp_path, monkeypatch, capsys, to) -> None:
+    stored("plain")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    train(**SMALL, name="first")
-    for arguments, says in BAD.items():
-        code, line = refused(capsys, "export", "first@2", *arguments)
-        assert code == 2
-        assert re.search(says, line), line
-    assert run(capsys, "export", "first@2", "--to", "model.foo/")[0] == 0
-    assert run(capsys, "export", "first@2", "--to", "mlfow/", "--json")[0] == 0
+    code, line = refused(capsys, "export", "plain@2", "--to", *(to.split() or [""]))
+    assert code == 2
+    assert re.search(BAD[to], line), line
+
+
+def test_folders_may_have_names_of_other_places(stored, capsys, monkeypatch, tmp_path) -> None:
+    stored("plain")
+    monkeypatch.chdir(tmp_path)
+    for name in ("model.foo/", "mlfow/"):
+        assert run(capsys, "export", "plain@2", "--to", name)[0] == 0
 
 
 def test_a_run_from_elsewhere_is_built_only_with_trust(train, own, tmp_path, capsys) -> None:
@@ -354,7 +351,3 @@ def test_a_run_from_elsewhere_is_built_only_with_trust(train, own, tmp_path, cap
     assert "is outside" in line
     assert not (tmp_path / "out").exists()
     assert run(capsys, "export", there, "--to", str(tmp_path / "out"), "--trust")[0] == 0
-
-
-def test_the_names_of_trackers_are_those_that_there_are() -> None:
-    assert PACKAGES.keys() == TRACKERS.keys()

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from roundweave.flows.config.exports import PACKAGES
 from roundweave.flows.exporting.trackers import (
     LONGEST_PARAMETER,
+    TRACKERS,
     Moment,
     Story,
     story_of,
@@ -126,6 +128,10 @@ def test_wandb_without_an_account_says_what_to_do(tmp_path, monkeypatch) -> None
     monkeypatch.setattr(type(wandb.api), "api_key", None)
     with pytest.raises(UsageError, match=r"wandb login.*WANDB_MODE=offline"):
         to_wandb(STORY, str(tmp_path))
+
+
+def test_each_tracker_has_its_packages() -> None:
+    assert PACKAGES.keys() == TRACKERS.keys()
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,14 @@
-"""What becomes of a training when Prefect's server dies, hangs, has a full disk, or never was: nothing."""
+"""What becomes of a training when Prefect's server, one of its own, dies, hangs or has a full disk: nothing."""
 
 from __future__ import annotations
 
 import secrets
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,18 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from roundweave.flows.reporting.reporter import Reporter, run_flow
 from roundweave.flows.stored import open_run
-from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
+from tests.flows.prefect_server import PrefectServer, command_line, listener, rounds_done, until
 
 ROUNDS = 24
 SMALL = ["--executor", "inline", "--partitions", "2", "--window", "1", "--local-steps", "300"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_server() -> None:
-    """None: these tests have processes of their own."""
+@pytest.fixture(scope="module")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    """One that tests kill, stop, and let write no more."""
+    running = PrefectServer(tmp_path_factory.mktemp("prefect"))
+    yield running
+    running.kill()
 
 
 class Training:
@@ -49,7 +51,7 @@ class Training:
     def reach_reported(self, round: int, server: PrefectServer) -> None:
         """Wait for a round, and until Prefect has its event: it is told of rounds when its flow run has begun."""
         self.reach(round)
-        until(lambda: round in reported(server, self.name) or self.process.poll() is not None, self.errors)
+        until(lambda: round in chain(*server.rounds(self.name)) or self.process.poll() is not None, self.errors)
 
     def end(self) -> tuple[int, list[str]]:
         """The exit code, and the lines on standard error that are not of rounds."""
@@ -72,21 +74,14 @@ def test_what_was_not_reported_is_sent_when_the_server_comes_back(server, tmp_pa
     training.reach(6)
     server.resume() if how == "stopped" else server.start()
     assert training.end() == (0, [])
-    (flow,) = server.asked("flow_runs", flow_runs={"name": {"any_": [training.name]}})
+    (flow,) = server.flow_runs(training.name)
     assert flow["state_type"] == "COMPLETED"
     this = {"flow_run_id": {"any_": [flow["id"]]}}
     assert f"{training.name}-history" in {artifact["key"] for artifact in server.asked("artifacts")}
-    until(lambda: reported(server, training.name) == list(range(1, rounds + 1)))
+    until(lambda: sorted(chain(*server.rounds(training.name))) == [*range(1, rounds + 1)])
     until(lambda: len(server.asked("task_runs", task_runs=this)) == rounds)
-    logged = {log["message"].split(":")[0] for log in server.asked("logs", logs=this)}
+    logged = {message.split(":")[0] for message in server.logged(training.name)}
     assert {f"round {round}/{rounds}" for round in range(1, rounds + 1)} <= logged
-
-
-def reported(server: PrefectServer, name: str) -> list[int]:
-    """The rounds of all events of a run's committed rounds."""
-    of_run = {"event": {"name": ["roundweave.round.committed"]}, "resource": {"id": [f"roundweave.run.{name}"]}}
-    found = server.asked("events", filter=of_run, limit=50)
-    return sorted({row["round"] for event in found["events"] for row in event["payload"]["rounds"]})
 
 
 @pytest.mark.slow
@@ -155,24 +150,9 @@ def test_a_server_that_never_was_is_said_in_one_line(tmp_path) -> None:
     assert "PREFECT_API_URL" in line
 
 
-class Busy(BaseHTTPRequestHandler):
-    """Answers each request as a server does whose database is busy."""
-
-    def _refuse(self) -> None:
-        self.send_error(503)
-
-    do_GET = do_POST = _refuse  # noqa: N815
-
-    def log_message(self, *line: object) -> None:
-        """Print nothing."""
-
-
 def test_the_line_has_what_a_server_answered_that_does_not_take_the_run(capsys) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}):
-            assert run_flow(flow(name="busy")(lambda config: None), 1, lambda: 2) == 2
-        server.shutdown()
+    with listener(503) as (address, _), temporary_settings({PREFECT_API_URL: f"{address}/api"}):
+        assert run_flow(flow(name="busy")(lambda config: None), 1, lambda: 2) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "does not take the run (" in line
     assert "503" in line

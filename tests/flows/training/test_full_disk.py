@@ -35,11 +35,11 @@ def files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return room
 
 
-SLOW = [pytest.param(room, marks=pytest.mark.slow) for room in (5, 24, 27, 28, 30, 31, 33, 45, 48, 60)]
+MORE = [pytest.param(room, marks=pytest.mark.thorough) for room in (5, 24, 27, 28, 30, 31, 33, 45, 48, 60)]
 
 
 # While the run is made, at its lease, at its split, at updates, a state, a commit and a history, and at its end.
-@pytest.mark.parametrize("room", [0, 25, 40, *SLOW])
+@pytest.mark.parametrize("room", [0, 25, 40, *MORE])
 def test_a_full_disk_is_one_clear_line_and_costs_no_round(train, files, tmp_path, room: int) -> None:
     reference = train(**FIELDS, name="reference")
     files[0] = room

@@ -19,7 +19,6 @@ from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.audit import Finding
 from roundweave.storage.upkeep.verifying.verify import verify
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.storage.upkeep.dying import Killed, bury
 
@@ -112,17 +111,16 @@ def test_what_is_kept_may_change_when_a_run_goes_on(train, fields) -> None:
 
 @pytest.mark.parametrize(
     ("keep", "states", "updates"),
-    [("last:1", [0, 8], all_of(8)), pytest.param("states", [*range(9)], [(8, 0)], marks=pytest.mark.slow)],
+    [("last:1", [0, 8], all_of(8)), pytest.param("states", [*range(9)], [(8, 0)], marks=pytest.mark.thorough)],
 )
 def test_a_window_whose_workers_die_begins_again_from_a_round_that_is_there(
-    train, fields, tmp_path, keep, states, updates
+    train, client, fields, tmp_path, keep, states, updates
 ) -> None:
     """Within a window nothing goes: lost work is done again from the window's first round on."""
     whole = train(**fields, rounds=ROUNDS, name="whole")
-    with connect(None, 2) as client:
-        for partition in (0, 2):
-            (tmp_path / f"deadly{partition}").touch()
-        run = train(GraphExecutor(client), 4, **fields, rounds=ROUNDS, name="run", keep=keep)
+    for partition in (0, 2):
+        (tmp_path / f"deadly{partition}").touch()
+    run = train(GraphExecutor(client), 4, **fields, rounds=ROUNDS, name="run", keep=keep)
     assert list(tmp_path.glob("deadly*")) == []
     assert run.digest == whole.digest
     assert (run.kept, carried(run)) == (states, [(2, 1), (6, 2), *updates])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,10 @@ import roundweave as rw
 from roundweave.storage.errors import RoundFailed
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.data.examples import passes
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.numerics.pinning import derive_seed
 from tests.conftest import Train
-from tests.tasks.sampled import sampled
 
 TEXTS = """
 import torch
@@ -91,12 +89,6 @@ def model():
 LOCAL = {"local_steps": 4, "batch_size": 16, "lr": 0.05, "algorithm": "fed_avg"}
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with connect(None, 1) as client, client.as_current():
-        yield client
-
-
 DISK = r"its map failed with .*on_disk: OSError: the disk is gone \(line 17 of .*mine.py\)"
 
 
@@ -132,7 +124,7 @@ def assert_replayed(run) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.thorough), "gpt2"])
 def test_a_model_of_hugging_face_is_trained_as_in_a_plain_loop(own, train: Train, name: str) -> None:
     file = own(TEXTS)
     run = train(**texts(file, name), **LOCAL, partitions=1, split="contiguous", rounds=3, dtype="float64")
@@ -158,7 +150,12 @@ def test_a_model_of_hugging_face_is_trained_as_in_a_plain_loop(own, train: Train
     assert_replayed(run)
 
 
-@pytest.mark.parametrize("algorithm", sampled(3, ALGORITHMS))
+# One that takes gradients, one whose partitions carry something, and one that has networks of their own.
+FIRST = ("sync_sgd", "scaffold", "d_psgd")
+EACH = [pytest.param(name, marks=() if name in FIRST else pytest.mark.thorough) for name in ALGORITHMS]
+
+
+@pytest.mark.parametrize("algorithm", EACH)
 def test_each_algorithm_gives_the_bits_of_the_same_tensors_in_memory(own, train: Train, algorithm: str) -> None:
     file = own(PICTURES)
     fields = {"model": f"{file}:model", "algorithm": algorithm, "partitions": 3, "rounds": 3}

@@ -42,6 +42,7 @@ def config(name: str, **more: object) -> rw.TrainConfig:
     return rw.TrainConfig(**{**fields, "partitions": 2, "rounds": 1, "name": name} | more)
 
 
+@pytest.mark.dear("a worker that was started elsewhere, and ranks, each import what a package has")
 def test_every_executor_finds_the_modules_of_a_package(package, tmp_path, dask_processes) -> None:
     """The worker started elsewhere stands in a folder with a package of the same name."""
     (tmp_path / "elsewhere/proj").mkdir(parents=True)

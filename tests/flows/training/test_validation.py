@@ -10,8 +10,11 @@ import pytest
 import roundweave as rw
 from roundweave.storage.errors import DataError, ExperimentDiffers, ModelError, NotARun, UsageError
 from roundweave.storage.rounds.commits import Score, ranking
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds.scoring import Tally, validation_scores
+from tests.flows import nights
 
 MINE = """
 import numpy as np, torch
@@ -36,7 +39,7 @@ def more(): return torch.zeros(12, 1, 8, 8), torch.arange(12)
 def quantities(): return torch.zeros(4, 1, 8, 8), torch.zeros(4)
 """
 
-KINDS = {
+KINDS: dict[str, dict[str, object]] = {
     "own": {"model": "{}:net", "loss": "{}:smoothed", "scores": "{}:entropy,accuracy,top5"},
     "float64": {"dtype": "float64"},
     "ranks": {"ranks": 2},
@@ -57,12 +60,23 @@ def mine(own) -> str:
 
 
 def given(mine: str, fields: dict[str, object]) -> dict[str, object]:
-    fields = {"data": "{}:today", "validation": "{}:apart", "partitions": 3, "rounds": 2} | fields
+    fields = {
+        "data": "{}:today",
+        "validation": "{}:apart",
+        "partitions": 3,
+        "rounds": 2,
+        "model": "logistic",
+    } | fields
     return {key: value.format(mine) if isinstance(value, str) else value for key, value in fields.items()}
 
 
+# Scores of one's own, those that a server's cohort is asked for later, and data that no process has all of.
+FIRST = ("own", "server's cohort", "partitioned")
+EACH = [pytest.param(kind, marks=() if kind in FIRST else pytest.mark.thorough) for kind in KINDS]
+
+
 @pytest.mark.filterwarnings("ignore:Deterministic behavior was enabled")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_each_round_has_what_score_gives_to_the_bit_and_trains_as_without(kind: str, train, mine) -> None:
     name = kind.replace("'", "").replace(" ", "-")
     fields = given(mine, KINDS[kind])
@@ -98,26 +112,21 @@ def test_labels_of_a_table_are_numbered_as_in_training(train, tmp_path: Path) ->
     assert run.round(2).score.values["validation_accuracy"] == validated.accuracy
 
 
-def trained(root: Path, **fields: object) -> rw.Run:
-    return rw.train(rw.TrainConfig(**{"root": root, "executor": "inline"} | fields), bar=False)
+@pytest.mark.parametrize("executor", [GraphExecutor, pytest.param(RanksExecutor, marks=pytest.mark.thorough)])
+def test_blocks_of_a_cluster_have_the_scores_of_one_process(client, train, mine, executor) -> None:
+    alone, there = (
+        train(which, **given(mine, {}), name=name)
+        for which, name in ((None, "alone"), (executor(client), "there"))
+    )
+    assert [alone.round(number).score for number in range(3)] == [there.round(number).score for number in range(3)]
 
 
-def test_blocks_of_a_cluster_have_the_scores_of_one_process(tmp_path: Path, without_prefect, mine) -> None:
-    scores = []
-    for executor in ("inline", "graph", "ranks"):
-        run = trained(tmp_path, **given(mine, {}), executor=executor, workers=2, name=executor)
-        scores.append([run.round(number).score for number in range(3)])
-    assert scores[0] == scores[1] == scores[2]
-
-
-def test_a_night_is_judged_against_its_parent_on_the_same_validation_data(
-    tmp_path: Path, without_prefect, mine
-) -> None:
+def test_a_night_is_judged_against_its_parent_on_the_same_validation_data(mine) -> None:
     gate = {"accept": "validation_loss <= parent", "best": "validation_accuracy"}
-    first = trained(tmp_path, **given(mine, gate), name="first")
+    first = nights.trained(**given(mine, gate), name="first")
     following = given(mine, gate | {"data": f"{mine}:tomorrow", "start_from": "first@-1", "rounds": 3})
-    better = trained(tmp_path, **following, name="better")
-    worse = trained(tmp_path, **following | {"lr": 30.0}, name="worse")
+    better = nights.trained(**following, name="better")
+    worse = nights.trained(**following | {"lr": 30.0}, name="worse")
     assert [first.status, better.status, worse.status] == ["complete", "complete", "rejected"]
     before = first.round(-1).score.values["validation_loss"]
     assert better.round(0).score.values["validation_loss"] == before
@@ -126,27 +135,21 @@ def test_a_night_is_judged_against_its_parent_on_the_same_validation_data(
     assert worse.best().number == best
 
 
-WRONG = {
-    "empty": (DataError, "at least one"),
-    "small": (DataError, r"validation has inputs \(1, 7, 7\) and targets \(\), the data has \(1, 8, 8\)"),
-    "more": (ModelError, "gives 10 outputs, but labels go up to 11"),
-    "quantities": (DataError, "targets that are quantities, the data has labels"),
-    "each": (UsageError, "validation is one data set for all partitions"),
-}
-
-
-def test_what_does_not_fit_is_refused_in_a_line_before_there_is_a_run(train, mine) -> None:
-    for name, (error, line) in WRONG.items():
-        with pytest.raises(error, match=line):
-            train(**given(mine, {"validation": f"{mine}:{name}"}), name="refused")
-    for fields, line in (
-        ({"held_out": 0}, "validation is scored beside examples that are held out"),
-        ({"accept": "validation_f1 >= 1"}, "'validation_f1' is not scored"),
-        ({"best": "validation_accuracy", "validation": None}, "no score 'validation_accuracy' is computed"),
-        ({"data": "npz:x", "partitions": 2, "sites": "a,b"}, "sites share no data; leave validation out"),
-    ):
-        with pytest.raises(UsageError, match=line):
-            train(**given(mine, fields), name="refused")
+@pytest.mark.parametrize(
+    ("validation", "error", "line"),
+    [
+        ("empty", DataError, "at least one"),
+        ("small", DataError, r"validation has inputs \(1, 7, 7\) and targets \(\), the data has \(1, 8, 8\)"),
+        ("more", ModelError, "gives 10 outputs, but labels go up to 11"),
+        ("quantities", DataError, "targets that are quantities, the data has labels"),
+        ("each", UsageError, "validation is one data set for all partitions"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line_before_there_is_a_run(
+    train, mine, validation, error, line
+) -> None:
+    with pytest.raises(error, match=line):
+        train(**given(mine, {"validation": f"{mine}:{validation}"}), name="refused")
     with pytest.raises(NotARun):
         rw.open_run("refused")
 
