@@ -185,7 +185,7 @@ def small(small_in: type, tmp_path: Path) -> object:
     return small_in(tmp_path / "runs")
 
 
-@pytest.fixture(scope="session", params=[1, 2], ids=["alone", "shards"])
+@pytest.fixture(scope="session", params=[1, pytest.param(2, marks=pytest.mark.thorough)], ids=["alone", "shards"])
 def every_in(request: pytest.FixtureRequest, tiny_in: type, tmp_path_factory: pytest.TempPathFactory) -> type:
     """Makes runs with every kind of file: also matches of both kinds, splits, claims and a record quarantined.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.core.metadata import ArrayV3Metadata
 
@@ -48,6 +48,7 @@ def files(root: Path) -> dict[str, bytes]:
     rows=st.integers(1, 4),
     zeros=st.booleans(),
 )
+@settings(max_examples=50)
 def test_the_bytes_are_those_that_zarr_writes(tmp_path_factory, dtype, element, rows, zeros) -> None:
     spec = spec_of(dtype, (rows, *element), (1, *element))
     by_zarr, by_hand = tmp_path_factory.mktemp("zarr"), tmp_path_factory.mktemp("hand")
@@ -87,22 +88,14 @@ def test_a_missing_chunk_is_none(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "array",
-    [
-        np.zeros((1, 5), np.float32),
-        np.zeros((3, 2), np.float32),
-        np.zeros(6, np.float32),
-        np.zeros((1, 2, 3), np.float64),
-        np.zeros((1, 2, 3), ">f4"),
-        np.zeros((1, 2, 3), np.int32),
-        np.float32(0),
-    ],
-    ids=lambda array: f"{array.shape} {array.dtype}",
+    ("shape", "dtype"),
+    [((1, 5), "<f4"), ((3, 2), "<f4"), (6, "<f4"), ((), "<f4")]
+    + [((1, 2, 3), dtype) for dtype in ("<f8", ">f4", "<i4")],
 )
-def test_an_array_that_is_not_the_chunk_is_refused_and_nothing_is_written(tmp_path, array) -> None:
+def test_an_array_that_is_not_the_chunk_is_refused_and_nothing_is_written(tmp_path, shape, dtype) -> None:
     spec = spec_of("float32", (2, 2, 3), (1, 2, 3))
     with pytest.raises(ShapeMismatch, match=r"group/a: a chunk is \(1, 2, 3\) float32"):
-        write_chunk(LocalPlace(tmp_path), spec, (1,), array)
+        write_chunk(LocalPlace(tmp_path), spec, (1,), np.zeros(shape, dtype))
     assert not files(tmp_path)
 
 

@@ -71,7 +71,7 @@ def test_an_address_that_is_none_is_refused(address) -> None:
 
 def test_more_names_than_a_page_has(s3) -> None:
     place = place_of(s3.bucket())
-    names = sorted(f"n{number}" for number in range(1100))
+    names = sorted(f"n{number}" for number in range(260))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: place.write(f"a/{name}", b""), names))
     assert place.names("a") == names

@@ -210,20 +210,16 @@ def steps_alone(kind: str, folder: Path, keep: Keep, damaged: bool, packed: bool
         return together(where, (), keep).steps[0]
 
 
-@pytest.mark.parametrize("keep", KEEPS, ids=["all", "last"])
-@pytest.mark.parametrize(
-    ("kind", "damaged", "packed", "stride"),
-    [
-        ("bucket", False, False, 5),
-        ("disk", False, False, 31),
-        ("disk", True, False, 37),
-        ("disk", True, True, 41),
-        pytest.param("bucket", False, False, 1, marks=SLOW),
-        pytest.param("disk", False, False, 1, marks=SLOW),
-        pytest.param("disk", True, False, 1, marks=SLOW),
-        pytest.param("disk", True, True, 1, marks=SLOW),
-    ],
-)
+KINDS = (("bucket", False, False), ("disk", False, False), ("disk", True, False), ("disk", True, True))
+FEW = [
+    pytest.param("bucket", False, False, 5, KEEPS[1], id="a bucket, pruned"),
+    pytest.param("disk", False, False, 31, KEEPS[0], id="a disk, all kept"),
+    pytest.param("disk", True, True, 41, KEEPS[1], id="a disk, with a damaged state whose record is in a pack"),
+]
+EACH = [pytest.param(*kind, 1, keep, marks=SLOW) for kind in KINDS for keep in KEEPS]
+
+
+@pytest.mark.parametrize(("kind", "damaged", "packed", "stride", "keep"), FEW + EACH)
 def test_a_writer_that_is_suspended_at_any_step_loses_nothing(
     tmp_path, kind: str, damaged: bool, packed: bool, stride: int, keep: Keep
 ) -> None:
@@ -234,7 +230,7 @@ def test_a_writer_that_is_suspended_at_any_step_loses_nothing(
 
 
 @pytest.mark.parametrize("kind", ["disk", "bucket"])
-@pytest.mark.parametrize("examples", [15, pytest.param(1000, marks=SLOW)])
+@pytest.mark.parametrize("examples", [10, pytest.param(1000, marks=SLOW)])
 def test_two_writers_that_are_suspended_in_turn_lose_nothing(tmp_path_factory, kind: str, examples: int) -> None:
     """Suspended up to six times at steps that are drawn."""
     folder = tmp_path_factory.mktemp("drawn")

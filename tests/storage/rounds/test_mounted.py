@@ -55,6 +55,7 @@ def mounted(tmp_path: Path, syncs, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     called("umount", folder)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fsync", [False, True], ids=["beside", "each round"])
 def test_what_was_synced_is_there_after_a_power_loss(train, mounted, tmp_path, monkeypatch, fsync: bool) -> None:
     """Right after the seventh round; without fsync after a sync that began after the fourth."""

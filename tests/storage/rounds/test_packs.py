@@ -109,7 +109,7 @@ def test_whenever_packing_dies_each_round_is_whole_and_the_next_writer_ends_it(m
 
 
 @given(data=st.data())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_a_flipped_bit_of_a_pack_is_named_and_costs_one_round_at_most(made, tmp_path_factory, data) -> None:
     path = Path(shutil.copytree(made, tmp_path_factory.mktemp("flipped") / "run.zarr"))
     packs.ROUNDS = 3  # hypothesis runs all examples within one call of the fixture

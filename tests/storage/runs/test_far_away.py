@@ -24,23 +24,23 @@ def proxy(s3, monkeypatch):
         yield proxy
 
 
-def test_opening_a_thousand_rounds_and_their_history_takes_twenty_requests(tiny, s3, proxy) -> None:
-    store = tiny.create(rounds=1000)
+def test_opening_hundreds_of_rounds_and_their_history_takes_twenty_requests(tiny, s3, proxy) -> None:
+    store = tiny.create(rounds=200)
     commit = tiny.write(store, 1)
-    for round in range(1, 1001):
+    for round in range(1, 201):
         store.commit(replace(commit, round=round, seconds=float(round)))
     store.numbers.catch_up()
-    store.numbers.seal(1000)
+    store.numbers.seal(200)
     source, place = LocalPlace(store.path), place_of(f"{s3.bucket()}/a.zarr")
     keys = [key for key in source.sizes() if not key.startswith(("params", "updates", "memory", "carry"))]
     together(place, lambda key: place.write(key, source.read(key)), keys)
     before = proxy.requests
     run = StoredRun(place)
     history = run.history()
-    assert (run.status, run.done, run.rounds) == ("complete", 1000, 1000)
+    assert (run.status, run.done, run.rounds) == ("complete", 200, 200)
     assert proxy.requests - before <= 20
-    assert history.index.tolist() == list(range(1001))
-    assert history["seconds"].tolist()[1:] == [float(round) for round in range(1, 1001)]
+    assert history.index.tolist() == list(range(201))
+    assert history["seconds"].tolist()[1:] == [float(round) for round in range(1, 201)]
     assert history.equals(StoredRun(store.path).history())
 
 
@@ -56,13 +56,13 @@ def test_a_round_reads_back_nothing_but_the_record_before(tiny, s3, proxy) -> No
 def test_rows_of_several_processes_are_all_kept(tiny, s3) -> None:
     """Workers commit in turns: what one remembers of a chunk is not written over what another wrote since."""
     place = place_of(f"{s3.bucket()}/a.zarr")
-    stores = [RoundStore.create(place, tiny.schema, 9, ATTRIBUTES, tiny.state(0))]
+    stores = [RoundStore.create(place, tiny.schema, 5, ATTRIBUTES, tiny.state(0))]
     stores += [RoundStore(place), RoundStore(place)]
-    for round, turn in enumerate([0, 0, 1, 1, 0, 2, 1, 2, 2], start=1):
+    for round, turn in enumerate([0, 1, 1, 0, 2], start=1):
         stores[turn].commit(tiny.write(stores[turn], round))
     run = StoredRun(place)
-    assert run.history()["loss"].tolist()[1:] == [1.0 / round for round in range(1, 10)]
-    assert run.committed == list(range(10))
+    assert run.history()["loss"].tolist()[1:] == [1.0 / round for round in range(1, 6)]
+    assert run.committed == list(range(6))
 
 
 def test_what_fails_beside_is_told_at_the_end(s3) -> None:

@@ -83,6 +83,7 @@ def test_a_state_is_read_as_it_was_committed_or_not_at_all(every, key, harm) -> 
 
 
 @pytest.mark.parametrize(("key", "harm"), [*rows(UPDATES), ("similarities/mix/c/4/{}/0", "exchanged")])
+@pytest.mark.parametrize("every_in", [1, 2], ids=["alone", "shards"], indirect=True)
 def test_what_a_partition_sent_is_read_as_it_was_committed_or_not_at_all(every, key, harm) -> None:
     store, read, kind = every.whole(), UPDATES[key], key.partition("/")[0]
     key = key.format(1 if every.schema.shard == 1 else 0)

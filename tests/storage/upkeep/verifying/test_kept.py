@@ -18,7 +18,7 @@ from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.upkeep.dying import named
 
-KEPT = ["all", "states", "every:2", "last:1", "last:2"]
+KEPT = ["every:2", "last:1"]
 
 
 @pytest.mark.parametrize("keep", KEPT)

@@ -77,7 +77,7 @@ def batches(keys: list[str], bits: int) -> list[dict[str, int]]:
     return together + alone
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.slow)])
 def test_each_random_flip_is_named_and_none_changes_in_silence_what_a_run_says(every, answers, count) -> None:
     path = every.whole().path
     before = answers(path, ROUNDS)
@@ -159,12 +159,12 @@ def test_added_files_are_named(every) -> None:
 
 def test_links_and_what_lies_behind_them_are_named(every, tmp_path) -> None:
     path = every.whole().path
-    keys = ("params/fc.weight/c/1/0/0", "commits/2.json", "scores/loss/c/0", "commits/leases/1.json", "zarr.json")
-    for number, key in enumerate(keys):
-        shutil.move(path / key, tmp_path / str(number))
-        (path / key).symlink_to(tmp_path / str(number))
-    (path / "linked").symlink_to(tmp_path)
-    assert {*keys, "linked"} <= named(path)
+    linked = ("params/fc.weight/c/1/0/0", "commits/2.json", "scores/loss/c/0", "commits/leases/1.json")
+    for keys in (linked, ("zarr.json",)):
+        for key in keys:
+            shutil.move(path / key, tmp_path / key.replace("/", "-"))
+            (path / key).symlink_to(tmp_path / key.replace("/", "-"))
+        assert {*keys} <= named(path)
 
 
 def forge(file: Path) -> None:
