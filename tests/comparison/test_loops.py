@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from roundweave.tasks.algorithms.table import ALGORITHMS
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.comparison.compare import COUNT, Result, compare, summary
 from tests.comparison.drawing import LOSSES, NETWORKS, OPTIMIZERS, REDUCES
 
-pytestmark = pytest.mark.slow
+NAMES = sorted(ALGORITHMS)
+
+FIRST = {
+    "async_sgd": "one of its own learning rate and staleness, and maps of labels",
+    "d_psgd": "neighbours, and examples that each partition brings",
+    "downpour": "dropout, and replicas that fetch seldom",
+    "fed_adagrad": "tied tensors, weights of each partition's own, gradients in pieces, a median",
+    "fed_avg": "sequences of many lengths, and Yogi",
+    "fed_avgm": "BatchNorm, clipped gradients and a local optimizer",
+    "fed_dyn": "pixels that are scaled, and what partitions carry",
+    "fed_prox": "buffers, and rates that warm up",
+    "fed_yogi": "inputs by name, and a loss of the user's",
+    "q_fed_avg": "soft labels, and updates that are weighted by losses",
+    "scaffold": "extras that are averaged apart, and steps within an epoch",
+}
+"""What each has that the others have not, and what would be wrong in silence."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +47,15 @@ def all_agree(results: list[Result]) -> None:
     assert all(result.agrees for result in results), text
 
 
-def test_random_configurations_agree_with_plain_loops(tmp_path) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.thorough) for name in NAMES]
+)
+def test_a_configuration_of_each_algorithm_agrees_with_a_plain_loop(tmp_path: Path, name: str) -> None:
+    all_agree([compare(NAMES.index(name), tmp_path / "runs")])
+
+
+@pytest.mark.slow
+def test_random_configurations_agree_with_plain_loops(tmp_path: Path) -> None:
     results = [compare(which, tmp_path / "runs") for which in range(COUNT)]
     all_agree(results)
     lines = "\n".join(result.line for result in results)
@@ -40,8 +63,8 @@ def test_random_configurations_agree_with_plain_loops(tmp_path) -> None:
     assert [kind for kind in kinds if f"'{kind}'" not in lines] == []
 
 
-def test_so_do_those_that_run_on_workers(tmp_path) -> None:
+@pytest.mark.slow
+def test_so_do_those_that_run_on_workers(client, tmp_path: Path) -> None:
     """One of each algorithm; a server's updates are taken in the order in which the workers' came."""
-    with connect(None, 2) as client:
-        executor = GraphExecutor(client)
-        all_agree([compare(which, tmp_path / "runs", executor) for which in range(len(ALGORITHMS))])
+    executor = GraphExecutor(client)
+    all_agree([compare(which, tmp_path / "runs", executor) for which in range(len(NAMES))])
