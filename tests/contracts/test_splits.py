@@ -5,6 +5,8 @@ A split of another kind gets a row in `KINDS`.
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -58,7 +60,7 @@ class TestSplit:
             parts = dealt(split, pool, number)
             assert len(parts) == partitions
             assert all(parts)
-            assert sorted(sum(parts, [])) == pool.rows.tolist()
+            assert sorted(chain.from_iterable(parts)) == pool.rows.tolist()
             assert parts == dealt(split_of(partitions, kind, seed), pool, number)
 
     def test_it_is_new_with_seed_and_number_where_it_is_random_and_else_never(self, kind: str) -> None:
@@ -68,9 +70,8 @@ class TestSplit:
         different = {str(dealt(split_of(4, kind, seed), pool, number)) for seed, number in draws}
         assert len(different) == (4 if random else 1)
         if random:
-            assert [split_of(4, kind, resplit_every=3).number(round) for round in range(1, 8)] == [0] * 3 + [
-                1
-            ] * 3 + [2]
+            split = split_of(4, kind, resplit_every=3)
+            assert [split.number(round) for round in range(1, 8)] == [0, 0, 0, 1, 1, 1, 2]
         else:
             with pytest.raises(UsageError, match=r"resplit_every needs a random split, and .* is always the same"):
                 split_of(4, kind, resplit_every=3)

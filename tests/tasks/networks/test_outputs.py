@@ -7,13 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 from roundweave.storage.errors import DataError, ModelError
-from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.networks.scores import OWN_LOSS, call, loss_in, output_of, takes_labels
-from roundweave.tasks.own_code.code import find_code
+from roundweave.tasks.networks.scores import OWN_LOSS, output_of
 
 CODE = """
 import torch
@@ -70,21 +67,6 @@ class Given:
     loss: object = None
 
 
-def test_several_inputs_are_keyword_arguments() -> None:
-    class Difference(nn.Module):
-        def forward(self, a, b):
-            return a - b
-
-    network = Difference()
-    assert call(network, {"b": torch.tensor([1]), "a": torch.tensor([5])}).item() == 4
-    assert call(nn.Identity(), torch.tensor([3])).item() == 3
-
-
-def test_a_network_with_a_loss_of_its_own_takes_labels(file: str) -> None:
-    assert takes_labels(find_code(f"{file}:own").load()())
-    assert not takes_labels(nn.Linear(2, 2))
-
-
 @pytest.mark.parametrize("given", [Given(torch.ones(2)), {"logits": torch.ones(2)}, torch.ones(2)])
 def test_the_output_is_the_tensor_or_its_logits(given: object) -> None:
     assert output_of(given).tolist() == [1, 1]
@@ -96,16 +78,6 @@ def test_anything_else_without_logits_is_refused_in_one_line(given: object, kind
         ModelError, match=rf"^the network gives a {kind} without logits; wrap it .* what it gives$"
     ):
         output_of(given)
-
-
-def test_a_network_s_own_loss_is_asked_for_with_labels(file: str) -> None:
-    objective = Objective(ModelSpec(find_code(f"{file}:own"), (), 0, "float64", 0), OWN_LOSS)
-    network = objective.network(objective.initial())
-    inputs, labels = torch.rand(5, 2, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
-    expected = 2 * functional.cross_entropy(network.layer(inputs), labels)
-    assert objective.loss_of(network, {"a": inputs}, labels).item() == pytest.approx(expected.item(), abs=1e-15)
-    with pytest.raises(ModelError, match="the network gives no loss for labels; name one with --loss"):
-        loss_in(Given(loss=torch.ones(2)))
 
 
 SMALL = {"partitions": 2, "rounds": 2, "local_steps": 3, "algorithm": "fed_avg"}

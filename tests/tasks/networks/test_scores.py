@@ -15,15 +15,11 @@ from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.scores import (
     SCORES,
-    accuracy,
     class_axis,
     count_updates,
     cross_entropy,
     default_scores,
-    mae,
     score_items,
-    token_accuracy,
-    top5,
 )
 from roundweave.tasks.networks.trying.fit import Trial
 from roundweave.tasks.own_code.code import Code, find_code
@@ -42,36 +38,23 @@ LOGITS = torch.tensor([[0.1, 0.9, 0.0], [0.8, 0.1, 0.1], [0.0, 0.3, 0.2], [0.0, 
 LABELS = torch.tensor([1, 1, 1, 2])
 
 
-def test_accuracy_by_hand() -> None:
-    assert accuracy(LOGITS, LABELS).tolist() == [True, False, True, True]
+@pytest.mark.parametrize(
+    ("name", "outputs", "targets", "items"),
+    [
+        ("accuracy", LOGITS, LABELS, [True, False, True, True]),
+        ("token_accuracy", LOGITS.reshape(2, 2, 3), LABELS.reshape(2, 2), [True, False, True, True]),
+        ("token_accuracy", LOGITS.reshape(2, 2, 3)[:, :1].mT, LABELS.reshape(2, 2)[:, :1], [True, True]),
+        ("top5", torch.arange(8.0).expand(4, 8), torch.tensor([2, 3, 7, 0]), [False, True, True, False]),
+        ("mae", torch.tensor([[1.0], [3.0]]), torch.tensor([2, -1]), [1, 4]),
+        ("mae", torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, 3.5]]), [1, 0.5]),
+    ],
+)
+def test_scores_of_each_example_by_hand(name: str, outputs, targets, items: list[object]) -> None:
+    assert score_items(name, outputs, targets).tolist() == items
 
 
-def test_token_accuracy_by_hand() -> None:
-    outputs, targets = LOGITS.reshape(2, 2, 3), LABELS.reshape(2, 2)
-    assert token_accuracy(outputs, targets).tolist() == [True, False, True, True]
-    assert token_accuracy(outputs.movedim(2, 1)[..., :1], targets[:, :1]).tolist() == [True, True]
-
-
-def test_the_five_greatest_by_hand() -> None:
-    logits = torch.arange(8.0).expand(4, 8)
-    assert top5(logits, torch.tensor([2, 3, 7, 0])).tolist() == [False, True, True, False]
-    with pytest.raises(ModelError, match="score top5 needs more than 5 outputs, and there are 3"):
-        top5(LOGITS, LABELS)
-
-
-def test_distances_by_hand() -> None:
-    assert mae(torch.tensor([[1.0], [3.0]]), torch.tensor([2, -1])).tolist() == [1, 4]
-    assert mae(torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, 3.5]])).tolist() == [1, 0.5]
-
-
-@given(st.integers(1, 20), st.integers(6, 9))
-@settings(deadline=None, max_examples=25)
-def test_what_is_right_is_among_the_five_greatest(examples: int, classes: int) -> None:
-    generator = torch.Generator().manual_seed(examples)
-    logits = torch.randn(examples, classes, generator=generator)
-    labels = torch.randint(0, classes, (examples,), generator=generator)
-    assert (accuracy(logits, labels) <= top5(logits, labels)).all()
-    assert accuracy(logits, logits.argmax(1)).all()
+PLAIN, SEQUENCE = torch.zeros(2, 3), torch.zeros(2, 7, 3)
+ONE_EACH, AT_PLACES = torch.zeros(2, dtype=torch.long), torch.zeros(2, 7, dtype=torch.long)
 
 
 @pytest.mark.parametrize(
@@ -79,17 +62,17 @@ def test_what_is_right_is_among_the_five_greatest(examples: int, classes: int) -
     [
         (
             "accuracy",
-            torch.zeros(2, 7, 3),
-            torch.zeros(2, 7, dtype=torch.long),
-            r"score accuracy needs outputs \(examples, classes\) and labels \(examples,\), not \(2, 7, 3\) and "
-            r"\(2, 7\) of int64; token_accuracy scores sequences",
+            SEQUENCE,
+            AT_PLACES,
+            r"not \(2, 7, 3\) and \(2, 7\) of int64; token_accuracy scores sequences",
         ),
-        ("accuracy", torch.zeros(2, 3), torch.zeros(2), r"not \(2, 3\) and \(2,\) of float32"),
-        ("accuracy", torch.zeros(3, 3), torch.zeros(2, dtype=torch.long), r"not \(3, 3\) and \(2,\) of int64"),
-        ("top5", torch.zeros(2), torch.zeros(2, dtype=torch.long), "score top5 needs outputs"),
-        ("token_accuracy", torch.zeros(2, 3), torch.zeros(2, dtype=torch.long), "score token_accuracy needs"),
-        ("token_accuracy", torch.zeros(2, 7, 3), torch.zeros(2, 7), "score token_accuracy needs outputs"),
-        ("mae", torch.zeros(2, 3), torch.zeros(2), "score mae needs outputs"),
+        ("accuracy", PLAIN, torch.zeros(2), r"not \(2, 3\) and \(2,\) of float32"),
+        ("accuracy", torch.zeros(3, 3), ONE_EACH, r"not \(3, 3\) and \(2,\) of int64"),
+        ("top5", PLAIN, ONE_EACH, "score top5 needs more than 5 outputs, and there are 3"),
+        ("top5", torch.zeros(2), ONE_EACH, "score top5 needs outputs"),
+        ("token_accuracy", PLAIN, ONE_EACH, "score token_accuracy needs"),
+        ("token_accuracy", SEQUENCE, torch.zeros(2, 7), "score token_accuracy needs outputs"),
+        ("mae", PLAIN, torch.zeros(2), "score mae needs outputs"),
     ],
 )
 def test_a_score_that_does_not_fit_is_one_clear_line(name, outputs, targets, says: str) -> None:

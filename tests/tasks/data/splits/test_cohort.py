@@ -231,8 +231,15 @@ def test_what_the_scores_of_twenty_partitions_say_by_hand() -> None:
 
 
 def test_what_partitions_bring_to_hold_out_is_their_own(train, own) -> None:
-    brings = f"{SOURCE.replace('BAD', '()')}def both(p, n):\n    x, y = data(p, n)\n    return (x[:15], y[:15]), (x[15:], y[15:])"
-    given = {**fields(own), "data": f"{own(brings, 'brings')}:both"}
+    brings = (
+        SOURCE.replace("data(", "all(").replace("BAD", "()")
+        + """
+def data(partition, partitions):
+    x, y = all(partition, partitions)
+    return (x[:15], y[:15]), (x[15:], y[15:])
+"""
+    )
+    given = {**fields(own), "data": f"{own(brings, 'brings')}:data"}
     run = train(**given, score_partitions=0.4, name="run")
     commit = run.round(1).commit
     assert all("own_loss" in record.metrics for record in commit.updates.values())
