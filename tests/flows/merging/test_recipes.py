@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import roundweave as rw
-from roundweave.flows.config.files import read_recipe
 from roundweave.flows.merging.result import MergeResult
 from roundweave.tasks.matching import find_units
 from roundweave.tasks.merging.averages.base import Average, Versions
 from roundweave.tasks.merging.averages.task_vectors import TaskArithmetic, Ties
 from tests.flows.command.in_process import said
+from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import same_bits
 
@@ -72,30 +72,22 @@ match = "none"
 """
 
 
-def test_yaml_toml_and_options_give_the_same_bits(folder, monkeypatch) -> None:
-    monkeypatch.chdir(folder)  # mergekit's paths go from the current folder
-    (folder / "ties.yml").write_text(YAML)
-    (folder / "ties.toml").write_text(TOML)
-    base = f"{folder}/base.safetensors"
-    options = {"average": "ties", "base": base, "coefficients": "0.6,0.4", "density": "0.5,0.25", "scaling": "0.9"}
-    found = merged(folder, "options", **options)
-    assert same_bits(found, by_hand(folder, Ties(density=(0.5, 0.25), scaling=0.9), (0.6, 0.4)))
-    for file in ("ties.yml", "ties.toml"):
-        assert same_bits(merged(folder, file, **read_recipe(file)), found), file
-    monkeypatch.chdir(folder.parent)
-    assert same_bits(
-        merged(folder, "moved", **read_recipe(str(folder / "ties.toml"))), found
-    )  # from where the file is
-
-
-def test_the_command_reads_a_file_and_its_options_count_before_those(folder, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize(("name", "text"), [("said.yml", YAML), ("said.toml", TOML)])
+def test_the_command_reads_a_file_and_its_options_count_before_those(
+    folder, monkeypatch, capsys, name, text
+) -> None:
     monkeypatch.chdir(folder)
-    (folder / "said.toml").write_text(TOML)
-    words = ("said.toml", "--out", "said.safetensors", "--executor", "inline", "--scaling", "0.5")
-    said(capsys, "merge", *words)
-    assert same_bits(
-        load_file("said.safetensors"), by_hand(folder, Ties(density=(0.5, 0.25), scaling=0.5), (0.6, 0.4))
-    )
+    (folder / name).write_text(text)
+    for scaling, more in ((0.9, []), (0.5, ["--scaling", "0.5"])):
+        said(capsys, "merge", name, "--out", f"{name}.pt", "--executor", "inline", "--force", *more)
+        wanted = by_hand(folder, Ties(density=(0.5, 0.25), scaling=scaling), (0.6, 0.4))
+        assert same_bits(read_checkpoint(f"{name}.pt"), wanted)
+
+
+def test_options_as_texts_are_those_of_a_file(folder) -> None:
+    options = {"average": "ties", "base": f"{folder}/base.safetensors", "coefficients": "0.6,0.4"}
+    found = merged(folder, "options", **options, density="0.5,0.25", scaling="0.9")
+    assert same_bits(found, by_hand(folder, Ties(density=(0.5, 0.25), scaling=0.9), (0.6, 0.4)))
 
 
 def test_layers_have_coefficients_of_their_own_negative_ones_too(folder) -> None:

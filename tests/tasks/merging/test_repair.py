@@ -13,8 +13,8 @@ from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.tracing.trace import plain_attention
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Blend, blended, score_blend
-from roundweave.tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale, spread_of
-from tests.tasks.matching.analysed import analysed, mlp
+from roundweave.tasks.merging.repair import recompute_batch_norm, rescale, spread_of
+from tests.tasks.matching.analysed import mlp
 from tests.tasks.merging.by_hand import same_bits
 
 
@@ -32,12 +32,6 @@ def test_recomputed_statistics_are_those_of_the_examples() -> None:
     assert torch.allclose(norm.running_var, halves, atol=1e-6)
     assert norm.momentum == 0.1
     assert not network.training
-
-
-def test_a_network_without_batch_norm_has_nothing_to_recompute() -> None:
-    assert has_batch_norm(analysed("cnn")[0])
-    assert not has_batch_norm(mlp(0, 3, 4, 2))
-    assert not has_batch_norm(nn.BatchNorm1d(3, track_running_stats=False))
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -77,7 +77,7 @@ def test_copies_in_any_type_are_recovered(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
 def test_a_value_that_is_no_number_is_named(dtype: torch.dtype) -> None:
     network, units, _ = copies(1)
-    state = {name: tensor.to(dtype) for name, tensor in network.state_dict().items()}
+    state = {name: tensor.to(dtype, copy=True) for name, tensor in network.state_dict().items()}
     state["2.weight"][0, 0] = float("nan")
     with pytest.raises(UsageError, match=r"tensor 2\.weight of network 1 has values that are not finite"):
         match(network.state_dict(), state, units)
