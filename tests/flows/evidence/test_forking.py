@@ -188,14 +188,11 @@ CANNOT = [
     (["--from", "plain@1", "--name", "plain"], 1, "plain is another experiment (start_from None -> "),
     (["--from", "plain@1", "--init", "per-partition"], 2, "init = per-partition gives each partition"),
     (["--from", "plain@1", "--model-options", '{"hidden": 7}'], 1, "'fc1.weight' is float of shape (6, 64)"),
-    (["--from", "merged@1"], 2, "merged is a merge"),
 ]
 
 
 def test_what_cannot_be_is_one_clear_line(stored, capsys) -> None:
     stored("plain")
-    networks = ("plain@1", "plain@2")
-    rw.merge(rw.MergeConfig(networks=networks, match="none", name="merged", executor="inline"))
     for arguments, code, said in CANNOT:
         found, _, error = command(capsys, "train", *arguments, "--executor", "inline")
         assert found == code

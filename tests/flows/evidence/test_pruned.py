@@ -43,6 +43,7 @@ def test_tables_and_the_page_are_of_the_rounds_that_are_there(pruned, tmp_path) 
     assert "not drawn" not in page
 
 
+@pytest.mark.thorough
 def test_runs_of_which_one_was_pruned_are_equal(pruned, whole, train, capsys) -> None:
     code, out, _ = command(capsys, "diff", "small", "whole")
     assert (code, out) == (0, "small and whole are equal: experiment, updates and states of 6 rounds\n")

@@ -23,7 +23,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("roundweave.flows.planning.plan.HEAT", 0.3)
-        assert train_flow(config(root)).config["planned"]["strategy"].startswith("single")
+        assert train_flow.fn(config(root)).config["planned"]["strategy"].startswith("single")
     return root
 
 

@@ -195,6 +195,7 @@ def test_a_batch_whose_learning_rate_is_too_large_does_not_race_and_the_others_d
         timed(Measured(1), candidates)
 
 
+@pytest.mark.thorough
 def test_what_no_strategy_can_do_is_refused(tmp_path: Path) -> None:
     # One process learns by fed_avg, which has no such option; and there are no workers to distribute to.
     config = rw.TrainConfig(algorithm="fed_prox", mu=0.5, workers=1, root=tmp_path)

@@ -89,6 +89,7 @@ def test_a_turn_that_is_over_trains_no_more(lane) -> None:
     assert (whole.seconds, whole.rounds) == (whole.worth, done)
 
 
+@pytest.mark.thorough
 def test_a_trial_needs_no_room_for_all_rounds_that_it_might_run(lane, monkeypatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
     tried = lane(steps=51)

@@ -19,7 +19,6 @@ from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.rounds.guard import checked_update
 from tests.tasks.compute.packing import ODD, SMALL, drawn, rounds, sent_of
-from tests.tasks.compute.rows import but_first
 
 
 def one(named: str, values: list[Any], dtype: str = "float32", seed: int = 0) -> list[Any]:
@@ -187,7 +186,9 @@ def test_other_algorithms_carry_the_error_too(fields: dict[str, Any], train) -> 
     ("named", "fields"),
     [
         ("int8", {"algorithm": "matched", "local_steps": 2}),
-        ("bf16", {"algorithm": "downpour", "push_every": 1, "fetch_every": 2, "rounds": 6}),
+        pytest.param(
+            "bf16", {"algorithm": "downpour", "push_every": 1, "fetch_every": 2, "rounds": 6}, marks=MORE
+        ),
         pytest.param("bf16", {"algorithm": "matched", "local_steps": 2}, marks=MORE),
         pytest.param(
             "int8", {"algorithm": "downpour", "push_every": 1, "fetch_every": 2, "rounds": 6}, marks=MORE
@@ -215,7 +216,8 @@ def test_a_partition_that_sits_out_keeps_its_error(train) -> None:
 BOUNDS = {"powersgd:4": 0.91, "bf16": 0.92, "int8": 0.92, "sign": 0.91, "top_k:0.05": 0.91, "random_k:0.1": 0.85}
 
 
-@pytest.mark.parametrize("named", but_first(["powersgd:4"], BOUNDS))
+@MORE
+@pytest.mark.parametrize("named", BOUNDS)
 def test_networks_learn_nearly_as_well(named: str, train) -> None:
     """Digits in 24 rounds of a local epoch; without they reach 0.94."""
     fields = {"local_epochs": 1, "batch_size": 32, "lr": 0.1, "rounds": 24, "evaluate_every": 24, "keep": "last:1"}

@@ -25,6 +25,7 @@ print(kept, resident() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other C libraries decide this themselves")
+@pytest.mark.thorough
 def test_a_worker_gives_back_what_it_has_freed() -> None:
     environment = os.environ | WORKER_ENVIRONMENT
     said = subprocess.check_output([sys.executable, "-c", SCRIPT], env=environment, text=True)

@@ -29,6 +29,7 @@ from roundweave.tasks.process_group.group import (
 from tests.patience import PATIENCE
 
 RANKS = 3
+MORE = pytest.mark.thorough
 
 
 def told(rank: int, number: int) -> Update:
@@ -145,7 +146,7 @@ def results_of(work: Callable[[Group], Any], ranks: int, shares: bool = True) ->
 
 @pytest.mark.parametrize(
     ("work", "shares"),
-    [(all_exchange, True), pytest.param(all_exchange_by_network, False, marks=pytest.mark.thorough)],
+    [(all_exchange, True), pytest.param(all_exchange_by_network, False, marks=MORE)],
 )
 def test_all_ranks_have_what_each_tells(work, shares) -> None:
     assert results_of(work, RANKS, shares) == {0: True, 1: True, 2: True}
@@ -160,15 +161,20 @@ def test_parts_of_a_group_talk_for_themselves() -> None:
     ("work", "found"),
     [
         (one_dies, {0: "broken", 2: "broken"}),
-        (one_dies_to_its_part, {0: "broken", 2: None}),  # those of another part do not mind
-        (one_is_stopped, {0: "broken", 2: "broken"}),  # who waits can be told to wait no longer
-        pytest.param(one_leaves, {0: "broken", 1: "left", 2: "broken"}, marks=pytest.mark.thorough),
+        pytest.param(
+            one_dies_to_its_part, {0: "broken", 2: None}, marks=MORE
+        ),  # those of another part do not mind
+        pytest.param(
+            one_is_stopped, {0: "broken", 2: "broken"}, marks=MORE
+        ),  # who waits can be told to wait no longer
+        pytest.param(one_leaves, {0: "broken", 1: "left", 2: "broken"}, marks=MORE),
     ],
 )
 def test_who_is_left_alone_knows_it(work, found) -> None:
     assert results_of(work, len(found)) == found
 
 
+@pytest.mark.thorough
 def test_ranks_whose_link_is_cut_for_good_know_it_on_both_sides() -> None:
     if subprocess.run(["unshare", "-rn", "ip", "link"], check=False, capture_output=True).returncode:
         pytest.skip("this system gives a process no network of its own")

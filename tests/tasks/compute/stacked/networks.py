@@ -37,10 +37,6 @@ class Idle(Tied):
         super().__init__()
         self.idle = nn.Linear(2, 2)
 
-class Dropping(Tied):
-    def forward(self, images):
-        return super().forward(functional.dropout(images, 0.5))
-
 class Playing(Tied):
     lengths = range(100)
     def forward(self, images):
@@ -48,13 +44,6 @@ class Playing(Tied):
 
 class PlayingLater(Playing):
     lengths = [5]
-
-class Normed(Tied):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(3)
-    def forward(self, images):
-        return self.norm(super().forward(images))
 
 class Branching(Tied):
     def forward(self, images):

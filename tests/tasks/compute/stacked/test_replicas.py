@@ -65,7 +65,7 @@ def same(one: rw.Update, other: rw.Update) -> bool:
 KINDS = ("mlp", "logistic", "gpt", "Convolutions", "Frozen", "Idle", "Tied")
 
 
-@pytest.mark.parametrize("kind", but_first(["gpt", "Convolutions", "Frozen"], KINDS))
+@pytest.mark.parametrize("kind", but_first(["gpt", "Frozen"], KINDS))
 def test_rounds_are_those_of_the_loop_up_to_rounding(own, kind) -> None:
     what = objective(kind, own)
     parts, seeds = [examples_of(what, count, count) for count in SIZES], range(len(SIZES))
@@ -236,13 +236,7 @@ def test_forward_passes_in_bfloat16_are_alike_as_far_as_it_rounds(own, kind) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        ("Dropping", "it draws random numbers, as dropout does"),
-        ("Playing", "it draws random numbers"),
-        ("Normed", "training changes its buffer norm.running_mean, as BatchNorm does"),
-        ("Branching", "they fail with RuntimeError: vmap: "),
-    ],
+    ("kind", "why"), [("Playing", "it draws random numbers"), ("Branching", "they fail with RuntimeError: vmap: ")]
 )
 def test_what_cannot_be_stacked_is_refused_by_its_reason(own, kind, why) -> None:
     what = objective(kind, own, "float32")
