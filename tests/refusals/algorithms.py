@@ -10,6 +10,9 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": "sync_sgd", "reduce": "regmean"}, "sends none; give local steps"),
     ({"reduce": "regmean", "stacked": 2}, "stacked = 2 is for plain SGD"),
     ({"reduce": "regmean", "ranks": 2, "executor": "ranks"}, "ranks = 2 is for maps"),
+    # Rounds that no process could make again.
+    ({"keep": "recompute:4", "mixed_hardware": True}, "recompute"),
+    ({"keep": "recompute:4", "data": ("digits", "digits"), "sites": "a,b", "scheduler": "tcp://x:1"}, "recompute"),
     # Options that an algorithm does not hold for.
     (
         {"algorithm": "scaffold", "optimizer": "Adam", "init": "shared"},

@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import roundweave as rw
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.job import prepared
 from roundweave.flows.stored import Run
-from roundweave.storage.errors import RoundPruned, UsageError
+from roundweave.storage.errors import RoundPruned
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.rounds.tensors import StoredTensors
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import match_tensors, update_tensors
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
-from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.rounds.persistence import recomputing
+from tests.tasks.rounds.persistence.conftest import SMALL, stored_states
 
-SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "held_out": 0.5, "batch_size": 8}
 FEW = "recompute:4"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_remembered() -> None:
-    recomputing.REMEMBERED.clear()
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[GraphExecutor]:
-    with connect(None, 2) as client, client.as_current():
-        yield GraphExecutor(client)
-
-
-def stored_states(run: Run) -> list[int]:
-    """The rounds whose state lies there."""
-    path = next(path for path in run._store.schema.state(1) if path.startswith("params/"))
-    return sorted(map(int, run._store.place.names(f"{path}/c")))
 
 
 def same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
@@ -70,7 +49,7 @@ def assert_same_rounds(run: Run, whole: Run, rounds: list[int]) -> None:
     assert rw.diff(run, whole).equal
 
 
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "averaged": {"algorithm": "fed_avg", "local_steps": 2, "outer_momentum": 0.9},
     "stepped": {"algorithm": "sync_sgd"},
     "adaptive": {"algorithm": "fed_adam", "local_steps": 2, "evaluate_every": 3},
@@ -89,7 +68,20 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+FIRST = {
+    "carried": "what partitions keep over rounds without them",
+    "adaptive": "memory of the server",
+    "neighbours": "each partition's own state",
+    "split anew": "data of another split",
+    "served from far": "states older than one interval",
+    "buffered": "updates of several versions",
+}
+"""Kinds of the first suite, and what of each would be wrong where a round is mapped again."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=() if k in FIRST else pytest.mark.thorough) for k in KINDS]
+)
 def test_rounds_that_are_mapped_again_have_the_bits_that_were_stored(train, kind: str) -> None:
     fields = SMALL | KINDS[kind] | {"rounds": 13}
     whole, run = (train(window=5, **fields, keep=keep, name=keep[:3]) for keep in ("all", FEW))
@@ -102,38 +94,45 @@ def test_rounds_that_are_mapped_again_have_the_bits_that_were_stored(train, kind
     assert [each.digest for each in rw.open_run(run.path).recombine(7).rounds] == [whole.round(7).commit.state]
 
 
-@pytest.mark.parametrize("kind", ["averaged", "carried", "neighbours", "served from far", "served with a carry"])
-def test_a_run_that_is_cut_in_the_middle_of_an_interval_goes_on_to_the_same_bits(train, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "carried",
+        "served with a carry",
+        *(
+            pytest.param(each, marks=pytest.mark.thorough)
+            for each in ("averaged", "neighbours", "served from far")
+        ),
+    ],
+)
+def test_a_run_that_is_cut_in_the_middle_of_an_interval_goes_on_to_the_same_bits(train, cut_short, kind) -> None:
     fields = SMALL | KINDS[kind] | {"rounds": 13}
     whole = train(window=5, **fields, keep="all", name="whole")
-    config = TrainConfig(**fields, keep=FEW, root=whole.path.parent, name="cut", executor="inline")
     for committed in (3, 7, 10):
-        executor = InlineExecutor()
-        with prepared(resolve(config), executor) as ready:
-            made = executor.run(ready.job, ready.done + 1, 13)
-            while next(made).round < committed:
-                pass
-        recomputing.REMEMBERED.clear()
+        cut_short(committed, **fields, keep=FEW, name="cut")
     run = train(window=5, **fields, keep=FEW, name="cut")
     assert run.digest == whole.digest
     assert verify(run.path).sound
     assert_same_rounds(run, whole, [11, 2, 7])
 
 
-@pytest.mark.parametrize("kind", ["averaged", "carried", "matched"])
-@pytest.mark.parametrize("make", [lambda cluster: cluster, lambda cluster: RanksExecutor(cluster.client)])
-def test_on_a_cluster_the_same_states_are_stored_and_made_again(train, cluster, kind: str, make) -> None:
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        ("carried", GraphExecutor),
+        ("matched", RanksExecutor),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (("averaged", GraphExecutor), ("matched", GraphExecutor), ("carried", RanksExecutor))
+        ),
+    ],
+)
+def test_on_a_cluster_the_same_states_are_stored_and_made_again(train, client, kind: str, made) -> None:
     fields = SMALL | KINDS[kind] | {"rounds": 9}
     whole = train(window=9, **fields, keep="all", name="whole")
-    run = train(make(cluster), 9, **fields, keep=FEW, name="run")
+    run = train(made(client), 9, **fields, keep=FEW, name="run")
     assert (run.digest, stored_states(run)) == (whole.digest, [0, 4, 8, 9])
     assert_same_rounds(run, whole, [2, 7])
-
-
-def test_a_round_is_made_again_by_the_workers_that_the_run_is_opened_with(train) -> None:
-    run = train(window=9, **SMALL, local_steps=2, rounds=9, keep=FEW, name="run")
-    here = rw.open_run(run.path).round(7).named
-    assert same(rw.open_run(run.path, executor="graph", workers=1).round(7).named, here)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +148,7 @@ def test_a_round_is_made_again_by_the_workers_that_the_run_is_opened_with(train)
 def test_nothing_is_written_that_is_deleted(train, monkeypatch, keep, states, updates) -> None:
     """Counted by hand, of seven rounds in windows of three."""
     written: tuple[list[int], set[int]] = ([], set())
-    tensors = recomputing.RoundStore.create.__globals__["StoredTensors"]
-    write_state, write_updates = tensors.write_state, tensors.write_updates
+    tensors, write_state, write_updates = StoredTensors, StoredTensors.write_state, StoredTensors.write_updates
     monkeypatch.setattr(
         tensors, "write_state", lambda t, state: written[0].append(state.round) or write_state(t, state)
     )
@@ -185,19 +183,14 @@ def test_what_is_said_to_be_computed_again_is_what_is_computed(train, capsys) ->
         assert named in capsys.readouterr().err
     rw.open_run(run.path).round(1).params  # noqa: B018
     assert capsys.readouterr().err == ""
+    stored = train(window=9, **SMALL, local_steps=1, rounds=4, keep="updates:4", name="stored")
+    rw.open_run(stored.path).round(2).params  # noqa: B018
+    assert "computing round 1 to 2 of stored again from stored updates\n" in capsys.readouterr().err
 
 
-def test_updates_that_are_stored_are_not_said_to_be_mapped_again(train, capsys) -> None:
-    run = train(window=9, **SMALL, local_steps=1, rounds=4, keep="updates:4", name="run")
-    capsys.readouterr()
-    rw.open_run(run.path).round(2).params  # noqa: B018 - it is computed when it is read
-    assert "computing round 1 to 2 of run again from stored updates\n" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_who_computes_without_gradients_gets_the_round_too(train, context) -> None:
+def test_who_computes_without_gradients_gets_the_round_too(train) -> None:
     run = train(window=3, **SMALL, local_steps=1, rounds=3, keep=FEW, name="run")
-    with context():
+    with torch.inference_mode():
         named = rw.open_run(run.path).round(2).named
     recomputing.REMEMBERED.clear()
     assert same(rw.open_run(run.path).round(2).named, named)
@@ -209,9 +202,8 @@ def test_a_fork_and_a_merge_begin_with_a_round_that_is_not_stored(train, tmp_pat
     forks = []
     for each in (whole, run):
         config = rw.fork(f"{each.path}@6", root=tmp_path / "runs", rounds=2, trust=True)
-        forks.append(
-            train(**{**config.model_dump(exclude={"root", "executor", "window"}), "name": f"of-{each.name}"})
-        )
+        fields = config.model_dump(exclude={"root", "executor", "window"})
+        forks.append(train(**fields | {"name": f"of-{each.name}"}))
     assert forks[0].digest == forks[1].digest
     rw.open_run(run.path).round(6).save(tmp_path / "six.pt")
     assert same(torch.load(tmp_path / "six.pt"), whole.round(6).tensors)
@@ -249,12 +241,6 @@ def test_another_result_than_the_record_names_the_round_and_what_is_not_as_recor
         RoundPruned, match=r"round 2 of .* cannot be computed again: .*round 0 is not what was committed"
     ):
         rw.open_run(run.path).round(2).params  # noqa: B018
-
-
-@pytest.mark.parametrize("more", [{"mixed_hardware": True}, {"data": ("digits", "digits"), "sites": "a,b"}])
-def test_a_run_that_no_process_could_make_again_is_refused(tmp_path, more) -> None:
-    with pytest.raises(UsageError, match="recompute"):
-        TrainConfig(**{"root": tmp_path, "keep": FEW, "partitions": 2, "scheduler": "tcp://x:1"} | more)
 
 
 def test_a_run_that_stored_all_is_pruned_to_what_it_is_made_of_again(train) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,47 +17,25 @@ from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundFailed, RoundPruned
 from roundweave.storage.rounds.recovery import newest_sound
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import StoredTensors
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import state_digest, tensor_digests
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.table import ALGORITHMS
-from roundweave.tasks.executors.clusters.connecting import connect
-from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence import recomputing
 from roundweave.tasks.rounds.persistence.recomputing import recomputed
 from tests.counting import counting
+from tests.tasks.rounds.persistence.conftest import SMALL, stored_states
 
-SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "held_out": 0.5, "batch_size": 8}
 SELDOM = {"keep": "updates:4", "evaluate_every": 100}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[GraphExecutor]:
-    with connect(None, 2) as client, client.as_current():
-        yield GraphExecutor(client)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_remembered() -> None:
-    recomputing.REMEMBERED.clear()
-
-
-def states(run: Run) -> list[str]:
-    """The rounds whose state lies there."""
-    path = next(path for path in run._store.schema.state(1) if path.startswith("params/"))
-    return run._store.place.names(f"{path}/c")
 
 
 def work_of(run: Run, **fields: object) -> Work:
     """The work of a run's configuration."""
-    executor = InlineExecutor()
     config = TrainConfig(**fields, root=Path(run.path).parent, rounds=run.done, name=run.name)
-    with prepared(resolve(config), executor) as ready:
+    with prepared(resolve(config), InlineExecutor()) as ready:
         return ready.job.work
 
 
@@ -68,17 +45,17 @@ def assert_replays(run: Run, rounds: int) -> None:
         assert [result.status for result in replay.results] == ["bit-identical"] * rounds, replay
 
 
-FEW = ("diloco", "scaffold", "fed_buff")
-EACH = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in sorted(ALGORITHMS)]
+FEW = ("scaffold", "fed_buff")  # carries and memory; updates of several versions
+EACH = [pytest.param(name, marks=() if name in FEW else pytest.mark.thorough) for name in sorted(ALGORITHMS)]
 
 
 @pytest.mark.parametrize("algorithm", EACH)
-def test_a_state_that_is_made_again_is_the_one_that_was_stored(train, cluster, algorithm: str) -> None:
+def test_a_state_that_is_made_again_is_the_one_that_was_stored(train, workers, algorithm: str) -> None:
     local = {"local_steps": 2} if "local_steps" in ALGORITHMS[algorithm].options else {}
     fields = SMALL | local | {"algorithm": algorithm}
     whole = train(**fields, rounds=5, keep="all", name="whole")
     run = train(window=5, **fields, **SELDOM, rounds=5, name="run")
-    assert states(run) == ["0", "4", "5"]
+    assert stored_states(run) == [0, 4, 5]
     assert [run.round(r).commit.state for r in range(6)] == [whole.round(r).commit.state for r in range(6)]
     assert verify(run.path).sound
     work = work_of(run, **fields, **SELDOM)
@@ -92,11 +69,11 @@ def test_a_state_that_is_made_again_is_the_one_that_was_stored(train, cluster, a
     assert_replays(run, 5)
 
 
-def test_carries_extras_buffers_frozen_tensors_and_refusals_are_made_again(train, cluster, own) -> None:
+def test_carries_extras_buffers_frozen_tensors_and_refusals_are_made_again(train, workers, own) -> None:
     fields = counting(own) | {"partitions": 3, "rounds": 4, "evaluate_every": 100, "keep": "updates:9"}
-    inline, graph = train(window=4, **fields, name="inline"), train(cluster, 4, **fields, name="graph")
-    assert (inline.digest, states(inline)) == (graph.digest, states(graph))
-    assert states(graph) == ["0", "4"]
+    inline, graph = train(window=4, **fields, name="inline"), train(workers, 4, **fields, name="graph")
+    assert (inline.digest, stored_states(inline)) == (graph.digest, [0, 4])
+    assert stored_states(inline) == [0, 4]
     assert inline.round(2).refused.keys() == {1}
     assert_replays(inline, 4)
     assert_replays(graph, 4)
@@ -105,10 +82,7 @@ def test_carries_extras_buffers_frozen_tensors_and_refusals_are_made_again(train
 @pytest.mark.parametrize(
     ("every", "evaluate_every", "window", "there"),
     [
-        (1, 100, 8, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
-        (3, 100, 8, [0, 3, 6, 8]),
         (3, 4, 8, [0, 3, 6, 8]),
-        (100, 100, 3, [0, 8]),
         (100, 1, 3, [0, 8]),
     ],
 )
@@ -116,7 +90,7 @@ def test_states_of_every_few_rounds_and_the_last_are_there(train, every, evaluat
     """By hand. A window of this process begins from what it holds."""
     fields = SMALL | {"local_steps": 1, "rounds": 8, "evaluate_every": evaluate_every, "keep": f"updates:{every}"}
     run = train(window=window, **fields, name="run")
-    assert (run.kept, states(run)) == (there, [str(round) for round in there])
+    assert (run.kept, stored_states(run)) == (there, there)
     assert run["fc1.weight"]["round"].values.tolist() == there
     assert run.changes().index.tolist() == [round for round in there if round - 1 in there]
     shown = run.ds["fc1.weight"].values
@@ -124,17 +98,6 @@ def test_states_of_every_few_rounds_and_the_last_are_there(train, every, evaluat
     assert len(run.divergence()) == 9
     seen = verify(run.path)
     assert (seen.findings, seen.notes) == ((), ())
-
-
-def test_a_state_that_is_not_written_was_never_written(train, monkeypatch) -> None:
-    written: list[int] = []
-    write = StoredTensors.write_state
-    monkeypatch.setattr(
-        StoredTensors, "write_state", lambda t, state: written.append(state.round) or write(t, state)
-    )
-    run = train(window=7, **SMALL, local_steps=1, rounds=7, evaluate_every=100, keep="updates:3", name="run")
-    assert written == [0, 3, 6, 7]
-    assert [run.round(round).commit.stored for round in range(8)] == [r in written for r in range(8)]
 
 
 @pytest.fixture
@@ -165,21 +128,6 @@ def test_rounds_of_such_a_run_are_reduced_again(train, sparse) -> None:
     assert state_digest(tensor_digests(named), 7) == wanted.digest
 
 
-def test_going_through_rounds_in_order_costs_an_apply_each(sparse, monkeypatch) -> None:
-    work, made = work_of(sparse, **SMALL, local_steps=2, **SELDOM), []
-    apply = recomputing.reduce_apply
-    monkeypatch.setattr(
-        recomputing,
-        "reduce_apply",
-        lambda work, before, blocks: made.append(before.state.round) or apply(work, before, blocks),
-    )
-    for round in range(10):
-        recomputed(work, RoundStore(sparse.path), round)
-    assert made == [0, 1, 2, 4, 5, 6]
-    recomputed(work, RoundStore(sparse.path), 3)
-    assert made[6:] == [0, 1, 2]
-
-
 def test_another_state_than_was_committed_is_an_error(sparse) -> None:
     work = work_of(sparse, **SMALL, local_steps=2, **SELDOM)
     other = replace(work, algorithm=replace(work.algorithm, apply=Sgd(lr=0.5)))
@@ -197,22 +145,16 @@ def test_a_damaged_update_between_is_named(sparse, flip) -> None:
     assert newest_sound(RoundStore(sparse.path)) == 9
 
 
-def test_a_run_cut_short_between_states_goes_on_to_the_same_bits(train, sparse, flip) -> None:
+def test_a_run_cut_short_between_states_goes_on_to_the_same_bits(train, sparse, cut_short, flip) -> None:
     """Within a window, after round 6: it is whole with all updates since round 4, else round 5 is."""
     for damaged, done in ((None, 6), (6, 5), (5, 4)):
-        fields = SMALL | {"local_steps": 2, **SELDOM, "name": f"cut{done}"}
-        config = TrainConfig(**fields, root=sparse.path.parent, rounds=9)
-        executor = InlineExecutor()
-        with prepared(resolve(config), executor) as ready:
-            made = executor.run(ready.job, 1, 9)
-            for _ in range(6):
-                next(made)
-        path = sparse.path.parent / f"cut{done}.zarr"
-        assert states(Run(path)) == ["0", "4"]
+        fields = SMALL | {"local_steps": 2, **SELDOM, "rounds": 9, "name": f"cut{done}"}
+        short = cut_short(6, **fields)
+        assert stored_states(short) == [0, 4]
         if damaged:
-            flip(path / f"updates/float32/c/{damaged}/0/0", 40)
-        assert newest_sound(RoundStore(path)) == done
-        run = train(window=9, **fields, rounds=9)
+            flip(short.path / f"updates/float32/c/{damaged}/0/0", 40)
+        assert newest_sound(RoundStore(short.path)) == done
+        run = train(window=9, **fields)
         assert run.digest == sparse.digest
         assert verify(run.path).sound
         assert rw.open_run(run.path).replay("all").identical
@@ -228,7 +170,7 @@ def test_a_state_that_a_writer_left_is_a_note_and_goes_with_the_next_pruning(spa
     with pytest.raises(RoundPruned):
         store.tensors.read_state(6)
     prune_run(store, Keep.of("updates:4"))
-    assert states(sparse) == ["0", "4", "8", "9"]
+    assert stored_states(sparse) == [0, 4, 8, 9]
     assert verify(sparse.path).notes == ()
 
 
@@ -236,7 +178,7 @@ def test_a_run_that_kept_all_states_is_pruned_to_few(train, sparse) -> None:
     run = train(**SMALL, local_steps=2, rounds=9, evaluate_every=100, name="all")
     before = verify(run.path).bytes
     prune_run(RoundStore(run.path), Keep.of("updates:4"))
-    assert states(run) == states(sparse)
+    assert stored_states(run) == stored_states(sparse)
     assert verify(run.path).bytes < before
     assert verify(run.path).sound
     assert rw.open_run(run.path).replay("all").identical
@@ -245,24 +187,21 @@ def test_a_run_that_kept_all_states_is_pruned_to_few(train, sparse) -> None:
     assert train(**SMALL, local_steps=2, rounds=10, evaluate_every=100, name="all").done == 10
 
 
-@pytest.mark.parametrize("keep", ["states", "every:5", "last:1", "updates:2"])
-def test_whatever_is_kept_of_a_run_that_ends_between_states_it_goes_on(train, sparse, keep: str) -> None:
-    fields = SMALL | {"local_steps": 2, **SELDOM, "name": "cut"}
-    executor = InlineExecutor()
-    with prepared(resolve(TrainConfig(**fields, root=sparse.path.parent, rounds=9)), executor) as ready:
-        made = executor.run(ready.job, 1, 9)
-        for _ in range(7):
-            next(made)
-    path = sparse.path.parent / "cut.zarr"
+@pytest.mark.parametrize(
+    "keep", ["last:1", "updates:2", *(pytest.param(k, marks=pytest.mark.thorough) for k in ("states", "every:5"))]
+)
+def test_whatever_is_kept_of_a_run_that_ends_between_states_it_goes_on(train, sparse, cut_short, keep) -> None:
+    fields = SMALL | {"local_steps": 2, **SELDOM, "rounds": 9, "name": "cut"}
+    path = cut_short(7, **fields).path
     prune_run(RoundStore(path), Keep.of(keep))
     assert newest_sound(RoundStore(path)) == 7
     assert verify(path).sound
-    run = train(window=2, **fields | {"keep": keep, "rounds": 9})
+    run = train(window=2, **fields | {"keep": keep})
     assert run.digest == sparse.digest
     assert verify(path).sound
 
 
-@pytest.mark.parametrize("keep", ["last:1", "updates:3"])
+@pytest.mark.parametrize("keep", [pytest.param("last:1", marks=pytest.mark.thorough), "updates:3"])
 def test_a_parameter_server_goes_on_from_what_its_partitions_have_in_hand(train, keep: str) -> None:
     fields = SMALL | {"algorithm": "async_sgd", "evaluate_every": 100}
     whole = train(window=5, **fields, rounds=11, name="whole")
