@@ -58,7 +58,9 @@ def test_a_run_in_a_bucket_has_the_bits_of_one_on_a_disk(train, root, tmp_path) 
     assert list(tmp_path.glob("s3*")) == []
 
 
+@pytest.mark.thorough
 def test_workers_of_a_cluster_write_into_a_bucket(train, root) -> None:
+    """A cluster of its own, whose workers have the bucket's keys in their environment."""
     wanted = train(**FIELDS, name="inline")
     with connect(None, 2) as client:
         run = train(GraphExecutor(client), 2, **FIELDS, name="graph", root=root)
@@ -66,7 +68,7 @@ def test_workers_of_a_cluster_write_into_a_bucket(train, root) -> None:
     assert run.committed == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_and_a_kill(root, train, tmp_path, capsys) -> None:
     """All that users do, and the secret is nowhere: not in the bucket, on the disk, or in what is printed."""
     wanted = train(**FIELDS, name="wanted", root=tmp_path / "wanted")
@@ -96,7 +98,7 @@ def test_the_command_and_a_kill(root, train, tmp_path, capsys) -> None:
     assert b"tester" not in kept
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_networks_are_merged_from_a_bucket_into_one(root, train) -> None:
     for seed in (0, 1):
         train(partitions=1, local_epochs=1, model="mlp", model_options={"hidden": 8}, rounds=2, seed=seed,
@@ -123,6 +125,7 @@ def test_of_two_writers_one_is_refused_and_the_late_one_fenced(train, root) -> N
     assert run.verify().findings == ()
 
 
+@pytest.mark.thorough
 def test_a_copy_in_a_bucket_is_verified_pruned_replayed_and_removed(train, root, tmp_path, capsys) -> None:
     disk = train(**FIELDS, name="disk", root=tmp_path / "disk")
     assert command(capsys, "cp", str(disk.path), root)[0] == 0
@@ -162,6 +165,7 @@ except RoundweaveError as error:
 """
 
 
+@pytest.mark.thorough
 def test_of_two_processes_that_begin_a_run_one_makes_it_and_the_other_says_so(train, root, tmp_path) -> None:
     wanted = train(**FIELDS | {"rounds": 6, "algorithm": "fed_avg"}, name="wanted", root=tmp_path / "wanted")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

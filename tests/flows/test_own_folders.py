@@ -100,9 +100,10 @@ def expected(folder: Path, tmp_path: Path) -> str:
     return trained(tmp_path / "plain/runs", **FIELDS | references).digest
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "script",
-    [THEIRS + OURS + TRAIN, pytest.param(OURS + THEIRS + TRAIN, marks=pytest.mark.slow)],
+    [THEIRS + OURS + TRAIN, OURS + THEIRS + TRAIN],
     ids=["theirs first", "ours first"],
 )
 def test_a_script_imports_both_in_either_order_and_its_workers_do(folder, expected, script: str) -> None:

@@ -155,7 +155,7 @@ def plain_worker(machine: Machine) -> Started:
 @pytest.mark.parametrize(
     "start",
     [
-        pytest.param(start_worker, id="another name"),
+        pytest.param(start_worker, id="another name", marks=pytest.mark.dear("three machines, one of which dies")),
         pytest.param(plain_worker, id="the same name", marks=pytest.mark.slow),
     ],
 )
@@ -205,7 +205,7 @@ def test_a_worker_that_is_killed_before_round_1_is_waited_for(training) -> None:
 @pytest.mark.parametrize(
     ("way", "seconds"),
     [
-        (Machine.cut, 5),
+        pytest.param(Machine.cut, 5, marks=pytest.mark.thorough),
         pytest.param(Machine.cut_one_way, 5, marks=pytest.mark.slow),
         pytest.param(Machine.cut, 60, marks=pytest.mark.slow),
         pytest.param(Machine.cut_one_way, 60, marks=pytest.mark.slow),
@@ -252,6 +252,7 @@ def test_a_link_that_is_cut_for_good_ends_the_run_with_a_line_and_it_goes_on_lat
     training.ends_whole()
 
 
+@pytest.mark.thorough
 def test_a_cohort_of_those_that_are_there_does_without_a_site_until_it_is_back(training, train) -> None:
     """While all are there it is the cohort that the seed draws; who was asked is in the record, for replays."""
     reference = train(**training.fields, cohort=1, rounds=5, name="drawn")
@@ -298,6 +299,7 @@ def test_a_run_with_a_deadline_goes_on_without_a_site_that_is_gone_for_good(trai
     assert f"round 1 to {ROUNDS}: bit-identical" in replayed.stdout, replayed.stdout + replayed.stderr
 
 
+@pytest.mark.thorough
 def test_a_round_whose_quorum_is_gone_waits_for_it_beyond_its_deadline(training) -> None:
     training.train("--deadline", 1, "--quorum", 2)
     training.until(3)

@@ -6,6 +6,8 @@ import json
 import sys
 from typing import Any
 
+import pytest
+
 from roundweave.flows.stored import open_run
 from roundweave.tasks.data.sources.table import find_source
 from tests.flows.command.in_process import run
@@ -42,6 +44,7 @@ where an answer was slow.
 """
 
 
+@pytest.mark.thorough
 def test_int8_is_a_quarter_of_the_bytes_where_no_worker_reaches_the_store(
     network, train, tmp_path, capsys
 ) -> None:

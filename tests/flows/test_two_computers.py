@@ -24,6 +24,9 @@ from tests.machines import Machine, Network
 from tests.sites import SCHEDULER, Sites, images_at_sites, roles_at_sites, start_scheduler, start_worker
 from tests.storage.places.s3_server import SERVER, S3Server
 
+# Four machines take longer to start than all that is tried on them; `test_partners_come_and_go` has a first one.
+pytestmark = pytest.mark.thorough
+
 NAMES = ("berlin", "paris", "rome")
 
 PAGE = Path(__file__).parents[2] / "docs" / "two-computers.md"

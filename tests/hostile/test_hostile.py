@@ -16,6 +16,8 @@ from tests.hostile.running import Commands
 from tests.hostile.stores import FOLDERS, PWN, STORES, Store, attribute, product, write
 from tests.training import trained
 
+pytestmark = pytest.mark.xdist_group("hostile")  # one process imports all commands
+
 ALL = list(COMMANDS)
 
 LEAST = 1 << 29
@@ -30,9 +32,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def commands() -> Iterator[Commands]:
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     """Runs commands, each in a process of its own with bounds."""
     made = Commands()
+    made.run(tmp_path_factory.mktemp("first"), "--version")  # after all is imported
     yield made
     made.close()
 
@@ -47,11 +50,31 @@ def check(
     return large + [f"{each['command']}: {each['wrong']}\n{each['err']}" for each in told if each["wrong"]]
 
 
-@pytest.mark.parametrize(("name", "command"), list(zip(STORES, cycle(ALL), strict=False))[::6])
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        # A number that no run has, a text that a terminal obeys, what is no file, and a code that has no end
+        ("record-of-round-999999", "show"),
+        ("updates-of-10000-partitions", "runs"),
+        ("score-10^400", "show --json"),
+        ("parameter-path", "verify"),
+        ("escapes-refusal", "show"),
+        ("escapes-failure", "runs"),
+        ("attributes-deep", "runs --json"),
+        ("record-a-fifo", "verify"),
+        ("chunk-sparse", "verify"),
+        ("data-of-zeros", "python cards"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.thorough)
+            for pair in list(zip(STORES, cycle(ALL), strict=False))[::6]
+        ),
+    ],
+)
 def test_over_each_store_a_command_is_tried(commands, base, tmp_path: Path, name, command) -> None:
     assert check(commands, base, tmp_path, name, [command]) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("title", FOLDERS.values(), ids=FOLDERS)
 def test_the_name_of_a_folder_is_as_harmless(commands, base, tmp_path: Path, title) -> None:
     assert check(commands, base, tmp_path, "", ["runs", "show", "report", "replay", "python cards"], title) == []
