@@ -80,6 +80,16 @@ def test_identity_changes_nothing_and_random_is_reproducible(name):
     assert all(torch.equal(moved[n].flatten().sort().values, state[n].flatten()) for n in state)
 
 
+def test_the_share_of_units_that_moved_by_hand():
+    """Of 16 and 12 units; in a mixture those that are mostly another unit."""
+    _, _, units = analysed("mlp")
+    home = units.identity()
+    assert units.moved(home) == 0
+    rolled = home | {"0": home["0"].roll(1)}
+    assert units.moved(rolled) == 16 / 28
+    assert units.moved(rolled | {"2": torch.eye(12).flip(0)}) == 1
+
+
 def test_a_state_is_permuted_into_new_tensors_and_keeps_what_it_has_besides():
     _, _, units = analysed("mlp")
     state = {name: torch.randn(shape) for name, shape in units.tensors.items()} | {"more": torch.zeros(2)}
