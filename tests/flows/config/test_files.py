@@ -46,6 +46,7 @@ from roundweave.storage.errors import UsageError
         ('certificates = "keys/berlin@1"', "proj/keys/berlin@1"),
         ('scheduler = "tcp://host:8786"', "tcp://host:8786"),
         ('split = "by:role"', "by:role"),
+        ('topology = "edges.json"', "proj/edges.json"),
         ("rounds = 3", 3),
     ],
 )

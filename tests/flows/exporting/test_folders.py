@@ -125,13 +125,14 @@ def assert_loads(stored: rw.Run, round: int, folder: Path, inputs: torch.Tensor)
     assert torch.equal(outputs_of(folder, inputs), getattr(outputs, "logits", outputs))
 
 
+@pytest.mark.thorough  # each by a process that imports torch; the first suite has a user's network, which has all
 @pytest.mark.parametrize(
     ("model", "options", "dtype"),
     [
+        ("linear", {}, "float64"),
         ("mlp", {"hidden": 8}, "bfloat16"),
-        pytest.param("linear", {}, "float64", marks=pytest.mark.thorough),
-        pytest.param("cnn", {"channels": 2}, "float32", marks=pytest.mark.thorough),
-        pytest.param("gpt", {"width": 8, "heads": 2}, "float32", marks=pytest.mark.thorough),
+        ("cnn", {"channels": 2}, "float32"),
+        ("gpt", {"width": 8, "heads": 2}, "float32"),
     ],
 )
 def test_a_built_in_network_is_loaded_without_roundweave(
@@ -169,11 +170,13 @@ def test_an_own_network_of_a_package_finds_what_lies_beside_it(train, own, tmp_p
     assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
+@pytest.mark.thorough
 def test_a_network_of_a_notebook_is_loaded_by_cloudpickle(train, tmp_path) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     exec(PLAIN, namespace)
     run = train(**SMALL, model=namespace["model"], name="first")
     write_folder(run, run.round(2), str(tmp_path / "out"))
+    assert (run.config["model"]["name"], run.replay("all").identical) == ("model", True)
     assert "This needs cloudpickle and Python 3" in (tmp_path / "out/README.md").read_text()
     assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
@@ -205,6 +208,7 @@ def test_the_card_says_what_the_round_is(stored, train, tmp_path) -> None:
     assert safetensors.safe_open(tmp_path / "out/model.safetensors", "pt").metadata()["chain"] == which.chain
 
 
+@pytest.mark.thorough
 def test_a_network_with_a_form_of_its_own_is_loaded_by_that(train, own, tmp_path) -> None:
     run = train(**SMALL, model=f"{own(SAVING)}:model", name="first")
     write_folder(run, run.round(2), str(tmp_path / "out"))
@@ -223,7 +227,9 @@ def test_a_network_of_transformers_is_loaded_by_transformers(train, own, tmp_pat
     assert_loads(run, 2, tmp_path / "out", torch.randint(0, 7, (5, 8)))
 
 
-@pytest.mark.parametrize("model", ["cnn", "gpt"])
+@pytest.mark.parametrize(
+    "model", ["logistic", *(pytest.param(m, marks=pytest.mark.thorough) for m in ("cnn", "gpt"))]
+)
 def test_onnx_gives_the_same_for_any_number_of_examples(train, own, tmp_path, capsys, model) -> None:
     onnx = pytest.importorskip("onnx")
     reference = pytest.importorskip("onnx.reference")

@@ -13,17 +13,7 @@ import pytest
 from roundweave.flows.exporting.report import write_report
 from roundweave.flows.stored import open_run
 from roundweave.storage.errors import PlaceError, UsageError
-from roundweave.storage.upkeep.keep import Keep
-from roundweave.storage.upkeep.pruning import prune_run
 from tests.patience import PATIENCE
-
-POISONED = """
-import torch
-
-def data(partition, partitions):
-    inputs = torch.arange(12.0).reshape(6, 2) / (0 if partition == 1 else 1)
-    return inputs, torch.tensor([0, 1, 0, 1, 0, 1])
-"""
 
 
 class Page(HTMLParser):
@@ -49,15 +39,6 @@ class Page(HTMLParser):
             self.texts.append(" ".join(data.split()))
 
 
-@pytest.fixture
-def stored(train):
-    def make(**fields):
-        run = train(**{"rounds": 4, "local_steps": 1, "name": "told"} | fields)
-        return open_run(run.address)
-
-    return make
-
-
 def page_of(run, tmp_path, **options) -> Page:
     page = Page(write_report(run, tmp_path / "run.html", **options).read_text())
     assert page.open == []
@@ -65,17 +46,15 @@ def page_of(run, tmp_path, **options) -> Page:
 
 
 def test_a_page_tells_of_a_run_and_needs_nothing_else(stored, tmp_path) -> None:
-    run = stored()
+    run = stored("plain")
     page = page_of(run, tmp_path, replay=2)
     assert run.digest in page.texts
     assert run.chain in page.texts
-    assert [text for text in page.texts if re.fullmatch("round [24]: bit-identical", text)] == [
-        "round 2: bit-identical",
-        "round 4: bit-identical",
-    ]
+    replayed = [text for text in page.texts if text.endswith("bit-identical")]
+    assert replayed == [f"round {number}: bit-identical" for number in (1, 3)]
     assert "sound" in page.texts
-    assert f"{run.history()['loss'][4]:.5g}" in page.texts
-    assert page.texts[page.texts.index("local_steps") + 1] == "1"
+    assert f"{run.history()['loss'][3]:.5g}" in page.texts
+    assert page.texts[page.texts.index("local_steps") + 1] == "2"
     assert len(page.sources) == 4
     for source in page.sources:
         head, content = source.split(",")
@@ -96,7 +75,7 @@ def test_on_a_telephone_nothing_runs_over_the_edge(stored, tmp_path) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no browser is installed")
-    run, page = stored(score_partitions=0.2, scores="accuracy,top5"), tmp_path / "run.html"
+    run, page = stored("scored"), tmp_path / "run.html"
     write_report(run, page, replay=1)
     page.write_text(page.read_text() + EDGE)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
@@ -107,51 +86,43 @@ def test_on_a_telephone_nothing_runs_over_the_edge(stored, tmp_path) -> None:
     assert 300 < float(edge[1]) <= 390
 
 
-def test_refused_updates_are_named_and_a_change_is_found(stored, tmp_path, own, flip) -> None:
-    run = stored(data=f"{own(POISONED)}:data", partitions=3, held_out=0.34, model="logistic", lr=0.001)
+def test_refused_updates_are_named_and_a_change_is_found(stored, tmp_path, flip) -> None:
+    run = stored("counting")
     page = page_of(run, tmp_path, replay=0)
-    reason = run.round(1).refused[1]
-    assert [text for text in page.texts if text == reason] == [reason] * 4
+    reasons = [run.round(number).refused[1] for number in (2, 3)]
+    assert [text for text in page.texts if text in reasons] == reasons
     assert "not replayed: no round was asked for" in page.texts
-    flip(tmp_path / "runs/told.zarr/params/1.weight/c/2/0/0")
+    flip(run.path / "params/first.weight/c/2/0/0")
     page = page_of(open_run(run.address), tmp_path, replay=0)
     assert "sound" not in page.texts
-    assert any("params/1.weight/c/2/0/0" in text for text in page.texts)
+    assert any("params/first.weight/c/2/0/0" in text for text in page.texts)
 
 
-def test_a_plot_of_what_was_pruned_is_left_out_with_a_line(stored, tmp_path) -> None:
-    run = stored()
-    prune_run(run._store, Keep.of("states"))
-    page = page_of(open_run(run.address), tmp_path, replay=0)
+def test_a_plot_of_what_is_not_kept_is_left_out_with_a_line(stored, tmp_path) -> None:
+    page = page_of(stored("states"), tmp_path, replay=0)
     assert len(page.sources) == 3
-    assert page.texts[page.texts.index("How far the partitions disagreed") + 1] == (
-        "not drawn: no round keeps the tensors for it"
-    )
-
-
-def test_what_is_kept_is_asked_as_often_for_many_rounds_as_for_few(stored, tmp_path, monkeypatch) -> None:
-    run, asked = stored(rounds=5), []
-    kept = type(run).kept
-    monkeypatch.setattr(type(run), "kept", property(lambda run: asked.append(run) or kept.fget(run)))
-    write_report(run, tmp_path / "run.html", replay=0)
-    assert len(asked) == 1
+    said = page.texts[page.texts.index("How far the partitions disagreed") + 1]
+    assert said == "not drawn: no round keeps the tensors for it"
 
 
 def test_what_is_the_users_is_text_and_no_markup(stored, tmp_path) -> None:
-    run = stored()
+    run = stored("plain")
     run.attributes["data"]["class_names"] = ["<script>alert(1)</script>"]
     content = write_report(run, tmp_path / "run.html", replay=0).read_text()
     assert "<script" not in content
     assert "&lt;script&gt;" in content
 
 
-def test_places_where_no_page_can_be_are_one_clear_line(stored, tmp_path) -> None:
-    run = stored(rounds=1)
-    for out, said in {"run.txt": "ends in .html", "no/run.html": "there is no folder"}.items():
-        with pytest.raises(UsageError, match=said):
-            write_report(run, tmp_path / out)
+@pytest.mark.parametrize(
+    ("out", "error", "says"),
+    [
+        ("run.txt", UsageError, "ends in .html"),
+        ("no/run.html", UsageError, "there is no folder"),
+        ("taken.html", UsageError, "is a folder"),
+        ("/proc/run.html", PlaceError, "cannot be written"),
+    ],
+)
+def test_places_where_no_page_can_be_are_one_clear_line(stored, tmp_path, out, error, says) -> None:
     (tmp_path / "taken.html").mkdir()
-    with pytest.raises(UsageError, match="is a folder"):
-        write_report(run, tmp_path / "taken.html")
-    with pytest.raises(PlaceError, match="cannot be written"):
-        write_report(run, "/proc/run.html", replay=0)
+    with pytest.raises(error, match=says):
+        write_report(stored("plain"), tmp_path / out, replay=0)

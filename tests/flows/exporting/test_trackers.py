@@ -32,11 +32,10 @@ STORY = Story(
 )
 
 
-def test_a_story_has_the_numbers_of_each_round_and_when_it_was_committed(train) -> None:
-    run = train(rounds=3, evaluate_every=2, local_steps=1, name="first")
+def test_a_story_has_the_numbers_of_each_round_and_when_it_was_committed(stored) -> None:
+    run = stored("adam")
     story = story_of(run)
-    assert story.name == "first"
-    assert story.config["local_steps"] == 1
+    assert (story.name, story.config["local_steps"]) == ("adam", 2)
     assert story.facts["chain"] == run.chain
     history = run.history()
     assert [moment.round for moment in story.moments] == [0, 1, 2, 3]
@@ -46,8 +45,8 @@ def test_a_story_has_the_numbers_of_each_round_and_when_it_was_committed(train) 
         assert moment.numbers == history.loc[moment.round].dropna().to_dict()
 
 
-def test_a_round_whose_record_is_damaged_is_left_out_of_the_story(train) -> None:
-    run = train(rounds=3, local_steps=1, name="first")
+def test_a_round_whose_record_is_damaged_is_left_out_of_the_story(stored) -> None:
+    run = stored("plain")
     (run.path / "commits/2.json").write_text("{}")
     assert run.refresh().lost == [2]
     assert [moment.round for moment in story_of(run).moments] == [0, 1, 3]

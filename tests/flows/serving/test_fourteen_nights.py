@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -30,49 +30,19 @@ from tests.test_docs import HERE, blocks
 
 BIN = Path(sys.executable).parent
 
-NIGHTS = (
-    "good",
-    "good",
-    "missing",
-    "corrupt",
-    "one class",
-    "new column",
-    "new category",
-    "same again",
-    "arrives late",
-    "killed",
-    "server away",
-    "server away",
-    "asleep",
-    "good",
-)
+NIGHTS = "good, good, missing, corrupt, one class, new column, new category, same again, arrives late, killed, "
+NIGHTS = (NIGHTS + "server away, server away, asleep, good").split(", ")
 """What befalls each night."""
 
-CHANGED = (
-    ("{date}", "{date:%H%M}"),
-    ("rounds = 10", "rounds = 60"),
-    ('"14d"', '"6m"'),
-    ('"10m"', "10"),
-    ('"2h"', "50"),
-)
+CHANGED = {"{date}": "{date:%H%M}", "rounds = 10": "rounds = 60", '"14d"': '"6m"', '"10m"': "10", '"2h"': "50"}
 """What is shorter, or longer, in these nights than in the page's file."""
 
-ENDS = {
-    "good": ("complete", {"completed"}),
-    "missing": ("none", {"failed"}),
-    "corrupt": ("none", {"failed"}),
-    "one class": ("rejected", {"rejected"}),
-    "new column": ("rejected", {"rejected"}),
-    "new category": ("rejected", {"rejected"}),
-    "same again": ("none", set()),
-    "arrives late": ("complete", {"completed", "failed"}),
-    "killed": ("interrupted", set()),
-    "server away": ("complete", {"completed"}),
-    "asleep": ("complete", {"completed"}),
-}
+GOOD, FAILED, REJECTED = ("complete", {"completed"}), ("none", {"failed"}), ("rejected", {"rejected"})
+ENDS = {"good": GOOD, "server away": GOOD, "asleep": GOOD, "missing": FAILED, "corrupt": FAILED}
+ENDS |= dict.fromkeys(("one class", "new column", "new category"), REJECTED)
+ENDS |= {"same again": ("none", set()), "killed": ("interrupted", set())}
+ENDS |= {"arrives late": ("complete", {"completed", "failed"})}
 """What the store says of a run afterwards, and the events that a webhook was told."""
-
-WAYS = ("served", "pool")
 
 
 def table(seed: int) -> pd.DataFrame:
@@ -139,7 +109,7 @@ class Fortnight:
         now = datetime.now(UTC).replace(second=0, microsecond=0)
         self.due = [now + timedelta(minutes=2 + number) for number in range(len(NIGHTS))]
         [page] = [b.text for b in blocks(HERE / "docs/scheduling.md") if b.text.startswith("# nights.toml")]
-        for given, taken in CHANGED:
+        for given, taken in CHANGED.items():
             assert given in page
             page = page.replace(given, taken)
         for way in self.ways:
@@ -148,7 +118,7 @@ class Fortnight:
             table(999).to_csv(way.folder / "validation.csv", index=False)
             for number, kind in enumerate(NIGHTS):
                 if kind not in ("missing", "arrives late"):
-                    written(kind, number, way.folder / f"days/{self.called(number)}.csv")
+                    self.deliver(way, number)
 
     def wait(self, number: int, seconds: float = 0.0) -> None:
         """Wait until a night is due, and so many seconds more."""
@@ -157,28 +127,22 @@ class Fortnight:
     def go_through(self) -> None:
         """Do to each night what befalls it."""
         for number, kind in enumerate(NIGHTS):
-            if kind == "arrives late":
-                self.wait(number, 5)
-                for way in self.ways:
-                    written(kind, number, way.folder / f"days/{self.called(number)}.csv")
-            elif kind == "killed":
-                for way in self.ways:
-                    self._kill(way, number)
-            elif kind == "server away" and NIGHTS[number - 1] != kind:
+            if kind == "server away" and NIGHTS[number - 1] != kind:
                 self.wait(number, -20)  # before Prefect begins its process, 10 s ahead
                 self.server.kill()
                 self.wait(number + 1, 20)
                 self.server.start()
-            elif kind == "asleep":
-                self.wait(number, -5)
+            for begin, act in DEEDS.get(kind, ()):
+                self.wait(number, begin)
                 for way in self.ways:
-                    way.signal(signal.SIGSTOP)
-                self.wait(number, 30)
-                for way in self.ways:
-                    way.signal(signal.SIGCONT)
+                    act(self, way, number)
         self.wait(len(NIGHTS) - 1, 55)
 
-    def _kill(self, way: Way, number: int) -> None:
+    def deliver(self, way: Way, number: int) -> None:
+        """Write the file of a night."""
+        written(NIGHTS[number], number, way.folder / f"days/{self.called(number)}.csv")
+
+    def kill(self, way: Way, number: int) -> None:
         """Kill what trains a night once two rounds are committed."""
         while not (Path(run_address(way.root, f"night-{self.called(number)}")) / "commits/2.json").exists():
             assert time.time() < self.due[number].timestamp() + 59, "the night to kill has not begun"
@@ -200,12 +164,23 @@ class Fortnight:
             return "none"
 
 
+DEEDS: dict[str, list[tuple[float, Callable[[Fortnight, Way, int], None]]]] = {
+    "arrives late": [(5, Fortnight.deliver)],
+    "killed": [(0, Fortnight.kill)],
+    "asleep": [
+        (-5, lambda _, way, __: way.signal(signal.SIGSTOP)),
+        (30, lambda _, way, __: way.signal(signal.SIGCONT)),
+    ],
+}
+"""By what befalls a night: so many seconds after it is due, what is done to each way."""
+
+
 @contextmanager
 def fortnight(folder: Path) -> Iterator[Fortnight]:
     """A server, a webhook, and both ways to train, ready for the first night."""
     with ExitStack() as stack:
         hook, posted = stack.enter_context(listener())
-        ways = [Way(name, folder / name) for name in WAYS]
+        ways = [Way(name, folder / name) for name in ("served", "pool")]
         nights = Fortnight(PrefectServer(folder / "prefect").start(), posted, ways)
         stack.callback(nights.server.kill)
         nights.begin()
@@ -235,15 +210,6 @@ def _commands(nights: Fortnight, stack: ExitStack, hook: str) -> None:
     stay(served, command_line("serve", "nights.toml", "--cron", "* * * * *", "--name", "served"))
 
 
-def rows(nights: Fortnight) -> list[dict[str, object]]:
-    """A row for each night: what befell it, and for each way the run's status and the events."""
-    return [
-        {"night": nights.called(number), "kind": kind}
-        | {way.name: f"{nights.status(way, number)} {sorted(nights.told(way, number))}" for way in nights.ways}
-        for number, kind in enumerate(NIGHTS)
-    ]
-
-
 def check_champions(way: Way) -> None:
     """The champion never became worse on the validation data, and each that is left replays from its record."""
     champions = [entry.run for entry in alias_history(way.root, "champion")]
@@ -264,15 +230,15 @@ def check_champions(way: Way) -> None:
 def test_fourteen_nights_of_one_file(tmp_path: Path) -> None:
     with fortnight(tmp_path) as nights:
         nights.go_through()
-        seen = rows(nights)
-        print(*seen, sep="\n")
+        told = [{way.name: nights.told(way, number) for way in nights.ways} for number in range(len(NIGHTS))]
+        print(*zip(NIGHTS, told, strict=True), sep="\n")
     young = len(NIGHTS) - 6
     for number, kind in enumerate(NIGHTS):
         status, events = ENDS[kind]
         for way in nights.ways:
-            assert nights.told(way, number) - {"degraded"} == events, (way.name, seen[number])
+            assert told[number][way.name] - {"degraded"} == events, (way.name, number)
             if number >= young:
-                assert nights.status(way, number) == status, (way.name, seen[number])
+                assert nights.status(way, number) == status, (way.name, number)
     for way in nights.ways:
         stored = [path.stem for path in way.root.glob("night-*.zarr")]
         assert len(stored) <= 9, f"{way.name}: older nights are not removed: {sorted(stored)}"

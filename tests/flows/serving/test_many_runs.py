@@ -108,16 +108,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cluster", [False, True])
 @pytest.mark.parametrize("how", ["threads", "tasks"])
-def test_runs_side_by_side_in_a_cold_process_have_the_bits_of_runs_alone(tmp_path, alone, how: str) -> None:
+def test_runs_side_by_side_in_a_cold_process_have_the_bits_of_runs_alone(
+    tmp_path, alone, dask_processes, how: str, cluster: bool
+) -> None:
     assert len(set(alone)) == 10
-    assert side_by_side(tmp_path, how) == alone
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["threads", "tasks"])
-def test_so_have_runs_side_by_side_on_one_cluster(tmp_path, alone, dask_processes, how: str) -> None:
-    assert side_by_side(tmp_path, how, dask_processes(tmp_path)) == alone
+    assert side_by_side(tmp_path, how, *([dask_processes(tmp_path)] if cluster else [])) == alone
 
 
 def test_a_script_that_trains_wherever_it_is_imported_is_told_so(tmp_path: Path) -> None:

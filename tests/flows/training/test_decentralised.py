@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import roundweave as rw
-from roundweave.flows.config.files import read_toml
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
@@ -169,17 +168,6 @@ def test_each_partitions_own_score_is_of_its_own_network_also_on_workers_and_red
     assert run.recombine(3).rounds[0].score == stored.commit.score
 
 
-def test_partitions_without_neighbours_to_learn_from_stay_apart_longer(train) -> None:
-    """Of sorted digits a better connected topology agrees sooner."""
-    apart = {
-        topology: consensus(train(**MOONS | {"partitions": 8, "topology": topology}, rounds=8, name=topology))[
-            8
-        ].mean()
-        for topology in ("ring", "exponential")
-    }
-    assert apart["exponential"] < apart["ring"]
-
-
 def test_edges_of_a_file_are_recorded_and_the_file_is_needed_no_more(train, tmp_path) -> None:
     file = tmp_path / "edges.json"
     file.write_text("[[0, 1], [1, 2], [2, 3]]")
@@ -192,12 +180,6 @@ def test_edges_of_a_file_are_recorded_and_the_file_is_needed_no_more(train, tmp_
     file.unlink()
     assert resumed(train, "run", 4).digest == whole.digest
     assert rw.open_run("run").replay("all").identical
-
-
-def test_a_topology_in_a_toml_file_lies_beside_it(tmp_path) -> None:
-    (tmp_path / "edges.json").write_text("[[0, 1]]")
-    (tmp_path / "train.toml").write_text('topology = "edges.json"\npartitions = 2')
-    assert TrainConfig(**read_toml(tmp_path / "train.toml")).topology == ((0, 1),)
 
 
 def test_a_fork_takes_the_networks_along(train) -> None:

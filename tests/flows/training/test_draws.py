@@ -6,12 +6,11 @@ import os
 import random
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from distributed import Client
 
 import roundweave as rw
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.conftest import Train
 
@@ -37,16 +36,16 @@ def model():
 """
 
 
-@pytest.fixture(scope="module")
-def busy() -> Iterator[Any]:
-    """A client of two workers, which are sent messages so large that Dask draws which bytes of them it tries."""
+@pytest.fixture
+def busy(client: Client) -> Iterator[Client]:
+    """A cluster whose workers are sent messages so large that Dask draws which bytes of them it tries."""
     ended = threading.Event()
 
     def send() -> None:
         while not ended.is_set():
             client.run(bytes, os.urandom(200_000))
 
-    with connect(None, 2) as client, client.as_current():
+    with client.as_current():
         thread = threading.Thread(target=send)
         thread.start()
         yield client

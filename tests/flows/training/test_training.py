@@ -36,23 +36,6 @@ def test_where_a_run_of_the_name_failed_in_its_first_round_it_is_said_how_to_del
         trained(name="failed")
 
 
-def test_functions_of_a_notebook_are_kept_by_value() -> None:
-    namespace: dict[str, object] = {"__name__": "__main__"}
-    exec(
-        """
-import torch
-def data():
-    return torch.arange(80.0).reshape(40, 2) / 80, torch.arange(40) % 2
-def model():
-    return torch.nn.Linear(2, 2)
-""",
-        namespace,
-    )
-    run = trained(**{name: namespace[name] for name in ("data", "model")}, name="notebook")
-    assert (run.done, run.config["model"]["name"]) == (2, "model")
-    assert run.replay("all").identical
-
-
 def test_a_damaged_round_is_done_again_to_the_same_bits_and_named(stored, flip) -> None:
     run = stored("plain")
     before = run.digest

@@ -11,15 +11,7 @@ import torch
 
 import roundweave as rw
 from roundweave.storage.checkpoints.writing import write_checkpoint
-from roundweave.storage.errors import (
-    CodeError,
-    DataError,
-    ModelError,
-    PlaceError,
-    RoundFailed,
-    RoundweaveError,
-    StoreError,
-)
+from roundweave.storage.errors import CodeError, DataError, ModelError, PlaceError, RoundFailed, StoreError
 from tests.hostile.stores import Store
 
 SOURCE = """
@@ -150,7 +142,7 @@ def test_a_run_begins_from_numbers_of_eight_bits(given, tmp_path: Path, dtype: s
 
 def test_a_run_begins_from_no_numbers_that_numpy_lacks(given, tmp_path: Path) -> None:
     torch.save({"1.weight": torch.zeros(2, 3, dtype=torch.bits8)}, tmp_path / "odd.pt")
-    with pytest.raises(RoundweaveError, match="no dense tensor with values"):
+    with pytest.raises(rw.RoundweaveError, match="no dense tensor with values"):
         given("(X, Y)", start_from=str(tmp_path / "odd.pt"))
 
 

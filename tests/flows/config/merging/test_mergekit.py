@@ -131,36 +131,18 @@ def test_the_source_of_the_tokenizer_is_a_vocabulary(tmp_path, text, vocabulary)
     [
         ("tokenizer_source: c\n" + LINEAR, "config.yml: tokenizer_source = 'c'"),
         ("tokenizer: {source: union}\n" + LINEAR, "key 'tokenizer' of mergekit is not read here"),
-        ("out_dtype: bfloat16\n" + LINEAR, "key 'out_dtype' of mergekit is not read here"),
-        ("chat_template: auto\n" + LINEAR, "key 'chat_template' of mergekit is not read here"),
         (
             "parameter: {normalize: true}\n" + LINEAR,
-            "key 'parameter' of mergekit is not read here; did you mean parameters?",
+            "key 'parameter' of .* not read here; did you mean parameters?",
         ),
-        (
-            "parameters: {lamda: 1}\n" + LINEAR,
-            "parameter 'lamda' of mergekit is not read here; did you mean lambda?",
-        ),
-        (
-            LINEAR.replace("linear", "breadcrumbs"),
-            "merge_method 'breadcrumbs' of mergekit is not read here; those that are: linear",
-        ),
-        (
-            LINEAR.replace("linear", "dare_tie"),
-            "merge_method 'dare_tie' of mergekit is not read here; did you mean dare_ties?",
-        ),
-        (
-            LINEAR.replace("weight: 3", "gamma: 3"),
-            "parameter 'gamma' of mergekit is not read here; those that are: weight, density",
-        ),
+        ("parameters: {lamda: 1}\n" + LINEAR, "parameter 'lamda' of .* not read here; did you mean lambda?"),
+        (LINEAR.replace("linear", "breadcrumbs"), "merge_method 'breadcrumbs' of .* those that are: linear"),
+        (LINEAR.replace("weight: 3", "gamma: 3"), "parameter 'gamma' of .* those that are: weight, density"),
         (LINEAR.replace("{weight: 3}", "{}"), "b has no weight; mean needs one for each model"),
         ("base_model: c\n" + LINEAR, "base_model c is none of the models, and linear takes no other"),
         ("merge_method: linear\n" + LINEAR, "merge_method is there twice"),
         (PASSTHROUGH + "base_model: b\n", "passthrough takes slices, and no base_model but"),
-        (
-            PASSTHROUGH + "parameters: {weight: 2}\n",
-            "passthrough's parameter 'weight' of mergekit is not read here",
-        ),
+        (PASSTHROUGH + "parameters: {weight: 2}\n", "passthrough's parameter 'weight' of .* not read here"),
         (PASSTHROUGH.replace(", layer_range: [0, 8]", ""), "slices of one source each, with its layer_range"),
         (LINEAR.replace("linear", "passthrough"), "passthrough takes slices"),
         ("merge_method: linear\n", "give either models or slices"),
