@@ -15,7 +15,7 @@ from roundweave.tasks.executors.deadline import DeadlineRounds
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.rounds.job import Attempt, Job
-from tests.tasks.executors.deeds import identities, idle, lines, until
+from tests.tasks.executors.deeds import identities, idle, lines, second, until
 
 SLEEP = "time.sleep(6)"
 """A map that is still at it when the deadline of its round is over."""
@@ -96,6 +96,7 @@ def test_a_late_map_ends_once_its_round_has_gone_on(train, client, fields, do, t
     assert 2 <= int((tmp_path / "passes").read_text()) < 60
 
 
+@pytest.mark.thorough
 def test_a_round_that_is_reduced_again_is_scored_on_the_examples_of_those_that_answered(
     train, client, fields, do
 ) -> None:
@@ -107,7 +108,7 @@ def test_a_round_that_is_reduced_again_is_scored_on_the_examples_of_those_that_a
     assert again.score is not None and math.isfinite(again.score.loss)
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
+@pytest.mark.parametrize("kind", [GraphExecutor, second(RanksExecutor)])
 def test_a_round_waits_beyond_its_deadline_for_its_quorum(train, client, fields, do, kind) -> None:
     reference = train(**fields, name="reference")
     do("time.sleep(2)", 1, 1)
@@ -116,6 +117,7 @@ def test_a_round_waits_beyond_its_deadline_for_its_quorum(train, client, fields,
     assert not any(run.round(number).absent for number in run.committed)
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_keeps_who_was_absent(train, client, fields, do) -> None:
     do(SLEEP, 1, 1)
     fields |= LATE

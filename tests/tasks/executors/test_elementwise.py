@@ -11,7 +11,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.deeds import lines
+from tests.tasks.executors.deeds import lines, second
 
 SOURCE = """
 from dataclasses import dataclass, replace
@@ -63,7 +63,6 @@ shares.SHARE_BYTES, shares.LEAST_BYTES = 512, 0
 """Has vectors of a kilobyte reduced and applied in shares, also on workers, which load the file."""
 
 FIELDS = {"data": "digits", "model": "mlp", "model_options": {"hidden": 33}, "partitions": 3, "rounds": 2}
-ALGORITHMS = ("norm_apply", "norm_reduce", "by_element")
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +80,7 @@ def small(own, monkeypatch) -> str:
     return own(SOURCE + SMALL, "small")
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ["norm_apply", "norm_reduce", second("by_element")])
 def test_a_part_has_the_same_bits_whole_and_in_shares_whoever_computes_it(
     train, client, own, small, algorithm
 ) -> None:
@@ -97,8 +96,8 @@ def test_a_part_has_the_same_bits_whole_and_in_shares_whoever_computes_it(
     ("algorithm", "says"),
     [
         ("norm_apply", "UnitSteps("),
-        pytest.param("norm_reduce", "UnitMean(", marks=pytest.mark.thorough),
-        ("by_element", None),
+        second("norm_reduce", "UnitMean("),
+        second("by_element", None),
     ],
 )
 def test_ranks_that_share_a_network_share_only_what_goes_by_element(
@@ -112,14 +111,3 @@ def test_ranks_that_share_a_network_share_only_what_goes_by_element(
 def test_nodes_that_cannot_be_cut_are_refused_in_a_line(train, small) -> None:
     with pytest.raises(UsageError, match="its nodes have tensors that are no direction, buffers or extras"):
         train(**FIELDS, algorithm=f"{small}:listed")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["norm_apply", "by_element"])
-def test_a_network_of_72_megabytes_has_the_same_bits_in_shares(train, client, own, monkeypatch, algorithm) -> None:
-    wide = {"model_options": {"hidden": 240_000}, "rounds": 2}
-    fields = FIELDS | wide | {"algorithm": f"{own(SOURCE)}:{algorithm}"}
-    runs = [train(**fields, name="shares"), train(RanksExecutor(client), 2, **fields, name="ranks")]
-    monkeypatch.setattr("roundweave.tasks.rounds.shares.SHARE_BYTES", 1 << 30)
-    whole = train(**fields, name="whole")
-    assert [run.digest for run in runs] == [whole.digest] * 2

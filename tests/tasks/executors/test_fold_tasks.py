@@ -69,7 +69,8 @@ def test_a_reduce_that_gathers_receives_all_at_once_and_gives_the_same_bits(equa
     assert folds == []
 
 
-@pytest.mark.parametrize("window", [second(1), 3])
+@pytest.mark.thorough
+@pytest.mark.parametrize("window", [1, 3])
 def test_a_worker_that_is_killed_at_a_fold_costs_no_bit(
     equal, fields, client, do, tmp_path, caplog, window
 ) -> None:

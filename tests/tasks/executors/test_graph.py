@@ -15,7 +15,7 @@ from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.own_code.code import find_code
 from roundweave.tasks.rounds.steps import BlockResult
 from tests.counting import counting
-from tests.tasks.executors.deeds import identities
+from tests.tasks.executors.deeds import identities, second
 
 
 def test_what_a_partition_carries_is_what_it_brought_back_when_it_was_last_accepted(train, own) -> None:
@@ -77,7 +77,7 @@ def test_what_a_block_gives_is_of_ones_own_classes_in_a_process_that_has_nothing
     assert done.stdout.decode().strip() == "('left', 'right')"
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
+@pytest.mark.parametrize("kind", [second(GraphExecutor), RanksExecutor])
 def test_classes_of_a_notebook_travel_to_workers(equal, client, kind) -> None:
     notebook: dict[str, object] = {"__name__": "__main__"}
     exec(REDUCE, notebook)

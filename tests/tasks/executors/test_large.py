@@ -30,15 +30,13 @@ class Net(nn.Module):
         return self.last(self.first(inputs.flatten(1)).relu())
 
 class Own(Net):
+    def __init__(self):
+        super().__init__()
+        self.first.requires_grad_(False)
     def forward(self, inputs, labels=None):
         logits = super().forward(inputs)
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels, label_smoothing=0.1)
         return {"loss": loss, "logits": logits}
-
-class Frozen(Net):
-    def __init__(self):
-        super().__init__()
-        self.first.requires_grad_(False)
 
 class Steps(roundweave.LocalSteps):
     pass
@@ -68,8 +66,7 @@ def _small(monkeypatch) -> None:
     ("kind", "model", "given"),
     [
         (GraphExecutor, "Net", {"optimizer": "AdamW", "optimizer_state": "carried"}),
-        (RanksExecutor, "Own", {}),
-        (RanksExecutor, "Frozen", {}),
+        second(RanksExecutor, "Own", {}),
         second(GraphExecutor, "Own", {}),
     ],
 )
@@ -99,6 +96,7 @@ def test_a_worker_says_what_does_not_fit(train, client, own, tmp_path) -> None:
     assert not list((tmp_path / "runs").glob("*"))
 
 
+@pytest.mark.thorough
 def test_a_large_network_begins_with_a_checkpoint(train, client, own, tmp_path) -> None:
     fields = SMALL | {"model": f"{own(MINE)}:Net"}
     first = train(GraphExecutor(client), **fields, name="first")
@@ -110,6 +108,7 @@ def test_a_large_network_begins_with_a_checkpoint(train, client, own, tmp_path) 
         train(GraphExecutor(client), **fields, name="third", start_from=str(file), model_options={"hidden": 8})
 
 
+@pytest.mark.thorough
 def test_a_large_run_is_resumed_and_forked(train, client, own) -> None:
     fields = SMALL | {"model": f"{own(MINE)}:Net", "outer_momentum": 0.5, "algorithm": "fed_avg"}
     whole = train(GraphExecutor(client), **fields | {"rounds": 4}, name="whole")

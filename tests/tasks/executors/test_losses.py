@@ -16,7 +16,18 @@ from roundweave.tasks.executors.clusters.workers import wait_at_most
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.rounds.evidence.results import RoundResult
-from tests.tasks.executors.deeds import KILL, PLACE, STOP, bare, foreign, identities, lines, replay_job, until
+from tests.tasks.executors.deeds import (
+    KILL,
+    PLACE,
+    STOP,
+    bare,
+    foreign,
+    identities,
+    lines,
+    replay_job,
+    second,
+    until,
+)
 
 slow = pytest.mark.slow
 KINDS = pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
@@ -44,6 +55,7 @@ def test_a_killed_worker_is_told_in_one_line(equal, client, fields, do, caplog) 
     assert re.fullmatch(r"worker tcp://127\.0\.0\.1:\d+ is lost; mapped again in round 3: partition 2 to 3", line)
 
 
+@pytest.mark.thorough
 def test_rounds_whose_worker_is_killed_are_replayed_elsewhere(train, client, fields, do, tmp_path, caplog) -> None:
     job = replay_job(train(**fields, name="run"), fields, tmp_path)
     do(KILL, 2)
@@ -104,9 +116,14 @@ def test_a_hung_worker_that_nobody_ends_is_left_behind(equal, fields, do, tmp_pa
         assert (sum(stopped), len(client.nthreads())) == (1, 1)
 
 
-@KINDS
 @pytest.mark.parametrize(
-    "options", [{"workers": 1, "threads": 3}, {"workers": 2, "threads": 2, "processes": False}]
+    ("kind", "options"),
+    [
+        (GraphExecutor, {"workers": 1, "threads": 3}),
+        (RanksExecutor, {"workers": 2, "threads": 2, "processes": False}),
+        second(RanksExecutor, {"workers": 1, "threads": 3}),
+        second(GraphExecutor, {"workers": 2, "threads": 2, "processes": False}),
+    ],
 )
 def test_workers_of_several_threads_map_one_partition_at_a_time(equal, kind, options) -> None:
     """Dropout draws from the generator that a process has. Workers that share a process are no ranks."""
@@ -115,17 +132,17 @@ def test_workers_of_several_threads_map_one_partition_at_a_time(equal, kind, opt
         equal(kind(client), 2, **fields)
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [GraphExecutor, second(RanksExecutor)])
 def test_workers_that_are_all_paused_end_a_run_with_a_line(train, caplog, kind) -> None:
     """Dask pauses a worker whose memory is short; no run waits for it for ever."""
     at_once = {
         f"distributed.worker.memory.{what}": share for what, share in {"pause": 0.001, "spill": False}.items()
     }
-    wanted = "every worker has been paused by Dask for 1 s, as its memory is short; give"
+    wanted = "every worker has been paused by Dask for 3 s, as its memory is short; give"
     with dask.config.set(at_once), foreign(1, processes=False, memory_limit="4GiB") as client:
         until(lambda: [*client.run(lambda dask_worker: dask_worker.status).values()] == [Status.paused])
         with pytest.raises(ClusterError, match=wanted):
-            train(kind(client, Setting(worker_timeout=1.0)), 1, rounds=2)
+            train(kind(client, Setting(worker_timeout=3.0)), 1, rounds=2)
     (notice,) = lines(caplog)
     assert "is paused by Dask: it uses" in notice
     assert notice.endswith("of 4.00 GiB of memory; give workers more")

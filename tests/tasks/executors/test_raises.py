@@ -26,7 +26,7 @@ def served(fields) -> dict[str, object]:
     return {name: fields[name] for name in ("data", "model", "partitions", "held_out")}
 
 
-@pytest.mark.parametrize(("kind", "busy"), [(GraphExecutor, True), (RanksExecutor, False)])
+@pytest.mark.parametrize(("kind", "busy"), [second(GraphExecutor, True), (RanksExecutor, False)])
 def test_what_raises_on_one_worker_alone_is_mapped_on_another(train, client, fields, do, kind, busy) -> None:
     """Also where all others are busy, which Dask would not wait for."""
     wanted = train(**fields, name="wanted")
@@ -40,6 +40,7 @@ def test_what_raises_on_one_worker_alone_is_mapped_on_another(train, client, fie
     assert sleeping.done()
 
 
+@pytest.mark.thorough
 def test_the_first_map_of_new_workers_may_raise(train, fields, do) -> None:
     """Workers of its own: a rank must notice that another has gone, whatever its first map had torch import."""
     do(HOT, 2, always=True)
@@ -61,7 +62,8 @@ def test_ranks_go_on_once_no_map_raises(train, client, fields, do) -> None:
     assert rw.open_run(run.path).replay("all").identical
 
 
-@pytest.mark.parametrize("algorithm", [second("fed_buff"), "downpour"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("algorithm", ["fed_buff", "downpour"])
 def test_a_server_refuses_who_raises_and_goes_on(train, client, served, do, algorithm) -> None:
     served |= {"algorithm": algorithm, "rounds": 20}
     do(HOT, 2, always=True)
@@ -75,6 +77,7 @@ def test_a_server_refuses_who_raises_and_goes_on(train, client, served, do, algo
         assert rw.open_run(name).replay("all").identical
 
 
+@pytest.mark.thorough
 def test_what_raises_at_a_server_on_one_worker_alone_is_mapped_on_another(train, client, served, do) -> None:
     _, pid = sorted(processes(client).values())[0]
     do(f"if os.getpid() == {pid}: raise ValueError('here alone')", range(4), always=True)

@@ -58,6 +58,7 @@ def test_the_partition_at_which_ranks_die_is_named(train, fields, do) -> None:
         train(RanksExecutor(client), 20, **fields, name="there")
 
 
+@pytest.mark.thorough
 def test_the_same_ranks_go_on_over_windows(equal, client, fields) -> None:
     formed, executor = set(), RanksExecutor(client)
     equal(executor, 4, lambda commit: formed.add(executor._running), **fields)

@@ -111,12 +111,12 @@ def test_an_authority_that_cannot_be_one_is_named(tmp_path: Path) -> None:
             write_certificates(tmp_path / "b", ["y"])
 
 
-def test_certificates_that_cannot_be_talked_with_are_refused_before_it_is_tried(own: Path) -> None:
-    shutil.copytree(own / "head", own / "broken")
-    shutil.copy(own / "berlin" / KEY, own / "broken" / KEY)
+def test_certificates_that_cannot_be_talked_with_are_refused_before_it_is_tried(own: Path, tmp_path: Path) -> None:
+    shutil.copytree(own / "head", tmp_path / "broken")
+    shutil.copy(own / "berlin" / KEY, tmp_path / "broken" / KEY)
     says = r"broken cannot be read \(SSLError: .*KEY_VALUES_MISMATCH.*; give a folder with authority"
     with pytest.raises(UsageError, match=says):
-        security_for(TLS, own / "broken", "client")
+        security_for(TLS, tmp_path / "broken", "client")
     says = r"the certificate of .*late was valid until 20\d\d-\d\d-\d\d; have another one made"
     with pytest.raises(UsageError, match=says):
         security_for(TLS, own / "late", "client")
@@ -135,9 +135,7 @@ def test_the_certificates_of_dasks_own_configuration_do_without_a_folder(own: Pa
         security_for(TLS, None, "client")
 
 
-def test_strangers_are_not_let_in_and_each_is_told_why_in_a_line(
-    head: str, own: Path, foreign: Path, start: Start
-) -> None:
+def test_strangers_are_not_let_in_and_each_is_told_why_in_a_line(head: str, foreign: Path) -> None:
     plain = head.replace("tls://", "tcp://")
     for address, folder, why in (
         (head, foreign, "SSLCertVerificationError: .*certificate verify failed"),
@@ -146,6 +144,10 @@ def test_strangers_are_not_let_in_and_each_is_told_why_in_a_line(
         refused = pytest.raises(ClusterError, match=rf"no Dask scheduler answers at {address} .*\({why}")
         with refused, connect(address, 1, certificates=folder):
             pass
+
+
+@pytest.mark.thorough
+def test_a_worker_of_strangers_is_told_why_it_is_not_let_in(head: str, foreign: Path, start: Start) -> None:
     stranger = worker(start, head, "--certificates", str(foreign))
     stranger.says(f"{head} cannot be joined (SSLCertVerificationError: ")
     assert (stranger.ended(), len(stranger.lines)) == (0, 1)

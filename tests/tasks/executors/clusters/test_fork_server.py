@@ -108,6 +108,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         yield begin
 
 
+@pytest.mark.thorough
 def test_nothing_of_the_users_folder_is_imported_and_nothing_outlives_a_client_that_is_killed(start) -> None:
     client = start(2)
     _, parents, workers, _ = json.loads(client.stdout.readline())

@@ -47,7 +47,7 @@ def offered(dask_worker: Any) -> tuple[dict[str, int], int, int, int]:
     return state.total_resources, state.nthreads, dask_worker.memory_manager.memory_limit, os.getpid()
 
 
-@pytest.mark.dear("a command, its worker, and the one that takes its place")
+@pytest.mark.thorough
 def test_a_worker_offers_its_site_tells_of_its_maps_is_replaced_and_leaves_no_process(
     start: Start, head: str, client: Client, train
 ) -> None:

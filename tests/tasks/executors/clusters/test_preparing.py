@@ -14,10 +14,11 @@ from distributed import Client
 import roundweave
 from roundweave.storage.errors import ClusterError, NumericsMismatch
 from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.clusters.workers import on_workers
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.patience import PATIENCE
-from tests.tasks.executors.deeds import KILL, bare, identities, lines
+from tests.tasks.executors.deeds import KILL, bare, identities, lines, second
 
 KINDS = pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
 
@@ -55,7 +56,18 @@ def test_a_worker_that_dies_at_what_a_run_has_it_import_costs_a_line(
     assert lost_before_it_worked(caplog)
 
 
-@KINDS
+def test_something_is_registered_with_workers_again_where_one_dies_meanwhile(client) -> None:
+    errors = [OSError("a worker is gone")]
+
+    def register() -> None:
+        if errors:
+            raise errors.pop()
+
+    on_workers(client, register)
+    assert errors == []
+
+
+@pytest.mark.parametrize("kind", [GraphExecutor, second(RanksExecutor)])
 def test_a_worker_that_dies_while_it_reads_the_data_costs_a_line(train, client, fields, do, caplog, kind) -> None:
     reference = train(**fields, name="reference")
     do(KILL, 2, at="data")
@@ -81,6 +93,7 @@ def test_each_worker_answers_for_itself_where_one_dies_that_was_asked(client, tm
     assert len({*given.values()}) == len(given), "also one that was started meanwhile answers for itself"
 
 
+@pytest.mark.thorough
 def test_data_at_which_every_worker_dies_end_the_run_with_a_line(train, client, fields, do) -> None:
     do(KILL, 2, at="data", always=True)
     why = r"\d workers died one after the other at its work.*|the scheduler forgot it"
@@ -105,7 +118,16 @@ def test_a_worker_may_be_killed_at_any_moment_before_round_1(train, fields, tmp_
         assert run.digest == reference.digest, f"killed after {moment / 4} s"
 
 
-@pytest.mark.dear("a worker of another version may give other numbers; it is a process of its own")
+def test_workers_of_another_version_are_refused_before_anything_is_stored(
+    train, client, fields, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("roundweave.flows.machines.source_digest", lambda: "another")
+    with pytest.raises(NumericsMismatch, match=r"tcp://.* has another version of Roundweave .*; install"):
+        train(GraphExecutor(client), **fields, name="refused")
+    assert not (tmp_path / "runs/refused.zarr").exists()
+
+
+@pytest.mark.thorough
 def test_a_worker_of_another_checkout_is_refused(train, dask_processes, tmp_path: Path) -> None:
     fields, other = {"model": "logistic", "partitions": 2, "rounds": 2, "local_steps": 1}, tmp_path / "other"
     ignored = shutil.ignore_patterns("__pycache__")

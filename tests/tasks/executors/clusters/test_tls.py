@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +16,12 @@ from distributed import Client
 from roundweave.storage.errors import ClusterError
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters import connecting
+from roundweave.tasks.executors.clusters.certificates import AUTHORITY, CERTIFICATE, KEY, write_certificates
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import on_scheduler
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
-from tests.tasks.executors.deeds import bare, executors, second
+from tests.tasks.executors.deeds import bare, executors
 
 FIELDS = {"partitions": 4, "rounds": 3, "local_steps": 2}
 
@@ -29,15 +29,12 @@ FIELDS = {"partitions": 4, "rounds": 3, "local_steps": 2}
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """All processes find one certificate by variables of their environment; here they hold, too."""
-    folder = tmp_path_factory.mktemp("certificate")
-    files = {"key": folder / "key.pem", "cert": folder / "certificate.pem"}
-    line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=roundweave"]
-    asked = [*line, "-keyout", files["key"], "-out", files["cert"]]
-    subprocess.run(asked, check=True, capture_output=True)
-    variables = {"CA_FILE": files["cert"]}
-    variables |= {
-        f"{who}__{what.upper()}": files[what] for who in ("SCHEDULER", "WORKER", "CLIENT") for what in files
+    [folder] = write_certificates(tmp_path_factory.mktemp("certificate"), ["all"])
+    files = {"KEY": folder / KEY, "CERT": folder / CERTIFICATE}
+    variables = {
+        f"{who}__{what}": file for who in ("SCHEDULER", "WORKER", "CLIENT") for what, file in files.items()
     }
+    variables["CA_FILE"] = folder / AUTHORITY
     variables = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": str(file) for name, file in variables.items()}
     variables |= {"DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME": "tls"}
     settings = {name.removeprefix("DASK_").replace("__", ".").lower(): value for name, value in variables.items()}
@@ -47,37 +44,43 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def two_hosts(certificate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A scheduler with a worker each at two addresses, as on two machines."""
-    with bare(tmp_path_factory.mktemp("hosts"), host="127.0.0.1", protocol="tls://") as cluster:
+@pytest.mark.thorough
+def test_a_run_has_the_bits_of_any_other(equal, certificate, tmp_path: Path) -> None:
+    """On workers at two addresses; their ranks are on one machine, which they do not leave."""
+    with bare(tmp_path, host="127.0.0.1", protocol="tls://") as cluster, connect(cluster.address, 2) as client:
         for host in ("127.0.0.1", "127.0.0.2"):
             cluster.begin("--host", host, "--protocol", "tls")
-        with connect(cluster.address, 2) as client:
-            yield client
+        assert client.scheduler.address.startswith("tls://")
+        assert {*executors(equal(GraphExecutor(client), 3, **FIELDS))} == {"graph"}
+
+
+@pytest.fixture
+def on_machines(monkeypatch) -> Iterator[Client]:
+    """An encrypted cluster whose workers say that they are on machines of their own."""
+    with connect(None, 2, private=True) as client:
+        places = {worker: (f"machine {number}", 1) for number, worker in enumerate(client.nthreads())}
+        monkeypatch.setattr("roundweave.tasks.executors.ranks.processes", lambda client: places)
+        yield client
+
+
+def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, on_machines) -> None:
+    says = "ranks on several machines do not; give --executor graph, or"
+    with pytest.raises(ClusterError, match=says):
+        train(RanksExecutor(on_machines), 3, **FIELDS, name="refused")
 
 
 @pytest.mark.parametrize(
-    ("make", "by"),
-    [
-        second(GraphExecutor, "graph"),
-        (AutoExecutor, "graph"),  # it chooses what is encrypted
-        second(lambda client: RanksExecutor(client, Setting(plain_ranks=True)), "ranks"),
-    ],
-    ids=["graph", "auto", "plain-ranks"],
+    ("kind", "setting", "by"),
+    [(AutoExecutor, Setting(), "graph"), (RanksExecutor, Setting(plain_ranks=True), "ranks")],
 )
-def test_a_run_has_the_bits_of_any_other(equal, two_hosts, make, by) -> None:
-    """Ranks on several machines are only chosen where they may be overheard."""
-    assert two_hosts.scheduler.address.startswith("tls://")
-    assert {*executors(equal(make(two_hosts), 3, **FIELDS))} == {by}
+def test_ranks_on_two_machines_are_not_chosen_unless_they_may_be_overheard(
+    train, on_machines, kind, setting, by
+) -> None:
+    run = train(kind(on_machines, setting), 3, **FIELDS, name="there")
+    assert {*executors(run)} == {by}
 
 
-def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, two_hosts) -> None:
-    says = "ranks on several machines do not; give --executor graph, or"
-    with pytest.raises(ClusterError, match=says):
-        train(RanksExecutor(two_hosts), 3, **FIELDS, name="refused")
-
-
+@pytest.mark.thorough
 def test_a_scheduler_that_is_slow_to_take_a_connection_is_not_gone(
     certificate, dask_processes, tmp_path: Path, monkeypatch
 ) -> None:

@@ -16,6 +16,7 @@ from tests.tasks.executors.parameter_server.proving import RUNS, SMALL, mapped_b
 slow = pytest.mark.slow
 
 
+@pytest.mark.thorough
 def test_the_server_has_no_partition_and_the_others_have_all_of_them(train, proven) -> None:
     """Three workers of its own: one serves, and two map."""
     fields = SMALL | RUNS["async_sgd"] | {"rounds": 20, "partitions": 5}
@@ -27,6 +28,7 @@ def test_the_server_has_no_partition_and_the_others_have_all_of_them(train, prov
     proven(run, **fields)
 
 
+@pytest.mark.thorough
 def test_the_same_ranks_serve_over_windows_and_a_later_run_goes_on(train, client, proven) -> None:
     formed = set()
     fields = SMALL | RUNS["easgd"]
@@ -90,6 +92,7 @@ def test_a_server_that_is_killed_costs_no_committed_round(train, client, deeds, 
     proven(run, **fields)
 
 
+@pytest.mark.thorough
 def test_a_map_that_raises_leaves_the_window_to_tasks_and_is_refused_nowhere(
     train, client, deeds, do, proven
 ) -> None:
@@ -118,6 +121,7 @@ def test_a_partition_that_ends_every_worker_is_named(train, client, deeds, do) -
     assert rw.open_run("there").verify().sound
 
 
+@pytest.mark.thorough
 def test_long_maps_are_left_to_tasks_once_they_are_known(train, client, deeds, do, proven) -> None:
     """As the rank that serves would not map. What ranks have committed beyond a window stays in the order."""
     do("time.sleep(0.04)", range(3), always=True)
@@ -130,6 +134,7 @@ def test_long_maps_are_left_to_tasks_once_they_are_known(train, client, deeds, d
     proven(run, **fields)
 
 
+@pytest.mark.thorough
 def test_short_maps_are_served_by_a_rank_where_it_may_choose(train, client, proven) -> None:
     fields = SMALL | RUNS["async_sgd"] | {"rounds": 30}
     run = train(AutoExecutor(client), 10, **fields, name="run")

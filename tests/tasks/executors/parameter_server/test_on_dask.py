@@ -32,6 +32,7 @@ def test_windows_of_any_size_and_any_number_of_partitions(train, client, proven,
     proven(train(GraphExecutor(client), window, **fields, name="run"), **fields)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["fed_buff-cohort", second("fed_buff")])
 def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
     run = train(GraphExecutor(client), 5, **SMALL | RUNS[name], rounds=ROUNDS, name="run")
@@ -79,6 +80,7 @@ def test_a_commit_under_way_at_an_error_is_told_of(train, client, deeds, do, mon
     assert told == list(range(1, rw.open_run("there").done + 1))
 
 
+@pytest.mark.thorough
 def test_a_run_that_failed_goes_on_once_what_failed_is_mended(train, client, deeds, do, proven, tmp_path) -> None:
     fields = deeds | RUNS["downpour"] | {"rounds": 30}
     do("raise MemoryError", 2, 2, always=True)
@@ -103,6 +105,7 @@ def test_killed_workers_cost_what_was_in_hand_and_all_replays(
     proven(run, **fields)
 
 
+@pytest.mark.thorough
 def test_a_partition_that_ends_every_worker_is_named(train, client, deeds, do) -> None:
     """Whoever else had bad luck before; the others would go on for a thousand rounds."""
     do(KILL, 2, 6, always=True)

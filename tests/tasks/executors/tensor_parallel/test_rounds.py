@@ -26,7 +26,7 @@ class Network(torch.nn.Module):
             obey(f"rank-{{self.into.exchange.group.rank}}", self=self)
         return self.out(self.drop(self.into(inputs).relu()))
 """
-FIELDS = {"partitions": 3, "rounds": 9, "momentum": 0.5, "ranks": 2}
+FIELDS = {"partitions": 3, "rounds": 7, "momentum": 0.5, "ranks": 2}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def fields(own) -> dict[str, object]:
     ],
 )
 def test_a_group_of_processes_gives_the_bits_of_one_process(equal, client, fields, ranks, networks) -> None:
-    run = equal(RanksExecutor(client), 9, **fields | {"ranks": ranks, "outer_momentum": 0.9})
+    run = equal(RanksExecutor(client), 7, **fields | {"ranks": ranks, "outer_momentum": 0.9})
     group = run.round(-1).commit.process_group
     assert (group.ranks, group.sharing) == (min(3, networks) * ranks, ranks)
     assert run.round(-1).commit.executor == "ranks"
@@ -73,7 +73,7 @@ def test_a_share_of_a_wide_layer_is_on_each_rank_alone(train, client) -> None:
 @pytest.mark.parametrize(("deed", "rank"), [second(KILL, 0), (KILL, 1), pytest.param(STOP, 1, marks=slow)])
 def test_ranks_that_lose_one_share_the_network_again(equal, client, fields, do, deed, rank, caplog) -> None:
     do(deed, rank, 4, at="rank")
-    run = equal(RanksExecutor(client, Setting(worker_timeout=5)), 9, **fields)
+    run = equal(RanksExecutor(client, Setting(worker_timeout=5)), 7, **fields)
     # Of one that is stopped the others may say that it takes long, too.
     assert sum("is lost" in line or "is given up" in line for line in lines(caplog)) == 1
     assert {*executors(run)} == {"ranks"}, "no worker had the whole network"
@@ -96,16 +96,18 @@ def test_the_partition_at_which_ranks_die_again_and_again_is_named(train, fields
         monkeypatch.setattr("roundweave.tasks.executors.ranks.SHARING_SECONDS", 2.0)
     do(KILL, 1, 3, at="rank", always=True)
     with connect(None, 2) as client, pytest.raises(ClusterError, match=r"round 4 was lost|workers died"):
-        train(RanksExecutor(client), 9, **fields, name="there")
+        train(RanksExecutor(client), 7, **fields, name="there")
     assert open_run("there").done >= 3
 
 
+@pytest.mark.thorough
 def test_a_rank_of_a_network_that_raises_once_costs_no_bit(equal, client, fields, do) -> None:
     do(HOT, 1, 3, at="rank")
     run = equal(RanksExecutor(client), 3, **fields)
-    assert run.round(9).commit.executor == "ranks"
+    assert run.round(7).commit.executor == "ranks"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("deed", "says"),
     [
@@ -128,18 +130,18 @@ def test_what_one_rank_refuses_all_refuse(train, client, fields, do) -> None:
     """The second rank's share alone is spoilt, at one of three partitions; the reason is of the whole tensor."""
     whole = "self.into.register_forward_hook(lambda *_: torch.zeros(5, 4))"
     do(f"self.into.weight.data.fill_(float('nan')); {whole}", 1, 3, at="rank")
-    run = train(RanksExecutor(client), 9, **fields, name="there")
-    ((number, refused),) = [(n, run.round(n).refused) for n in range(1, 10) if run.round(n).refused]
+    run = train(RanksExecutor(client), 7, **fields, name="there")
+    ((number, refused),) = [(n, run.round(n).refused) for n in range(1, 8) if run.round(n).refused]
     ((partition, reason),) = refused.items()
     assert reason == "direction of into.weight has 12 non-finite of 21 numbers"
     assert run.round(number).commit.accepted == [p for p in range(3) if p != partition]
-    assert run["into.weight"].sel(round=9).notnull().all()
+    assert run["into.weight"].sel(round=7).notnull().all()
 
 
 @pytest.mark.thorough
 def test_ranks_go_on_from_states_that_are_recomputed(train, equal, client, fields) -> None:
     train(RanksExecutor(client), 5, **fields | {"rounds": 5}, name="there")
-    equal(RanksExecutor(client), 9, **fields)
+    equal(RanksExecutor(client), 7, **fields)
 
 
 @pytest.mark.parametrize(
