@@ -199,12 +199,11 @@ class Net(torch.nn.Module):
         super().__init__()
         self.layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3))
         self.doubled = self.layer.weight * 2
-        self.register_buffer("graph", torch.eye(3).to_sparse(), persistent=False)
     def forward(self, inputs): return self.layer(inputs)
 """
 
 
-def test_what_follows_from_parameters_and_sparse_buffers_that_are_not_kept_are_no_matter(own) -> None:
+def test_a_network_that_holds_what_follows_from_its_parameters_fits(own) -> None:
     assert fit(objective(find_code(f"{own(NORMED)}:Net"))).layout.params
 
 
@@ -222,6 +221,12 @@ def test_checking_the_fit_changes_nothing(own) -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+def built(own, line: str) -> nn.Module:
+    """A layer after this line of its function."""
+    source = f"import torch\nfrom torch import nn\ndef f():\n    net = nn.Linear(4, 2)\n    {line}\n    return net"
+    return ModelSpec(find_code(f"{own(source)}:f"), (4,), 2, "float32", 0).build()
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -233,11 +238,13 @@ def test_checking_the_fit_changes_nothing(own) -> None:
     ],
 )
 def test_a_model_whose_tensors_cannot_be_averaged_and_kept_is_refused(own, line: str, says: str) -> None:
-    path = own(
-        f"import torch\nfrom torch import nn\ndef f():\n    net = nn.Linear(4, 2)\n    {line}\n    return net"
-    )
     with pytest.raises(ModelError, match=says):
-        ModelSpec(find_code(f"{path}:f"), (4,), 2, "float32", 0).build()
+        built(own, line)
+
+
+def test_a_sparse_buffer_that_is_not_kept_is_no_matter(own) -> None:
+    network = built(own, "net.register_buffer('graph', torch.eye(3).to_sparse(), persistent=False)")
+    assert network.graph.is_sparse
 
 
 TOKENS = torch.randint(0, 11, (3, 7), generator=torch.Generator().manual_seed(0))

@@ -35,10 +35,8 @@ def elsewhere(code: Code) -> str:
 
 
 def write(folder: Path, **files: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, source in files.items():
-        (folder / f"{name}.py").write_text(source)
-    return folder
+    """Files by their names without an end."""
+    return tree(folder, {f"{name}.py": source for name, source in files.items()})
 
 
 def tree(folder: Path, files: dict[str, str]) -> Path:
@@ -107,13 +105,11 @@ def test_code_that_is_kept_already_is_taken_as_it_is(own) -> None:
     ("text", "is_one"),
     [
         ("mine.py:f", True),
-        ("a/b/mine.py:f", True),
         ("C:/mine.py:f", True),
         ("package.module:f", True),
         ("mlp", False),
         ("mine.py", False),
         ("mine.py:", False),
-        (":f", False),
         ("mine.py:f()", False),
         ("", False),
     ],
@@ -134,14 +130,6 @@ def test_the_kept_source_survives_a_change_and_the_end_of_its_file(own) -> None:
     assert elsewhere(code) == code.load()() == "as it was"
 
 
-def test_a_changed_file_is_other_code(own) -> None:
-    codes = []
-    for value in (1, 2):
-        codes.append(find_code(f"{own(f'def f(): return {value}')}:f"))
-    assert [code.load()() for code in codes] == [1, 2]
-    assert codes[0].digest != codes[1].digest
-
-
 def test_the_digest_is_that_of_function_source_and_siblings_wherever_they_lie(tmp_path) -> None:
     source = "import helper\ndef f(): return helper.A\ndef g(): return 2"
     one, moved, other = (
@@ -149,7 +137,8 @@ def test_the_digest_is_that_of_function_source_and_siblings_wherever_they_lie(tm
         for name, helper in (("one", "A = 1"), ("moved", "A = 1"), ("other", "A = 2"))
     )
     digest = find_code(f"{one}/mine.py:f").digest
-    assert find_code(f"{moved}/mine.py:f").digest == digest
+    (moved / "mine.py").rename(moved / "renamed.py")
+    assert find_code(f"{moved}/renamed.py:f").digest == digest
     assert find_code(f"{one}/mine.py:g").digest != digest
     assert find_code(f"{other}/mine.py:f").digest != digest
 
@@ -178,11 +167,6 @@ def test_comments_may_change_in_the_file_and_beside_it_and_what_else_does_is_nam
     assert elsewhere(code) == "1"
 
 
-def test_a_renamed_file_is_the_same_code(own) -> None:
-    source = "def f(): return g\ng = 1"
-    assert find_code(f"{own(source)}:f").digest == find_code(f"{own(source, 'other')}:f").digest
-
-
 # Siblings.
 
 
@@ -201,15 +185,6 @@ def test_modules_of_the_same_folder_are_kept_with_their_texts(tmp_path) -> None:
     )
     assert code.load()() == 21
     assert elsewhere(code) == "21"
-
-
-@pytest.mark.parametrize("change", [lambda path: path.write_text("value = 2"), Path.unlink])
-def test_a_sibling_that_changed_or_went_is_run_as_it_was(tmp_path, change) -> None:
-    folder = write(tmp_path / "with", mine="import helper\ndef f(): return helper.value", helper="value = 1")
-    code = find_code(f"{folder}/mine.py:f")
-    change(folder / "helper.py")
-    assert elsewhere(code) == "1"
-    assert code.load()() == 1
 
 
 @pytest.mark.parametrize("folders", [("one", "two"), ("one", "one")])
@@ -232,8 +207,15 @@ PACKAGE = {
 INIT = {"proj/__init__.py": "", "proj/models/__init__.py": ""}
 
 
-@pytest.mark.parametrize("init", [INIT, {}], ids=["package", "namespace"])
-@pytest.mark.parametrize("reference", ["proj/models/net.py:f", "proj.models.net:f"])
+@pytest.mark.parametrize(
+    ("reference", "init"),
+    [
+        ("proj/models/net.py:f", {}),
+        ("proj.models.net:f", INIT),
+        pytest.param("proj/models/net.py:f", INIT, marks=pytest.mark.thorough),
+        pytest.param("proj.models.net:f", {}, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_file_in_a_package_is_its_module(tmp_path, monkeypatch, init, reference) -> None:
     monkeypatch.chdir(tree(tmp_path, PACKAGE | init))
     code = find_code(reference)
@@ -243,7 +225,9 @@ def test_a_file_in_a_package_is_its_module(tmp_path, monkeypatch, init, referenc
     assert elsewhere(code) == "('wide', 8)"
 
 
-@pytest.mark.parametrize("reference", ["proj/__main__.py:f", "proj.__main__:f"])
+@pytest.mark.parametrize(
+    "reference", ["proj.__main__:f", pytest.param("proj/__main__.py:f", marks=pytest.mark.thorough)]
+)
 def test_the_main_file_of_a_package_is_its_module(tmp_path, monkeypatch, reference) -> None:
     main = "from .models.net import f\nif __name__ == '__main__':\n    raise SystemExit(f())"
     monkeypatch.chdir(tree(tmp_path, PACKAGE | INIT | {"proj/__main__.py": main}))
@@ -300,15 +284,6 @@ def test_a_package_that_is_installed_is_imported_as_it_is(tmp_path, monkeypatch)
     assert code.load() is find_code(installed).load() is installed
     assert code.definitions == (("vision.models of vision", "1.5"),)
     assert code.label == "vision.models:resnet18"
-
-
-def test_two_packages_of_the_same_name_do_not_meet(tmp_path) -> None:
-    codes = []
-    for name in ("one", "two"):
-        folder = tree(tmp_path / name, PACKAGE | INIT | {"proj/sizes.py": f"WIDTH = {name!r}"})
-        codes.append(find_code(f"{folder}/proj/models/net.py:f"))
-    for code, name in zip([*codes, *codes], ["one", "two"] * 2, strict=True):
-        assert code.load()() == ("wide", name)
 
 
 def test_in_a_package_a_file_beside_is_found_by_its_name_alone(tmp_path) -> None:
@@ -382,17 +357,13 @@ def test_a_file_that_does_not_serve_is_refused_in_one_line(own, source: str, rea
     ("reference", "reason"),
     [
         ("/nowhere/mine.py:f", "cannot read /nowhere/mine.py"),
-        ("nomodule_of_anybody:f", "no module 'nomodule_of_anybody'"),
+        ("bytes.py:f", "cannot read"),
         ("nomodule_of_anybody.inner:f", r"no module 'nomodule_of_anybody\.inner'"),
         ("math:floor", "no module 'math' with Python source, here or installed"),
     ],
 )
-def test_a_place_that_is_not_there_is_named(reference: str, reason: str) -> None:
+def test_a_place_that_is_not_there_or_is_no_text_is_named(tmp_path, monkeypatch, reference, reason: str) -> None:
+    (tmp_path / "bytes.py").write_bytes(b"\xff\xfe\xfd")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(CodeError, match=reason):
         find_code(reference)
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path) -> None:
-    (tmp_path / "mine.py").write_bytes(b"\xff\xfe\xfd")
-    with pytest.raises(CodeError, match="cannot read"):
-        find_code(f"{tmp_path}/mine.py:f")

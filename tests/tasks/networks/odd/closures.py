@@ -35,14 +35,6 @@ def lambda_over_layer() -> nn.Module:
     return with_middle(lambda network: lambda hidden: hidden + torch.relu(network.middle(hidden)))
 
 
-def function_over_layers() -> nn.Module:
-    """A body that is a local function over layers, which a ModuleList registers."""
-    first, last = nn.Linear(8, 6), nn.Linear(6, 3)
-    network = Called(lambda x: last(torch.relu(first(x))))
-    network.layers = nn.ModuleList([first, last])
-    return network
-
-
 def layers_between_lambdas() -> nn.Module:
     """A Sequential in which lambdas over a registered parameter are layers."""
     slope = nn.Parameter(torch.tensor(0.3))

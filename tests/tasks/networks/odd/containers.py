@@ -52,13 +52,6 @@ class Part:
     factor: float = 2.0
 
 
-class Slotted:
-    __slots__ = ("layer",)
-
-    def __init__(self, layer):
-        self.layer = layer
-
-
 Pair = namedtuple("Pair", ["layer", "factor"])
 
 
@@ -70,11 +63,6 @@ def in_a_dataclass() -> nn.Module:
 def in_a_namedtuple() -> nn.Module:
     """A layer in a namedtuple."""
     return holding(lambda self, h: self.held.layer(h), held=lambda net: Pair(net.middle, 2.0))
-
-
-def in_slots() -> nn.Module:
-    """A layer in an object with __slots__."""
-    return holding(lambda self, h: self.held.layer(h), held=lambda net: Slotted(net.middle))
 
 
 def by_weakref() -> nn.Module:
@@ -134,24 +122,9 @@ def unregistered_layer() -> nn.Module:
     return holding(between, hidden=lambda net: [nn.Linear(6, 6, dtype=torch.float64)])
 
 
-def unregistered_tensor() -> nn.Module:
-    """A plain tensor that requires a gradient, which no optimizer trains."""
-    gain = torch.linspace(0.5, 1.5, 6, dtype=torch.float64, requires_grad=True)
-    return holding(lambda self, h: self.middle(h * self.gain), gain=lambda net: gain)
-
-
 def detached_view() -> nn.Module:
     """A detached view of a parameter, which follows it as it is trained."""
     return holding(lambda self, h: self.middle(h) + h @ self.view, view=lambda net: net.middle.weight.detach())
-
-
-def view_of_numpy() -> nn.Module:
-    """A parameter as an array of numpy that shares its memory."""
-
-    def between(self, hidden):
-        return self.middle(hidden) + hidden @ torch.from_numpy(self.array)
-
-    return holding(between, array=lambda net: net.middle.weight.detach().numpy())
 
 
 def alias_by_data() -> nn.Module:

@@ -45,13 +45,6 @@ def cached_property_of_layers() -> nn.Module:
     return Listed()
 
 
-def cached_property_read_early() -> nn.Module:
-    """The same, read before the network is returned."""
-    network = Listed()
-    assert len(network.parts) == 3
-    return network
-
-
 class Called(Two):
     forward = nn.Module.forward
 
@@ -179,14 +172,6 @@ def cached_function() -> nn.Module:
     return Two()
 
 
-TEMPLATE = _drawn(Two)
-
-
-def copy_of_global() -> nn.Module:
-    """A deep copy of a network of the file."""
-    return copy.deepcopy(TEMPLATE)
-
-
 class Exchanging(Two):
     def __init__(self):
         super().__init__()
@@ -235,32 +220,16 @@ def cached_by_size() -> nn.Module:
 
 class Remembering(Two):
     @functools.lru_cache  # noqa: B019 - people write it
-    def positions(self, count):
-        return torch.arange(count, dtype=torch.float64).sin()
-
-    @functools.lru_cache  # noqa: B019 - people write it
     def gain(self):
         return self.first.weight.detach().norm()
 
-
-def lru_cached_method() -> nn.Module:
-    """A method with functools.lru_cache that computes constants."""
-
-    class Net(Remembering):
-        def forward(self, x):
-            return self.layers(x + self.positions(8))
-
-    return Net()
+    def forward(self, x):
+        return self.layers(x) * self.gain()
 
 
 def lru_cached_weight() -> nn.Module:
     """A method with functools.lru_cache over a parameter, which gives the first norm for ever."""
-
-    class Net(Remembering):
-        def forward(self, x):
-            return self.layers(x) * self.gain()
-
-    return Net()
+    return Remembering()
 
 
 def generator_of_torch() -> nn.Module:

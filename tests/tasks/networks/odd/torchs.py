@@ -55,18 +55,6 @@ def compiled() -> nn.Module:
     return torch.compile(Two(), backend="eager")
 
 
-def compiled_part() -> nn.Module:
-    """torch.compile of one layer."""
-    return with_first(lambda layer: torch.compile(nn.Sequential(layer, nn.Tanh()), backend="eager"))
-
-
-def compiled_in_place() -> nn.Module:
-    """A layer's own `compile`."""
-    network = Two()
-    network.first.compile(backend="eager")
-    return network
-
-
 def compiled_method() -> nn.Module:
     """torch.compile of a bound method."""
     network = made(lambda self, x: self.fast(x))
@@ -102,25 +90,6 @@ def spectral_norm_of_new() -> nn.Module:
     return with_first(parametrizations.spectral_norm)
 
 
-def orthogonal() -> nn.Module:
-    """An orthogonal weight."""
-    return with_first(parametrizations.orthogonal)
-
-
-class Masked(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.slope = nn.Parameter(torch.tensor(0.5))
-
-    def forward(self, weight):
-        return weight * torch.sigmoid(self.slope * weight)
-
-
-def own_parametrization() -> nn.Module:
-    """A parametrization of one's own with a parameter."""
-    return with_first(lambda layer: parametrize.register_parametrization(layer, "weight", Masked()))
-
-
 class Shifted(nn.Module):
     def __init__(self, shift):
         super().__init__()
@@ -140,13 +109,6 @@ def parametrization_over_layer() -> nn.Module:
 def pruned() -> nn.Module:
     """A pruned layer, with its mask."""
     return with_first(lambda layer: prune.l1_unstructured(layer, "weight", amount=0.5))
-
-
-def pruned_for_good() -> nn.Module:
-    """A pruned layer whose mask was removed."""
-    network = pruned()
-    prune.remove(network.first, "weight")
-    return network
 
 
 def weights_computed() -> nn.Module:
