@@ -1,6 +1,6 @@
 """Fixtures: the experiment of `deeds`, and runs that are compared with those of one process.
 
-`deeds` imports Dask, and that before pytest has its handlers would have Dask silence those of the fixture `caplog`.
+`deeds` imports Dask, which before pytest has its handlers would silence those of the fixture `caplog`.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def at_work(run) -> set[str]:
     return {worker.rpartition(":")[2] for worker in mapped_by(run)}
 
 
-@pytest.mark.dear("two workers, of which one sees no runs, and a server among them")
+@pytest.mark.thorough
 def test_a_worker_that_does_not_see_the_runs_maps_and_others_store_for_it(
     train, fields, setting, there, start, meet, caplog
 ) -> None:
@@ -114,7 +114,29 @@ def test_where_no_worker_sees_the_runs_a_process_of_the_command_stores(
 
 def lose_sight() -> None:
     """From now on the worker that calls this does not see the runs."""
-    Mark.unreached = lambda self: "gone"
+    Mark.before, Mark.unreached = Mark.unreached, lambda self: "gone"
+
+
+def see_again() -> None:
+    Mark.unreached = Mark.before
+
+
+@pytest.fixture
+def one_blind(client: Client) -> Iterator[Client]:
+    """Of two workers one sees no runs, as it says."""
+    worker = min(client.nthreads())
+    client.run(lose_sight, workers=[worker])
+    yield client
+    client.run(see_again, workers=[worker])
+
+
+@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
+def test_others_store_for_a_worker_that_says_so(equal, one_blind, fields, setting, caplog, kind) -> None:
+    executor = kind(one_blind, setting)
+    equal(executor, 4, **fields)
+    executor.pool.end()
+    (line,) = lines(caplog)
+    assert re.fullmatch(r"worker tcp://\S+ does not reach the store \(gone\): others store for it", line)
 
 
 @pytest.mark.thorough

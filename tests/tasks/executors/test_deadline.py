@@ -7,14 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.sources.table import find_source
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.deadline import DeadlineRounds
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from roundweave.tasks.rounds.job import Attempt, Job
 from tests.tasks.executors.deeds import identities, idle, lines, second, until
 
 SLEEP = "time.sleep(6)"
@@ -43,16 +39,6 @@ def test_an_automatic_deadline_is_three_deviations_beyond_the_median(took, secon
     rounds._took = took
     assert rounds.seconds("auto") == seconds
     assert rounds.seconds(2.5) == 2.5
-
-
-def test_all_partitions_of_a_late_block_are_named(caplog) -> None:
-    """Many partitions share files, and those of a file are mapped together."""
-    work = SimpleNamespace(partitions=Partitions(find_source("digits"), Split(4)), cohort=lambda round: None)
-    rounds, job = DeadlineRounds(SimpleNamespace()), Job(work, Attempt("", "", 1, 9), blocks=2, shard=2)
-    rounds._notify(job, 3, [0, 1], [1], 2.0)
-    rounds._notify(job, 4, [0, 1], [], 1.0)
-    late = [f"partition {p} has not answered in 2 s: round 3 goes on without it" for p in (2, 3)]
-    assert lines(caplog) == [*late, *(f"partition {p} answers again in round 4" for p in (2, 3))]
 
 
 def test_a_late_partition_is_absent_by_name_and_answers_a_later_round(train, client, fields, do, caplog) -> None:

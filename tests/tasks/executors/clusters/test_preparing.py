@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 from pathlib import Path
 
 import pytest
 from distributed import Client
 
-import roundweave
 from roundweave.storage.errors import ClusterError, NumericsMismatch
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import on_workers
@@ -124,20 +122,4 @@ def test_workers_of_another_version_are_refused_before_anything_is_stored(
     monkeypatch.setattr("roundweave.flows.machines.source_digest", lambda: "another")
     with pytest.raises(NumericsMismatch, match=r"tcp://.* has another version of Roundweave .*; install"):
         train(GraphExecutor(client), **fields, name="refused")
-    assert not (tmp_path / "runs/refused.zarr").exists()
-
-
-@pytest.mark.thorough
-def test_a_worker_of_another_checkout_is_refused(train, dask_processes, tmp_path: Path) -> None:
-    fields, other = {"model": "logistic", "partitions": 2, "rounds": 2, "local_steps": 1}, tmp_path / "other"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(Path(roundweave.__file__).parent, other / "roundweave", ignore=ignored)
-    with (other / "roundweave/tasks/rounds/steps.py").open("a") as file:
-        file.write("# another version\n")
-    says = r"tcp://.* has another version of Roundweave .*; install"
-    with connect(dask_processes(tmp_path, 1, PYTHONPATH=str(other)), 1) as client:
-        client.wait_for_workers(1)
-        for mixed in (False, True):
-            with pytest.raises(NumericsMismatch, match=says):
-                train(GraphExecutor(client), **fields, mixed_hardware=mixed, name="refused")
     assert not (tmp_path / "runs/refused.zarr").exists()
