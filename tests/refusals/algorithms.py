@@ -10,6 +10,11 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": "sync_sgd", "reduce": "regmean"}, "sends none; give local steps"),
     ({"reduce": "regmean", "stacked": 2}, "stacked = 2 is for plain SGD"),
     ({"reduce": "regmean", "ranks": 2, "executor": "ranks"}, "ranks = 2 is for maps"),
+    # Reasons to stop that no round could have.
+    ({"patience": 1, "held_out": 0}, "patience needs scores, and no examples are held out"),
+    ({"target_accuracy": 0.5, "held_out": 0}, "target_accuracy needs scores, and no examples are held out"),
+    ({"best": "loss", "held_out": 0}, "best needs scores, and no examples are held out"),
+    ({"best": "max:acuracy"}, "no score 'acuracy' is computed; did you mean accuracy?"),
     # Rounds that no process could make again.
     ({"keep": "recompute:4", "mixed_hardware": True}, "recompute"),
     ({"keep": "recompute:4", "data": ("digits", "digits"), "sites": "a,b", "scheduler": "tcp://x:1"}, "recompute"),

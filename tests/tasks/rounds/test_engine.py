@@ -12,7 +12,6 @@ from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.storage.errors import RoundFailed
-from roundweave.storage.places import base
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.compute.communicator import Alone
 from roundweave.tasks.executors.inline import InlineExecutor
@@ -53,16 +52,8 @@ class Listening(Alone):
 
 
 def run_in(root: Path, name: str = "run", **fields: Any) -> Any:
-    config = TrainConfig(
-        model="logistic",
-        partitions=2,
-        rounds=6,
-        evaluate_every=6,
-        executor="inline",
-        root=root,
-        name=name,
-        **fields,
-    )
+    small = {"model": "logistic", "partitions": 2, "rounds": 6, "evaluate_every": 6}
+    config = TrainConfig(executor="inline", root=root, name=name, **small | fields)
     return prepared(resolve(config), InlineExecutor())
 
 
@@ -131,25 +122,6 @@ def test_all_commits_before_an_error_are_yielded(
             for each in Committer(job, ahead=ahead).commits(rounds):
                 done.append(each.round)
     assert done == [1, 2, 3]
-
-
-@pytest.mark.parametrize(("keep", "threads"), [("all", True), ("every:100", False)])
-def test_updates_that_are_not_stored_need_no_thread(tmp_path: Path, monkeypatch, keep: str, threads: bool) -> None:
-    begun = list[object]()
-
-    class Pool(base.ThreadPoolExecutor):
-        def submit(self, *given: Any, **named: Any) -> Any:
-            begun.append(given[0])
-            return super().submit(*given, **named)
-
-    monkeypatch.setattr(base, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(base, "LARGE", 1)  # as if the network were large
-    with run_in(tmp_path, keep=keep) as run:
-        data = BlockData(0)(run.job, 1)
-        begun.clear()
-        result = map_and_persist(run.job, read_outcome(run.job, 0), data, 0)
-    assert len(result.records) == 2
-    assert bool(begun) == threads
 
 
 def test_a_round_leaves_the_generators_of_its_caller(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.rounds.commits import UpdateRecord
@@ -58,6 +58,7 @@ def through_folds(
 
 @pytest.mark.parametrize("reduce", [Mean(), Median()])
 @given(SIZES, st.integers(2, 9), st.sets(st.integers(0, 59)), st.integers(0, 9))
+@settings(max_examples=50)
 def test_folds_change_no_bit_and_lose_no_record(reduce, sizes, fan_in, refused, seed) -> None:
     plan, work = RoundPlan(*sizes), work_of(reduce, sizes[0])
     updates = updates_of(plan.partitions, refused, seed)
@@ -78,6 +79,7 @@ def test_folds_change_no_bit_and_lose_no_record(reduce, sizes, fan_in, refused, 
 
 
 @given(st.integers(1, 60), st.data())
+@settings(max_examples=50)
 def test_who_takes_no_part_is_an_identity_leaf(partitions: int, data) -> None:
     """Of any cohort, in any blocks, the bits are those of the tree over all, in which the others are refused."""
     cohort = tuple(sorted(data.draw(st.sets(st.integers(0, partitions - 1), min_size=1))))

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
 import torch
+from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import same_bits
+from roundweave.storage.values.tensors import Vectors, same_bits
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Drift, KeepExtras, Sgd, Yogi
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.reduces.mean import ClippedMean, Fair, Mean, Normalised, Worst
 from roundweave.tasks.algorithms.reduces.robust import Median, TrimmedMean
-from roundweave.tasks.algorithms.reduces.tree import fold_updates
-from roundweave.tasks.rounds.shares import SHARE_BYTES, Nodes, by_shares, shares_of
+from roundweave.tasks.algorithms.reduces.tree import fold, fold_updates
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.ranks import RanksExecutor
+from roundweave.tasks.rounds.shares import (
+    SHARE_BYTES,
+    Nodes,
+    by_shares,
+    joined_update,
+    nodes_share,
+    shares_of,
+    state_share,
+)
 
 APPLIES = (
     Sgd(0.3),
@@ -45,31 +56,47 @@ def sent_by(partition: int, elements: int, dtypes: Iterable[str]) -> Update:
     return Update(vectors(elements, *dtypes), vectors(3, "float32"), extras, partition + 1, numbers)
 
 
-SIZES = st.tuples(st.integers(1, 4), st.integers(1, 300), st.integers(2, 9))
+def same(some: Vectors, others: Vectors) -> bool:
+    return some.keys() == others.keys() and all(same_bits(some[name], others[name]) for name in some)
+
+
+SIZES = st.tuples(st.integers(1, 6), st.integers(1, 300), st.integers(2, 9))
 
 
 @settings(deadline=None)
-@given(SIZES, st.sampled_from(REDUCES), st.sampled_from(APPLIES), st.sets(st.sampled_from(DTYPES)))
-def test_shares_have_the_bits_of_the_whole(sizes, reduce, apply, dtypes) -> None:
+@given(
+    SIZES, st.integers(0, 5), st.sampled_from(REDUCES), st.sampled_from(APPLIES), st.sets(st.sampled_from(DTYPES))
+)
+def test_shares_have_the_bits_of_the_whole(sizes, refused, reduce, apply, dtypes) -> None:
+    """Of a state that one process makes share by share, and of the update that ranks put together."""
     updates, elements, shares = sizes
     torch.manual_seed(elements)
     params, buffers = vectors(elements, "float32", *dtypes), vectors(3, "float32")
     state = State(params, buffers, vectors(2, "float64"), apply.init(params), round=4)
-    sent = [sent_by(n, elements, params) for n in range(updates)]
+    sent = {n: None if n == refused and updates > 1 else sent_by(n, elements, params) for n in range(updates)}
+    root, half = (0, updates), (updates + 1) // 2
+    halves = [(0, half), (half, updates)] if updates > 1 else [root]
+    nodes = {node: fold_updates(reduce, node, {p: sent[p] for p in range(*node)}) for node in halves}
+
+    def reduced(state: State, nodes: Nodes) -> Update:
+        found = reduce.finish(state, fold(reduce, root, lambda first, last: nodes[first, last]))
+        return replace(found, count=updates)
 
     def step(state: State, nodes: Nodes) -> tuple[State, Update]:
-        reduced = replace(reduce.finish(state, nodes[0, updates]), count=updates)
-        return apply(state, reduced), reduced
+        return apply(state, update := reduced(state, nodes)), update
 
-    nodes = {(0, updates): fold_updates(reduce, (0, updates), dict(enumerate(sent)))}
-    (whole, _), (after, reduced) = (by_shares(step, state, nodes, number) for number in (1, shares))
+    (whole, update), (after, last) = (by_shares(step, state, nodes, number) for number in (1, shares))
     assert after.round == whole.round == 5
-    assert same_bits(reduced.buffers["float32"], after.buffers["float32"])
-    pairs = [(whole.params, after.params), (whole.buffers, after.buffers), (whole.frozen, after.frozen)]
-    for one, other in [*pairs, *((whole.memory[slot], after.memory[slot]) for slot in whole.memory)]:
-        assert one.keys() == other.keys()
-        assert all(same_bits(one[name], other[name]) for name in one)
+    assert same(last.buffers, update.buffers)
+    assert all(same(getattr(whole, name), getattr(after, name)) for name in ("params", "buffers", "frozen"))
     assert after.memory.keys() == whole.memory.keys()
+    assert all(same(after.memory[slot], whole.memory[slot]) for slot in whole.memory)
+    parts = [(state_share(state, n, shares), nodes_share(nodes, n, shares)) for n in range(shares)]
+    joined = joined_update([reduced(*part) for part in parts])
+    assert joined.weight == update.weight
+    assert same(joined.direction, update.direction)
+    assert same(joined.buffers, update.buffers)
+    assert same(joined.extras["kept"], update.extras["kept"])
 
 
 class Own(Adam):
@@ -91,7 +118,9 @@ def test_only_large_states_whose_elements_are_computed_alone_have_shares() -> No
 RUNS = ({}, {"algorithm": "fed_adam"}, {"algorithm": "scaffold"}, {"outer_momentum": 0.5}, {"reduce": "median"})
 
 
-@pytest.mark.parametrize("fields", RUNS)
+@pytest.mark.parametrize(
+    "fields", [pytest.param(run, marks=() if n in (1, 4) else pytest.mark.thorough) for n, run in enumerate(RUNS)]
+)
 def test_a_run_in_shares_is_the_same_and_replays(train, monkeypatch, fields) -> None:
     fields = {"algorithm": "fed_avg", "model": "cnn", "rounds": 3, "local_steps": 2, "partitions": 3} | fields
     whole = train(**fields, name="whole")
@@ -99,3 +128,27 @@ def test_a_run_in_shares_is_the_same_and_replays(train, monkeypatch, fields) -> 
     run = train(**fields, name="shares")
     assert run.digest == whole.digest
     assert run.replay("all").identical
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Client]:
+    """More workers than tests share: of two, none sends less."""
+    with connect(None, 4) as client:
+        yield client
+
+
+@pytest.mark.dear("four workers of its own")
+@pytest.mark.parametrize("algorithm", ["scaffold", pytest.param("fed_avg", marks=pytest.mark.thorough)])
+def test_a_group_of_four_sends_half_of_what_it_would_and_gives_the_same_bits(train, four, algorithm) -> None:
+    """Whole updates: each of four ranks has its own for three others. In shares: a quarter for each, twice."""
+    fields = {"algorithm": algorithm, "model_options": {"hidden": 10_000}, "partitions": 6, "rounds": 3}
+    fields |= {"local_steps": 1}
+    reference = train(**fields, name="reference")
+    run = train(RanksExecutor(four), 3, **fields, name="shared")
+    assert run.digest == reference.digest
+    commit = run.round(2).commit
+    assert (commit.executor, commit.process_group.ranks) == ("ranks", 4)
+    size = sum(update.numel() * 4 for update in run.round(2).params.values())
+    size *= 2 if algorithm == "scaffold" else 1  # its control variates are sent, too
+    # Of six partitions in four blocks two have one node, and two have one of two partitions: four vectors.
+    assert commit.process_group.exchanged["updates"] == pytest.approx((3 + 3) * size, rel=0.01)

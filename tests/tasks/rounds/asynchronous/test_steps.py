@@ -117,14 +117,6 @@ def test_a_buffer_is_one_step_by_the_mean_of_its_updates() -> None:
     assert outcome.server.steps == 1
 
 
-def test_a_step_has_the_rate_of_its_round() -> None:
-    """Halved every round, so that round 2 has 0.5; momentum 0.5: 0.5 x 4 = 2."""
-    work = work_of(Asynchronous(), Sgd(1.0, momentum=0.5, lr_schedule="step:1:0.5"))
-    outcome = replace(begun(work, 0.0, 0.0, 0.0), state=replace(begun(work, 0.0, 0.0, 0.0).state, round=1))
-    outcome = step(work, outcome, pushed(0, 4.0, 0.0, 0.0))
-    assert (numbers(outcome), outcome.state.round) == ([-2.0, 0.0, 0.0], 2)
-
-
 # Unsound updates.
 
 
