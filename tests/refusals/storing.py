@@ -18,6 +18,6 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"keep": "states:"}, "keep 'states:': give states alone"),
     ({"root": "ftp://bucket/runs"}, "there are no places of scheme ftp://; give a folder or s3://"),
     ({"root": "s3://bucket/../other"}, "give s3://BUCKET/NAME"),
-    ({"name": "a/b"}, "a/b"),
-    ({"rounds": 0}, "rounds"),
+    ({"name": "a/b"}, "name = 'a/b': it takes its name, of letters, digits"),
+    ({"rounds": 0}, "rounds = 0: Input should be greater than or equal to 1"),
 ]

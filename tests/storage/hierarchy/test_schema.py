@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundweave.storage.hierarchy.schema import ArraySpec, Schema, split_array
+from roundweave.storage.hierarchy.schema import ArraySpec, Schema
 from roundweave.storage.values.state import Layout
 from roundweave.storage.values.tensors import TensorSpec
 
@@ -29,13 +29,6 @@ SLOTS = st.lists(NAMES, max_size=2).map(tuple)
 @given(st.builds(Schema, st.builds(Layout, SPECS, SPECS, SPECS, ALIASES), st.just(3), SLOTS, SLOTS, SLOTS, SPECS))
 def test_a_schema_comes_back_from_json(schema) -> None:
     assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
-
-
-def test_every_array_over_rounds_has_a_row_for_each_and_one_for_the_initial_state(tiny) -> None:
-    for path, spec in tiny.schema.arrays(6).items():
-        assert len(spec.shape) == len(spec.chunks) == len(spec.dims)
-        assert ("round" in spec.dims) != path.startswith("frozen/")
-        assert spec.shape[:1] == (6,) or path.startswith("frozen/")
 
 
 def test_a_tensor_has_a_chunk_a_round_and_axes_named_after_it(tiny) -> None:
@@ -63,8 +56,3 @@ def test_what_is_stored_of_a_dtype(dtype, stored, fill) -> None:
     spec = ArraySpec("a", dtype, (1,), (1,), ("x",))
     assert (spec.stored, spec.fill) == (stored, fill)
     assert spec.metadata()["attributes"] == {"logical_dtype": dtype}
-
-
-def test_a_split_is_one_chunk_over_all_examples() -> None:
-    spec = split_array(3, 100)
-    assert (spec.path, spec.dtype, spec.shape, spec.chunks) == ("partitions/3", "int32", (100,), (100,))

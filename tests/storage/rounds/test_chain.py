@@ -14,6 +14,7 @@ from roundweave.storage.errors import RoundMissing, StoreDamaged
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.conftest import lengthened
 
 
@@ -149,14 +150,17 @@ def test_a_run_of_which_some_records_are_empty_goes_on_from_before_the_first_of_
     assert (StoredRun(store.path).done, StoredRun(store.path).lost) == (6, sorted(empty & {0}))
 
 
-def test_records_that_processes_write_by_turns_are_one_chain(tiny) -> None:
-    """A process that goes on after another one's record does not follow its own."""
+def test_records_that_processes_write_by_turns_are_one_chain_and_history(tiny) -> None:
+    """Who goes on after another one's record does not follow its own, nor what it remembers of numbers."""
     stores = [tiny.create(rounds=6), RoundStore(tiny.folder / "tiny.zarr"), RoundStore(tiny.folder / "tiny.zarr")]
     for round, writer in enumerate((1, 1, 2, 1, 2, 2), 1):
         stores[writer].commit(tiny.write(stores[writer], round))
+        stores[writer].numbers.catch_up()
     links = RoundStore(stores[0].path).log.links(range(7))
     assert [link.before for link in links.values()] == ["", *(link.chain for link in links.values())][:7]
     assert [*links] == [*range(7)]
+    assert StoredRun(stores[0].path).history()["loss"].tolist()[1:] == [1 / round for round in range(1, 7)]
+    assert verify(stores[0].path).sound
 
 
 def test_a_run_whose_documents_are_empty_goes_on(tiny, same) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import RoundMissing, StoreDamaged, WriterFenced
@@ -20,35 +20,23 @@ from roundweave.storage.values.state import Layout
 from roundweave.storage.values.tensors import TensorSpec
 
 SCHEMA = Schema(Layout((TensorSpec("w", "float32", ()),)), partitions=3)
-FINITE = st.floats(allow_nan=False)
-RECORDS = st.builds(
-    UpdateRecord,
-    digest=st.text("0123456789abcdef", max_size=8),
-    weight=st.integers(0, 10**12),
-    refused=st.none() | st.text(max_size=9),
-    metrics=st.dictionaries(st.text(max_size=5), FINITE, max_size=2),
-    seconds=FINITE,
-    worker=st.text(max_size=5),
-)
+TEXT, COUNT, FINITE = st.text(max_size=8), st.integers(0, 10**6), st.floats(allow_nan=False)
+NUMBERS, MAYBE = st.dictionaries(TEXT, FINITE, max_size=2), st.none() | TEXT
+RECORDS = st.builds(UpdateRecord, TEXT, COUNT, MAYBE, NUMBERS, FINITE, TEXT)
 COMMITS = st.builds(
     Commit,
-    round=st.integers(0, 10**6),
-    token=st.text(max_size=8),
-    epoch=st.integers(1, 99),
-    state=st.text(max_size=8),
-    tensors=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3),
-    updates=st.dictionaries(st.integers(0, 99), RECORDS, max_size=3),
-    carry_from=st.dictionaries(st.integers(0, 99), st.integers(0, 99), max_size=3),
-    split=st.none() | st.builds(SplitRecord, st.integers(0, 99), st.integers(0, 99), st.text(max_size=8)),
-    score=st.none()
-    | st.builds(Score, FINITE, st.dictionaries(st.text(max_size=5), FINITE, max_size=2), st.integers(0, 99)),
-    best=st.none() | FINITE,
-    since_best=st.integers(0, 9),
-    stop=st.none() | st.text(max_size=9),
-    updates_stored=st.booleans(),
-    stored=st.booleans(),
-    seconds=FINITE,
-    time=st.floats(0, 8e9),
+    *(COUNT, TEXT, st.integers(1, 99), TEXT, st.dictionaries(TEXT, TEXT, max_size=3)),
+    *(st.dictionaries(COUNT, RECORDS, max_size=3), st.dictionaries(COUNT, COUNT, max_size=3)),
+    split=st.none() | st.builds(SplitRecord, COUNT, COUNT, TEXT),
+    score=st.none() | st.builds(Score, FINITE, NUMBERS, COUNT),
+    **{
+        "best": st.none() | FINITE,
+        "since_best": COUNT,
+        "stop": MAYBE,
+        "seconds": FINITE,
+        "time": st.floats(0, 8e9),
+    },
+    **{"updates_stored": st.booleans(), "stored": st.booleans()},
 )
 
 
@@ -112,14 +100,12 @@ def test_a_record_of_a_later_writer_stops_this_one(log) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"state": "other"},
-        {"tensors": {"params/w": "u"}},
-        {"updates": {0: UpdateRecord("d0", 5)}},
-        {"updates": commit_of().updates | {0: UpdateRecord("other", 5)}},
-        {"updates": commit_of().updates | {0: UpdateRecord("d0", 6)}},
-        {"updates": commit_of().updates | {0: UpdateRecord("d0", 5, "refused")}},
-        {"carry_from": {0: 1}},
-        {"split": SplitRecord(0, 10, "other")},
+        *({"state": "other"}, {"tensors": {"params/w": "u"}}, {"updates": {0: UpdateRecord("d0", 5)}}),
+        *(
+            {"updates": commit_of().updates | {0: other}}
+            for other in (UpdateRecord("other", 5), UpdateRecord("d0", 6), UpdateRecord("d0", 5, "refused"))
+        ),
+        *({"carry_from": {0: 1}}, {"split": SplitRecord(0, 10, "other")}),
     ],
     ids=str,
 )
@@ -160,6 +146,7 @@ def test_what_is_no_record_is_damaged(log, given) -> None:
 
 
 @given(COMMITS)
+@settings(max_examples=30)
 def test_a_text_tells_what_was_stored_as_the_record_does(commit: Commit) -> None:
     link = Link(commit.to_json(), "", "")
     assert (link.stored, link.updates_stored) == (commit.stored, commit.updates_stored)

@@ -92,6 +92,7 @@ def test_a_round_of_which_some_partitions_take_part_is_whole(many, same) -> None
     assert verify(store.path.parent / "copy.zarr").sound
 
 
+@pytest.mark.thorough
 def test_in_a_bucket_it_is_the_same(many, s3, same) -> None:
     store, place = many.trained(present=(1, 2, 4)), place_of(f"{s3.bucket()}/many.zarr")
     copy_run(store, place)

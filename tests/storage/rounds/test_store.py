@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import xarray as xr
 import zarr
 
@@ -19,7 +18,6 @@ from roundweave.storage.errors import (
     ExperimentDiffers,
     NotARun,
     RoundMissing,
-    ShapeMismatch,
     StoreDamaged,
 )
 from roundweave.storage.hierarchy.schema import METRIC_ROWS, VERSION, Schema
@@ -63,14 +61,6 @@ def test_an_update_that_was_not_committed_is_missing(tiny) -> None:
     store.tensors.read_update(1, 0)
     with pytest.raises(RoundMissing, match="partition 1 took no part in round 1"):
         store.tensors.read_update(1, 1)
-
-
-def test_a_row_past_the_end_is_refused(tiny) -> None:
-    store = tiny.create(rounds=1)
-    with pytest.raises(ShapeMismatch, match="lies outside"):
-        store.tensors.write_state(tiny.state(2))
-    with pytest.raises(ShapeMismatch, match="lies outside"):
-        store.tensors.write_updates(1, {2: tiny.update(1, 0)})
 
 
 # More rounds.
@@ -137,14 +127,6 @@ def test_recovering_sweeps_what_a_killed_writer_left(tiny) -> None:
     assert not list(store.path.rglob("*.partial"))
 
 
-def test_a_tensor_may_be_called_partial(tmp_path, same) -> None:
-    schema = Schema(Layout((TensorSpec("block.partial", "float32", (2,)),)), 1)
-    state = State({"float32": torch.ones(2)})
-    store = RoundStore.create(tmp_path / "named.zarr", schema, 1, {}, state)
-    assert recover(store) == (0, [])
-    assert same(store.tensors.read_state(0), state)
-
-
 # Writers.
 
 
@@ -204,20 +186,6 @@ def test_metrics_of_a_round_are_those_of_its_commit(tiny) -> None:
     }
     for path, rows in wanted.items():
         np.testing.assert_array_equal(numbers(store, path), rows)
-
-
-def test_metrics_go_on_over_the_edge_of_a_chunk(tiny) -> None:
-    store = tiny.create(rounds=METRIC_ROWS + 1)
-    store.tensors.write_state(tiny.state(METRIC_ROWS - 1))
-    for round in (METRIC_ROWS - 1, METRIC_ROWS, METRIC_ROWS + 1):
-        store.commit(replace(store.describe(tiny.state(round), "t", 1), seconds=float(round)))
-        if round < METRIC_ROWS:
-            recover(store)
-        else:
-            store.numbers.catch_up()
-    seconds = numbers(store, "bookkeeping/seconds")
-    assert seconds[-3:].tolist() == [METRIC_ROWS - 1.0, METRIC_ROWS, METRIC_ROWS + 1.0]
-    assert np.isnan(seconds[1 : METRIC_ROWS - 1]).all()
 
 
 DAMAGED_SPLITS: dict[str, Callable[[Path], object]] = {

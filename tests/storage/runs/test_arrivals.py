@@ -86,14 +86,6 @@ def test_bars_of_partitions_stand_on_one_another_with_what_was_refused_on_top(ru
     assert (bottom, top > 3) == (0, True)
 
 
-def test_of_many_partitions_what_was_accepted_is_one_bar(run, monkeypatch) -> None:
-    monkeypatch.setattr("roundweave.storage.runs.figures.LINES", 1)
-    assert bars(Plots(run).staleness()) == {
-        "accepted": [(0, 3), (0, 1), (0, 1)],
-        "refused": [(3, 0), (1, 1), (1, 0)],
-    }
-
-
 def test_the_card_of_a_round_tells_of_turns_and_staleness(run, waiting) -> None:
     head, *rows = cells(str(run.round(3)))
     assert head == ["partition", "weight", "result", "push", "version", "staleness"]

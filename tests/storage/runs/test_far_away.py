@@ -53,18 +53,6 @@ def test_a_round_reads_back_nothing_but_the_record_before(tiny, s3, proxy) -> No
     assert requests <= len(store.tensors.arrays) * 3 + 2
 
 
-def test_rows_of_several_processes_are_all_kept(tiny, s3) -> None:
-    """Workers commit in turns: what one remembers of a chunk is not written over what another wrote since."""
-    place = place_of(f"{s3.bucket()}/a.zarr")
-    stores = [RoundStore.create(place, tiny.schema, 5, ATTRIBUTES, tiny.state(0))]
-    stores += [RoundStore(place), RoundStore(place)]
-    for round, turn in enumerate([0, 1, 1, 0, 2], start=1):
-        stores[turn].commit(tiny.write(stores[turn], round))
-    run = StoredRun(place)
-    assert run.history()["loss"].tolist()[1:] == [1.0 / round for round in range(1, 6)]
-    assert run.committed == list(range(6))
-
-
 def test_what_fails_beside_is_told_at_the_end(s3) -> None:
     def fail() -> None:
         raise ZeroDivisionError

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.figures import OUTCOMES, Plots, draw_columns, draw_map
-from roundweave.storage.runs.listing import compare
 from roundweave.storage.runs.run import StoredRun
 
 HISTORY = pd.DataFrame({"loss": [float("nan"), 2.0, float("nan"), 1.0], "f1": [0.1, 0.2, 0.3, 0.4]})
@@ -55,11 +54,6 @@ def test_a_plot_is_drawn_on_the_axes_that_it_is_given(run, name) -> None:
     assert axes.get_title().startswith("tiny")
     assert plt.get_fignums() == []
     assert all(tick == round(tick) for tick in axes.get_xticks())
-
-
-def test_a_plot_without_axes_makes_a_figure_that_a_notebook_shows(run) -> None:
-    axes = Plots(run).refusals()
-    assert plt.figure(plt.get_fignums()[0]) is axes.figure
 
 
 def scored(tiny, **values: float) -> Plots:
@@ -104,26 +98,6 @@ def test_panels_stay_where_the_given_axes_were(run, layout) -> None:
     assert Plots(run).history(free) is free
 
 
-def widths(plot, **arguments: object) -> list[float]:
-    """The width of the axes of a plot in inches, on a figure as wide as a report's picture."""
-    figure = Figure(figsize=(5.2, 5.0), layout="constrained")
-    plot(ax=figure.subplots(), **arguments)
-    figure.draw_without_rendering()
-    return [axes.get_position().width * 5.2 for axes in figure.axes if axes.get_label() != "<colorbar>"]
-
-
-def test_long_names_leave_the_plot_its_place(tiny, monkeypatch) -> None:
-    """A label as long as it likes took the place of the lines."""
-    name = "mean_absolute_percentage_error_of_the_whole_network_on_what_was_held_out"
-    plots = scored(tiny, **{name: 0.5, f"worst_{name}": 0.4, f"spread_{name}": 0.1, "worst_loss": 2.0})
-    assert min(widths(plots.history)) > 4
-    table = pd.DataFrame({f"encoder.layer.{n}.{name}": [0.5, 0.5] for n in range(4)}, index=[1, 2])
-    monkeypatch.setattr(plots.run, "changes", lambda: table)
-    assert min(widths(plots.changes)) > 1.5
-    runs = [StoredRun(tiny.train(tiny.create(f"{name}_{letter}"), 2).path) for letter in "abc"]
-    assert min(widths(compare(runs).plot.history)) > 4
-
-
 def test_each_partition_has_a_line_of_its_divergence(run) -> None:
     axes = Plots(run).divergence("cosine")
     table = run.divergence()["cosine"]
@@ -163,16 +137,10 @@ def test_a_map_leaves_a_gap_for_a_lost_round() -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
 
 
-def test_of_many_rows_some_are_named() -> None:
-    axes = Figure().subplots()
-    names = [f"layer{number}" for number in range(100)]
-    draw_map(pd.DataFrame(np.ones((2, 100)), columns=names), axes, None)
-    assert [text.get_text() for text in axes.get_yticklabels()] == names[::3]
-
-
 @pytest.mark.parametrize("name", ["history", "divergence", "changes", "refusals"])
-def test_a_run_without_rounds_has_empty_plots(tiny, name) -> None:
+def test_a_run_without_rounds_has_empty_plots_in_a_figure_that_a_notebook_shows(tiny, name) -> None:
     axes = getattr(Plots(StoredRun(tiny.create().path)), name)()
     axes.figure.canvas.draw()
     assert not axes.lines
     assert not axes.collections
+    assert plt.figure(plt.get_fignums()[0]) is axes.figure

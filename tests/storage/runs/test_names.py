@@ -28,19 +28,9 @@ def test_what_must_be_on_this_machine_is_under_the_root_or_in_runs_here() -> Non
 @pytest.mark.parametrize(
     ("place", "wanted"),
     [
-        ("a@3", ("a", 3)),
-        ("a@-1", ("a", -1)),
-        ("folder/a.zarr@12", ("folder/a.zarr", 12)),
-        ("a@b@0", ("a@b", 0)),
-        ("a@1@2", ("a@1", 2)),
-        ("s3://bucket/runs/a.zarr@-1", ("s3://bucket/runs/a.zarr", -1)),
-        ("a", None),
-        ("@3", None),
-        ("a@", None),
-        ("a@x", None),
-        ("a@--1", None),
-        ("a@1.5", None),
-        ("a@1234567890", None),
+        *(("a@3", ("a", 3)), ("a@-1", ("a", -1)), ("a@b@0", ("a@b", 0)), ("a@1@2", ("a@1", 2))),
+        *(("folder/a.zarr@12", ("folder/a.zarr", 12)), ("s3://b/a.zarr@-1", ("s3://b/a.zarr", -1))),
+        *((place, None) for place in ("a", "@3", "a@", "a@x", "a@--1", "a@1.5", "a@1234567890")),
     ],
 )
 def test_a_stored_round_is_a_run_and_a_number(place, wanted) -> None:

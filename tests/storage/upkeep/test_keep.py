@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,26 +20,6 @@ KEEPS = st.one_of(
 
 def newest(round: int, carry_from: dict[int, int] | None = None) -> Commit:
     return Commit(round, "writer", 1, "", {}, carry_from=carry_from or {})
-
-
-@pytest.mark.parametrize(
-    ("text", "states", "updates"),
-    [
-        ("all", set(), set()),
-        ("states", set(), {1, 2, 3, 4, 5, 6, 7}),
-        ("updates:3", {1, 2, 4, 5}, set()),
-        ("updates:9", {1, 2, 3, 4, 5, 6}, set()),
-        ("every:3", {1, 2, 4, 5}, {1, 2, 4, 5, 7}),
-        ("last:1", {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}),
-        ("last:3", {1, 2, 3, 4}, {1, 2, 3, 4}),
-        ("last:20", set(), set()),
-        ("recompute:3", {1, 2, 4, 5}, {1, 2, 3, 4, 5, 6, 7}),
-    ],
-)
-def test_what_goes_after_seven_rounds(text: str, states: set[int], updates: set[int]) -> None:
-    """Counted by hand: the initial state and the newest one never go."""
-    gone = Keep.of(text).prunes(newest(7), NOTHING)
-    assert (gone.states, gone.updates, gone.carried) == (states, updates, set())
 
 
 def test_the_updates_stay_that_carry_what_going_on_needs() -> None:

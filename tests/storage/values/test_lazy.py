@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.checkpoints.files import SUFFIXES, open_file
@@ -41,6 +41,7 @@ def test_the_blocks_of_a_file_are_its_tensors(tmp_path, suffix, dtype) -> None:
 
 
 @given(st.lists(st.integers(0, 2 * BLOCK + 1), min_size=1, max_size=3))
+@settings(max_examples=25)
 def test_names_and_elements_are_changed_whole_and_by_block_alike(sizes) -> None:
     tensors = {f"t{i}": torch.arange(float(size)) for i, size in enumerate(sizes)}
     renamed = picked({f"new {name}": (tensors, name) for name in tensors} | {"again": (tensors, "t0")})
@@ -61,15 +62,6 @@ def test_a_file_is_written_from_blocks_alone(tmp_path) -> None:
     write_checkpoint(tmp_path / "a.safetensors", lazy)
     write_checkpoint(tmp_path / "b.safetensors", TENSORS)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
-
-
-def test_a_file_that_changes_between_two_blocks_is_refused(tmp_path) -> None:
-    write_checkpoint(tmp_path / "a.safetensors", TENSORS)
-    blocks = blocks_of(open_file(tmp_path / "a.safetensors"), "more")
-    next(blocks)
-    write_checkpoint(tmp_path / "a.safetensors", {"more": torch.zeros(3)})
-    with pytest.raises(CheckpointError, match="has changed while it was read; do it again"):
-        list(blocks)
 
 
 def test_a_file_that_ends_between_two_blocks_is_refused(tmp_path) -> None:
