@@ -41,6 +41,7 @@ def root(s3, monkeypatch, tmp_path) -> str:
     return root
 
 
+@pytest.mark.dear("a server of S3, and two runs")
 def test_a_run_in_a_bucket_has_the_bits_of_one_on_a_disk(train, root, tmp_path) -> None:
     wanted = train(**FIELDS, name="disk")
     run = train(**FIELDS, name="bucket", root=root)

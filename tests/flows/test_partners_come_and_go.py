@@ -155,7 +155,7 @@ def plain_worker(machine: Machine) -> Started:
 @pytest.mark.parametrize(
     "start",
     [
-        pytest.param(start_worker, id="another name", marks=pytest.mark.dear("three machines, one of which dies")),
+        pytest.param(start_worker, id="another name", marks=pytest.mark.thorough),
         pytest.param(plain_worker, id="the same name", marks=pytest.mark.slow),
     ],
 )

@@ -33,7 +33,7 @@ def model(width=5):
 """
 
 
-@pytest.fixture(params=["built in", "own", "own, in bfloat16"])
+@pytest.fixture(params=["built in", pytest.param("own", marks=pytest.mark.thorough), "own, in bfloat16"])
 def run(request, train, own, tmp_path: Path) -> Run:
     fields = {"model": "cnn", "model_options": {"channels": 2}}
     if request.param != "built in":
@@ -171,6 +171,7 @@ print(len(told), len(plots))
 """
 
 
+@pytest.mark.dear("all that a notebook looks at, in a process of its own")
 def test_looking_needs_neither_prefect_nor_dask(train) -> None:
     for name in ("first", "second"):
         train(partitions=2, rounds=1, local_steps=1, name=name)

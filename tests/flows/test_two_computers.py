@@ -24,7 +24,7 @@ from tests.machines import Machine, Network
 from tests.sites import SCHEDULER, Sites, images_at_sites, roles_at_sites, start_scheduler, start_worker
 from tests.storage.places.s3_server import SERVER, S3Server
 
-# Four machines take longer to start than all that is tried on them; `test_partners_come_and_go` has a first one.
+# Four machines take longer to start than all that is tried on them.
 pytestmark = pytest.mark.thorough
 
 NAMES = ("berlin", "paris", "rome")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import roundweave as rw
 from roundweave.storage import errors
 from roundweave.storage.errors import LONGEST, RoundweaveError, one_line, printable
+from tests.flows.command import in_process
 from tests.hostile.commands import COMMANDS, controls, tried, wrong
 from tests.hostile.running import Commands
 from tests.hostile.stores import FOLDERS, PWN, STORES, Store, attribute, product, write
@@ -53,23 +56,33 @@ def check(
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        # A number that no run has, a text that a terminal obeys, what is no file, and a code that has no end
+        # Numbers that no run has, texts that a terminal obeys, places elsewhere, what is no file, what has no end
         ("record-of-round-999999", "show"),
         ("updates-of-10000-partitions", "runs"),
         ("score-10^400", "show --json"),
-        ("parameter-path", "verify"),
         ("escapes-refusal", "show"),
         ("escapes-failure", "runs"),
+        ("parameter-path", "verify"),
         ("attributes-deep", "runs --json"),
         ("record-a-fifo", "verify"),
         ("chunk-sparse", "verify"),
-        ("data-of-zeros", "python cards"),
-        *(
-            pytest.param(*pair, marks=pytest.mark.thorough)
-            for pair in list(zip(STORES, cycle(ALL), strict=False))[::6]
-        ),
     ],
 )
+def test_a_command_in_this_process_obeys_no_store(
+    base, tmp_path: Path, capsys, monkeypatch, name, command
+) -> None:
+    """Where it would be killed for its memory or its time, this process would be."""
+    monkeypatch.chdir(tmp_path)
+
+    def answer(folder: Path, *arguments: str) -> dict[str, Any]:
+        code, out, err = in_process.run(capsys, *arguments)
+        return {"code": code, "out": out, "err": err, "traceback": "", "bytes": 0}
+
+    assert check(SimpleNamespace(run=answer), base, tmp_path, name, [command]) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "command"), list(zip(STORES, cycle(ALL), strict=False))[::6])
 def test_over_each_store_a_command_is_tried(commands, base, tmp_path: Path, name, command) -> None:
     assert check(commands, base, tmp_path, name, [command]) == []
 
@@ -100,6 +113,7 @@ def test_every_field_may_say_anything(commands, base, tmp_path: Path) -> None:
     assert found == []
 
 
+@pytest.mark.thorough
 def test_a_run_of_a_million_partitions_is_shown_at_once(commands, base, tmp_path: Path) -> None:
     store = write(base, STORES["partitions-most"], tmp_path / "x.zarr")
     (told,) = tried(commands, ["show"], store, base, tmp_path)
