@@ -109,10 +109,3 @@ def test_nothing_else_is_loaded_ahead(loads: Loads, how: dict[str, Any], here: l
     assert asked == [numbers(load_block(this, round, 0)) for round in range(1, 5)]
     assert loads.here == here
     assert loads.ahead == [round for round in (2, 4) if how.get("resplit_every") == 2]
-
-
-def test_a_replay_loads_no_other_round(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "load_and_persist", load_block)
-    this, data = job(), BlockData(0)
-    assert [*data(this, 3, loads)] == [*this.work.cohort(3)]
-    assert (loads.here, loads.ahead) == ([3], [])

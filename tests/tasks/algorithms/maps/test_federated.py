@@ -1,4 +1,4 @@
-"""FedDyn, FedNova, MimeLite, q-FedAvg and AFL against the papers' loops in plain floats, of cohorts and of all."""
+"""FedProx, SCAFFOLD, FedDyn, FedNova, MimeLite, q-FedAvg and AFL against the papers' loops in plain floats."""
 
 from __future__ import annotations
 
@@ -52,6 +52,27 @@ def walked(x: float, p: int, steps: int, term: Callable[[float], float] = lambda
 
 def mean(numbers: list[float], weights: list[float]) -> float:
     return math.fsum(n * w for n, w in zip(numbers, weights, strict=True)) / math.fsum(weights)
+
+
+def fed_prox(cohorts: list[list[int]]) -> float:
+    """Algorithm 2 of Li et al. 2020 with mu 0.6, the local problem by three steps."""
+    x = 2.0
+    for cohort in cohorts:
+        x = mean([walked(x, p, 3, lambda y, x=x: 0.6 * (y - x)) for p in cohort], [SIZES[p] for p in cohort])
+    return x
+
+
+def scaffold(cohorts: list[list[int]]) -> float:
+    """Algorithm 1 of Karimireddy et al. 2020 with option II, three steps and an outer rate of 0.5."""
+    x, c, own = 2.0, 0.0, [0.0] * PARTITIONS
+    for cohort in cohorts:
+        arrived = [walked(x, p, 3, lambda y, p=p, c=c: c - own[p]) for p in cohort]
+        changes = [(x - y) / (3 * LR) - c for y in arrived]
+        for p, change in zip(cohort, changes, strict=True):
+            own[p] += change
+        x += 0.5 * (sum(arrived) / len(cohort) - x)
+        c += sum(changes) / PARTITIONS
+    return x
 
 
 def fed_dyn(cohorts: list[list[int]]) -> float:
@@ -111,6 +132,8 @@ def afl(cohorts: list[list[int]]) -> float:
 
 
 LOOPS: dict[str, tuple[Loop, dict[str, object]]] = {
+    "fed_prox": (fed_prox, {"mu": 0.6, "local_steps": 3}),
+    "scaffold": (scaffold, {"local_steps": 3, "outer_lr": 0.5}),
     "fed_dyn": (fed_dyn, {"alpha": 0.3, "local_steps": 3}),
     "fed_nova": (fed_nova, {"local_epochs": 1}),
     "mime_lite": (mime_lite, {"beta": 0.8, "local_steps": 3}),

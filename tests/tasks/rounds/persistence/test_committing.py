@@ -1,4 +1,4 @@
-"""What a commit leaves behind: the split that its round used, and the outcome for the window after it."""
+"""What a commit leaves behind: the split that its round used, and which one that was."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.rounds.splits import split_record
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.rounds.persistence import recomputing
-from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputed
 
 FIELDS = {"model": "logistic", "partitions": 3, "local_steps": 1, "resplit_every": 2}
 
@@ -57,18 +55,3 @@ def test_splits_that_were_lost_are_made_again_when_the_run_goes_on(train, lost) 
     before = splits(run)
     run._store.place.delete(lost)
     assert splits(train(**FIELDS, rounds=4, name="a")) == before
-
-
-def test_the_outcome_that_ends_a_window_is_held_until_it_is_read_once(tmp_path, monkeypatch) -> None:
-    """Two windows of two rounds: neither the rounds within them are held nor round 4, after which none follows."""
-    config = TrainConfig(**FIELDS, rounds=4, name="a", root=tmp_path / "runs")
-    executor, read = InlineExecutor(), list[int]()
-    again = lambda work, store, round: read.append(round) or recomputed(work, store, round)  # noqa: E731
-    with prepared(resolve(config), executor) as ready:
-        monkeypatch.setattr(recomputing, "recomputed", again)
-        assert [len(recomputing.HELD) for _ in executor.run(ready.job, 1, 2)] == [0, 1]
-        assert [*recomputing.HELD] == [(ready.job.attempt.token, 2)]
-        assert [len(recomputing.HELD) for _ in executor.run(ready.job, 3, 4)] == [0, 0]
-        assert read == [0]
-        assert read_outcome(ready.job, 4).state.round == 4
-        assert read == [0, 4]
