@@ -131,30 +131,21 @@ def test_more_than_belongs_there_is_not_read(tiny) -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 100_000])
-@pytest.mark.parametrize("key", ["zarr.json", "commits/1.json"])
-def test_documents_that_are_nested_too_deep_are_one_clear_error(tiny, key, depth) -> None:
+def test_documents_that_are_nested_too_deep_are_one_clear_error(tiny, depth) -> None:
     store = tiny.train(tiny.create(), 1)
-    (store.path / key).write_text('{"attributes":' * depth + "0" + "}" * depth)
-    with pytest.raises((NotARun, StoreDamaged)):
-        RoundStore(store.path).log.read(1)
+    for key in ("commits/1.json", "zarr.json"):
+        (store.path / key).write_text('{"attributes":' * depth + "0" + "}" * depth)
+        with pytest.raises((NotARun, StoreDamaged)):
+            RoundStore(store.path).log.read(1)
 
 
-@pytest.mark.parametrize("depth", [100, 100_000])
-def test_the_number_of_rounds_that_is_nested_too_deep_is_that_of_the_records(tiny, depth) -> None:
+@pytest.mark.parametrize("nonsense", ['{"attributes":' * 100_000, '{"shape": [1000000000000000]}'], ids=len)
+def test_a_number_of_rounds_that_is_none_is_that_of_the_records(tiny, nonsense) -> None:
     store = tiny.train(tiny.create(), 1)
-    nonsense = '{"attributes":' * depth + "0" + "}" * depth
     (store.path / "commits/zarr.json").write_text(nonsense)
     assert RoundStore(store.path).rounds == 3  # the other coordinates tell it too
     for path in ("committed", "round"):
         (store.path / path / "zarr.json").write_text(nonsense)
-    assert RoundStore(store.path).rounds == 1
-
-
-def test_more_rounds_than_a_run_may_have_are_no_number_of_rounds(tiny) -> None:
-    store = tiny.train(tiny.create(), 1)
-    for path in ("commits", "committed", "round"):
-        file = store.path / path / "zarr.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"shape": [10**15]}))
     assert RoundStore(store.path).rounds == 1
     assert recover(RoundStore(store.path))[0] == 1
 

@@ -111,13 +111,6 @@ def test_a_writer_that_was_superseded_does_not_take_the_lease_back(tmp_path) -> 
     assert read_lease(LocalPlace(tmp_path)) == later
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}', "[" * 100_000], ids=len)
-def test_a_lease_file_that_is_none_keeps_nobody_out(tmp_path, content) -> None:
-    LocalPlace(tmp_path).write("commits/leases/1.json", content.encode())
-    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
-        assert read_lease(LocalPlace(tmp_path)) == lease
-
-
 @pytest.mark.parametrize("reason", ["one", "zwei ü"])
 def test_a_failure_is_kept_until_the_run_is_held_again(tmp_path, reason) -> None:
     with pytest.raises(RoundFailed), hold_lease(LocalPlace(tmp_path), "first"):
@@ -188,21 +181,23 @@ def test_a_claim_keeps_others_out_only_as_it_was_written(tmp_path, step) -> None
     assert read_lease(place) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["x", "٣.json", "07.json", f"{'9' * 200}.json", "-1.json", "5.json/x", "1e3.json"]
-)
-def test_what_has_no_name_of_a_claim_is_none(tmp_path, name: str) -> None:
-    LocalPlace(tmp_path).write(f"commits/leases/{name}", sealed(mine()))
-    assert read_lease(LocalPlace(tmp_path)) is None
-    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
-        assert read_lease(LocalPlace(tmp_path)) == lease
+NONE = [("4.json", text) for text in (b"", b"{", b"[]", b'{"host": "a"}', b"[" * 100_000, b" " * (1 << 21))]
+NAMES = ("x", "٣.json", "07.json", f"{'9' * 200}.json", "-1.json", "5.json/x", "1e3.json")
 
 
-def test_a_link_or_too_much_in_place_of_a_claim_keeps_nobody_out(tmp_path) -> None:
+@pytest.mark.parametrize(("name", "content"), [*NONE, *((name, None) for name in NAMES)])
+def test_what_is_no_claim_or_has_no_name_of_one_keeps_nobody_out(tmp_path, name, content) -> None:
     place = LocalPlace(tmp_path)
-    place.write("commits/leases/4.json", b" " * (1 << 21) + sealed(mine()))
-    (tmp_path / "elsewhere").write_bytes(sealed(replace(mine(), epoch=5)))
-    (tmp_path / "commits/leases/5.json").symlink_to(tmp_path / "elsewhere")
+    place.write(f"commits/leases/{name}", sealed(mine()) if content is None else content)
+    assert read_lease(place) is None
     with hold_lease(place, "mine", rounds=7) as lease:
-        assert (lease.epoch, lease.rounds) == (6, 7)
         assert read_lease(place) == lease
+        assert lease.rounds == 7
+
+
+def test_a_link_in_place_of_a_claim_keeps_nobody_out(tmp_path) -> None:
+    (tmp_path / "elsewhere").write_bytes(sealed(replace(mine(), epoch=5)))
+    (tmp_path / "commits/leases").mkdir(parents=True)
+    (tmp_path / "commits/leases/5.json").symlink_to(tmp_path / "elsewhere")
+    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
+        assert (lease.epoch, read_lease(LocalPlace(tmp_path))) == (6, lease)
