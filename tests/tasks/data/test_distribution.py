@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.distribution import NAMED, draw_counts, label_counts
@@ -66,8 +67,7 @@ def bars(ax) -> np.ndarray:
 
 def test_each_count_is_a_piece_of_its_partitions_bar() -> None:
     counts = counted(Given(), Split(2, "contiguous"))
-    figure = matplotlib.figure.Figure()
-    mine = figure.subplots()
+    mine = Figure().subplots()
     ax = draw_counts(counts, mine)
     assert ax is mine
     assert bars(ax).tolist() == [[[0, 2], [0, 1]], [[2, 0], [1, 0]], [[2, 1], [1, 2]]]

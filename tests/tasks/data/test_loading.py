@@ -301,6 +301,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_the_processes_of_a_loader_end_with_a_process_that_is_killed(own, tmp_path) -> None:
     script, file, said = own(KILLED, "killed"), own(CODE), tmp_path / "said"
     with said.open("w") as out:  # not a pipe, which processes that are left would hold open

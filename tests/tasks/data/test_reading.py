@@ -86,14 +86,16 @@ def test_a_map_a_transform_and_a_data_function_know_the_partition_its_cohort_and
     assert run.recombine(2, reduce=rw.Median()).rounds[0].score is not None
 
 
+@pytest.mark.dear("tasks and ranks of a cluster, each with code of the user's")
 def test_it_is_the_same_on_workers_and_ranks_and_beside_other_runs(train, own, client: Client) -> None:
     path = own(SOURCE)
     executors = {"inline": InlineExecutor(), "graph": GraphExecutor(client), "ranks": RanksExecutor(client)}
-    runs = {name: train(executor=each, name=name, **fields(path)) for name, each in executors.items()}
+    runs = {name: train(executor=each, name=name, **fields(path, rounds=2)) for name, each in executors.items()}
     assert {run.digest for run in runs.values()} == {runs["inline"].digest}
     for run in runs.values():
         told(run)
-    other = train(name="other", **fields(path, partition_options={p: {"value": 0.0} for p in range(4)}))
+    zeros = {p: {"value": 0.0} for p in range(4)}
+    other = train(name="other", **fields(path, partition_options=zeros, rounds=1))
     assert (other.ds["value"].to_dataframe().dropna()["value"] == 0).all()
 
 
@@ -103,6 +105,7 @@ def test_partitions_that_push_to_a_server_know_who_they_are(train, own) -> None:
     assert run.replay("all").identical
 
 
+@pytest.mark.thorough
 def test_ranks_in_threads_of_one_process_know_it_too(train, own) -> None:
     given = {"algorithm": "fed_avg", "local_steps": 2, "lr": 1e-6, "model": "mlp", "ranks": 2, "rounds": 1}
     run = train(**fields(own(SOURCE), **given))

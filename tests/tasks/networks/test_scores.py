@@ -135,6 +135,7 @@ def test_scores_that_nobody_chose(loss, labels: bool, targets, scores) -> None:
     assert set(scores) <= set(SCORES)
 
 
+@pytest.mark.thorough
 def test_a_metric_is_told_how_many_batches_it_has_seen() -> None:
     from torchmetrics import MeanMetric  # takes seconds
 

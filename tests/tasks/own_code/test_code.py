@@ -287,17 +287,17 @@ def test_a_package_that_is_installed_is_imported_as_it_is(tmp_path, monkeypatch)
 
 
 def test_in_a_package_a_file_beside_is_found_by_its_name_alone(tmp_path) -> None:
-    """As in a script; what else is called so comes first there, as in `backends/torch.py` that imports torch."""
+    """As in a script; what else is called so comes first there, as in `backends/wave.py` that imports wave."""
     files = {
         "proj/__init__.py": "",
-        "proj/net.py": "import sizes, json, torch\ndef f(): return sizes.WIDTH, json.dumps(1), torch.__name__",
+        "proj/net.py": "import sizes, json, wave\ndef f(): return sizes.WIDTH, json.dumps(1), wave.__name__",
         "proj/sizes.py": "WIDTH = 8",
         "proj/json.py": "raise RuntimeError",
-        "proj/torch.py": "raise RuntimeError",
+        "proj/wave.py": "raise RuntimeError",
     }
     code = find_code(f"{tree(tmp_path, files)}/proj/net.py:f")
     shutil.rmtree(tmp_path / "proj")
-    assert elsewhere(code) == "(8, '1', 'torch')"
+    assert elsewhere(code) == "(8, '1', 'wave')"
 
 
 def test_two_projects_in_one_process_have_each_their_own_modules(tmp_path) -> None:

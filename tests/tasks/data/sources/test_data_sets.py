@@ -10,7 +10,6 @@ import torch
 
 from roundweave.storage.errors import DataError
 from roundweave.tasks.data.datasets import Dataset, Reader
-from roundweave.tasks.data.distribution import label_counts
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.own import Own
@@ -182,11 +181,6 @@ def test_labels_that_only_reading_shows_are_named_as_unknown(own_of: Load) -> No
     partitions = Partitions(own_of("Pairs([([1.0], 0), ([2.0], 1)])"), Split(1), held_out=0)
     with pytest.raises(DataError, match="shows its labels only as it is read; give the data set all of them as"):
         partitions.train_targets(0)
-
-
-def test_where_labels_are_not_known_sizes_are_counted_all_the_same(own_of: Load) -> None:
-    partitions = Partitions(own_of("Pairs([([float(n)], n % 2) for n in range(7)])"), Split(3), held_out=0)
-    assert label_counts(partitions).to_dict("list") == {"size": [2, 2, 3]}
 
 
 def test_a_streamed_data_set_of_hugging_face_is_told_its_length(own) -> None:

@@ -157,6 +157,7 @@ def test_a_cohort_is_a_number_or_a_share(given: object, size: int | None) -> Non
     assert (drawn and drawn.size) == size
 
 
+@pytest.mark.thorough
 def test_more_workers_than_a_cohort_has_partitions_give_the_same_bits(train, client) -> None:
     few = {"partitions": 8, "cohort": 1, "rounds": 4, "local_steps": 2}
     alone = train(**few, name="alone")

@@ -77,46 +77,6 @@ def teacher_in_a_list() -> nn.Module:
     return network
 
 
-def momentum_contrast() -> nn.Module:
-    """MoCo: a key encoder by moving average, a queue of keys and its pointer as buffers."""
-
-    def forward(self, x):
-        query = normalize(self.first(x))
-        logits = self.last(torch.cat([query, query @ self.queue.T.clone()], 1))
-        if self.training:
-            with torch.no_grad():
-                follow(self.key, self.first, 0.1)
-                start = int(self.pointer)
-                self.queue[start : start + 8] = normalize(self.key(x), dim=1)
-                self.pointer[0] = (start + 8) % 16
-        return logits
-
-    queue, pointer = normalize(torch.randn(16, 6), dim=1), torch.zeros(1, dtype=torch.long)
-    network = made(forward, last=nn.Linear(6 + 16, 3), buffers={"queue": queue, "pointer": pointer})
-    network.key = copy.deepcopy(network.first).requires_grad_(False)
-    return network
-
-
-class Bootstrap(Teacher):
-    def __init__(self):
-        super().__init__()
-        self.predictor = nn.Linear(3, 3)
-
-    def forward(self, x):
-        outputs = self.student(x)
-        if not self.training:
-            return outputs
-        with torch.no_grad():
-            goal = self.teacher(x)
-        follow(self.teacher, self.student)
-        return outputs + (self.predictor(outputs) - goal).square().mean()
-
-
-def bootstrap() -> nn.Module:
-    """BYOL: the loss pulls what a predictor gives towards a target network, a moving average."""
-    return Bootstrap()
-
-
 # Parameters.
 
 
