@@ -59,14 +59,6 @@ def by_blocks(reduce, leaves, partitions: int, spans: list[tuple[int, int]]):
     return fold(reduce, (0, partitions), lambda first, last: nodes[first, last])
 
 
-@given(blocks())
-def test_the_nodes_of_a_block_are_disjoint_and_make_it_up(case) -> None:
-    partitions, spans = case
-    for low, high in spans:
-        nodes = cover(0, partitions, low, high)
-        assert [row for first, last in nodes for row in range(first, last)] == list(range(low, high))
-
-
 @given(st.integers(1, 200), st.data())
 def test_a_block_needs_few_nodes(partitions: int, data: st.DataObject) -> None:
     low = data.draw(st.integers(0, partitions - 1))
@@ -97,10 +89,6 @@ def test_the_bits_do_depend_on_the_shape_of_the_tree() -> None:
     left = Mean().join(Mean().join(one, two), three)
     right = Mean().join(one, Mean().join(two, three))
     assert (left.direction["float32"].item(), right.direction["float32"].item()) == (1.0, 0.0)
-
-
-def test_nobody_reduces_to_nothing() -> None:
-    assert by_blocks(Mean(), [None] * 4, 4, [(0, 4)]) is None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.loading import LoadedExamples, score_batch
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.reading import Loading, Reading
-from roundweave.tasks.data.splits.split import Split, held_out_rows
+from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds.scoring import Tally, score, tally
 
@@ -54,24 +54,6 @@ def test_inputs_by_name_count_together_and_examples_that_are_read_where_they_are
     assert score_batch(Examples(halves, torch.zeros(2, dtype=torch.int64))) == 402
     reading = Reading(Held(9), None, None, True, Loading(), "float32")
     assert score_batch(LoadedExamples(reading, np.arange(2))) == 128
-
-
-@pytest.mark.parametrize(
-    ("held", "scorers", "sizes"),
-    [
-        (1000, 1, [1000]),
-        (1000, 4, [512, 0, 488, 0]),  # the halves of the scorers have a batch each
-        (1536, 2, [1024, 512]),
-        (1537, 3, [1024, 512, 1]),
-        (5, 3, [5, 0, 0]),
-        (0, 2, [0, 0]),
-    ],
-)
-def test_scorers_have_whole_batches_in_order_and_halves_of_them_equally_many(held, scorers, sizes) -> None:
-    rows = np.arange(held) * 3
-    parts = [held_out_rows(rows, place, scorers, 512) for place in range(scorers)]
-    assert [len(part) for part in parts] == sizes
-    assert np.array_equal(np.concatenate(parts), rows)
 
 
 def scored(scorers: int, count: int = 1300) -> Score | None:

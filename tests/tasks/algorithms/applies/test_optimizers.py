@@ -144,7 +144,6 @@ def factors(schedule: Schedule, rounds: int = ROUNDS) -> list[float]:
         (Schedule(), [1, 1, 1, 1, 1]),
         (Schedule("constant", warmup=3), [0.25, 0.5, 0.75, 1, 1]),
         (Schedule("linear:4"), [1, 0.75, 0.5, 0.25, 0.25]),
-        (Schedule("step:2:0.5"), [1, 1, 0.5, 0.5, 0.25]),
         (Schedule("cosine:2"), [1, 0.5, 0.5, 0.5, 0.5]),
     ],
 )

@@ -82,25 +82,19 @@ def test_permuting_what_arrives_does_not_change_the_matched_mean(match: str, to:
 
 
 def test_the_permutation_that_is_told_brings_the_network_back() -> None:
+    """Extras, which have no order of units, stay as they were sent."""
     matched = bound()
     assert matched.networks is not None
     units = matched.networks.units
     start = OBJECTIVE.initial()
     state, order = permuted(matched, start, 5)
-    (match,) = reduce_all(matched, start, [update(start, state)]).matches
-    assert all(torch.equal(match.permutation[name], table) for name, table in units.invert(order).items())
-    assert all(torch.allclose(t, torch.ones_like(t), atol=1e-4) for t in match.similarity.values())
-
-
-def test_the_inner_reduce_sees_matched_networks() -> None:
-    """Any reduce can be inside; extras, which have no order of units, stay as they were sent."""
-    matched = bound()
-    start = OBJECTIVE.initial()
-    state, _ = permuted(matched, start, 3)
     sent = replace(update(start, state), extras={"control": {"float32": state.params["float32"]}})
     found = reduce_all(matched, start, [sent])
     assert torch.allclose(found.direction["float32"], torch.zeros(1), atol=1e-7)
     assert found.extras == sent.extras
+    (match,) = found.matches
+    assert all(torch.equal(match.permutation[name], table) for name, table in units.invert(order).items())
+    assert all(torch.allclose(t, torch.ones_like(t), atol=1e-4) for t in match.similarity.values())
 
 
 def test_a_soft_match_tells_mixtures() -> None:
