@@ -95,6 +95,7 @@ def test_a_run_of_the_first_labels_of_another_is_refused_with_the_way_out(plan) 
     assert plan("three", "one", labels="union").states[1]["fc2.bias"].shape == (3,)
 
 
+@pytest.mark.thorough
 def test_columns_may_have_any_names(plan, tmp_path) -> None:
     assert plan("inputs", "inputs").gallery is not None
     table = pd.DataFrame({0: np.arange(40) / 7, 1: np.arange(40) % 3, 2: np.arange(40) % 2})
@@ -140,7 +141,7 @@ def test_files_say_no_names_and_their_data_do(plan, tables) -> None:
     assert plan(*files, model="mlp", data=f"{tables('one')},{tables('more')}").gallery is not None
 
 
-@pytest.mark.parametrize("match", ["weights", "none"])
+@pytest.mark.parametrize("match", ["weights", *second("none")])
 def test_without_data_there_are_as_many_outputs_as_the_networks_have(plan, match) -> None:
     """Of a table of two labels two, of a text as many as it has characters; of runs and of files."""
     for name, given, outputs in (("one", "2x2", 2), ("letters", "int64:2x64", 5)):
@@ -198,7 +199,7 @@ def test_a_row_of_a_label_that_one_run_has_is_its_own(apart, tmp_path) -> None:
     torch.testing.assert_close(state["fc1.weight"], (one["fc1.weight"] + 3 * other["fc1.weight"]) / 4)
 
 
-@pytest.mark.parametrize("average", ["pleas", *second("mean", "regmean")])
+@pytest.mark.parametrize("average", ["mean", *second("pleas", "regmean")])
 def test_the_union_tells_apart_what_neither_network_could(apart, tmp_path, average) -> None:
     """What is written is what was scored: on the held-out examples of both, with all three labels."""
     result, state = merged(apart, tmp_path / "out.safetensors", average=average)

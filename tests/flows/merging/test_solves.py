@@ -69,7 +69,7 @@ def test_the_network_that_is_kept_is_the_one_that_was_scored(auto) -> None:
     assert accuracy == pytest.approx(auto.scores[auto.chosen].accuracy)
 
 
-ASKED = ["pleas", "fisher", *second("mean", "regmean")]
+ASKED = ["fisher", *second("mean", "regmean", "pleas")]  # of the others auto tries each
 
 
 @pytest.mark.parametrize("average", ASKED)
@@ -85,13 +85,11 @@ def test_each_can_be_asked_for(merge, auto, average) -> None:
         assert found.scores[name] == auto.scores[name]
 
 
-def test_data_may_be_given_for_each_network_or_for_all(merge, auto) -> None:
+def test_data_may_be_given_for_each_network(merge, auto) -> None:
     each = (f"{MINE}:low", f"{MINE}:high")
     as_text, as_values = (merge(data=data, average="regmean") for data in (",".join(each), each))
     assert same_bits(tensors(as_text), tensors(as_values))
     assert as_text.scores["merged, regmean"].accuracy > auto.scores["merged"].accuracy + 0.1
-    shared = merge(data=f"{MINE}:low", average="pleas")
-    assert shared.scores["merged, pleas"].accuracy < auto.scores["merged, pleas"].accuracy
 
 
 def test_files_of_gram_matrices_give_the_bits_of_the_data(merge, halves, tmp_path) -> None:
@@ -108,14 +106,11 @@ def test_files_of_gram_matrices_give_the_bits_of_the_data(merge, halves, tmp_pat
     assert same_bits(tensors(without), tensors(merge(average="regmean")))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"distil": 20, "average": "pleas"},
-        *second({"match": "activations", "average": "best"}),
-        *second({"within": True, "match": None, "average": None}),
-    ],
-)
+WORK = [{"distil": 20, "average": "pleas"}, {"match": "activations", "average": "best"}]
+WORK += [{"within": True, "match": None, "average": None}]
+
+
+@pytest.mark.parametrize("fields", [{"average": "pleas"}, *second(*WORK)])
 def test_the_number_of_processes_changes_no_bits(merge, client, fields) -> None:
     far = merge(executor="graph", scheduler=client.scheduler.address, **fields)
     near = merge(**fields)
@@ -141,6 +136,7 @@ def test_a_distillation_that_does_harm_is_not_taken_by_auto(merge, auto) -> None
     assert same_bits(tensors(found), tensors(auto))
 
 
+@pytest.mark.thorough
 def test_a_network_without_layers_is_averaged(merge, halves) -> None:
     fields = {"data": f"{MINE}:data", "model": f"{MINE}:Scale", "partitions": 1, "rounds": 1}
     for seed in (0, 1):

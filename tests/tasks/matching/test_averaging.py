@@ -64,7 +64,7 @@ def test_complex_numbers_keep_their_imaginary_part() -> None:
         ([1.0], [1.0, 1.0], r"float of shape \(1,\) and float of shape \(2,\)"),
         ([1.0], None, r"float of shape \(1,\) and missing"),
         ([1 + 2j], [1.0], r"complex of shape \(1,\) and float of shape \(1,\)"),
-        ([1.0], [1 + 2j], r"float of shape \(1,\) and complex of shape \(1,\)"),
+        ([1.0], [1 + 2j], r"complex of shape \(1,\) and float of shape \(1,\)"),
     ],
 )
 def test_a_tensor_that_a_network_has_not_or_otherwise_is_refused(one, other, says) -> None:

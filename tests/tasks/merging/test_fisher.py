@@ -26,16 +26,18 @@ from tests.tasks.merging.by_hand import lazy
 WEIGHT = torch.tensor([[0.4, -0.1], [-0.4, 0.1]])
 
 
-def information(folder, weight: torch.Tensor, data: str, loss: str) -> tuple[dict, torch.Tensor]:
+def information(
+    folder, weight: torch.Tensor, data: str, loss: str, count: int = 3000
+) -> tuple[dict, torch.Tensor]:
     """The Fisher information of the network `sparse`, and the inputs of its examples."""
     model = ModelSpec(
         find_code(f"{mine.__file__}:sparse"), (2,), 2, "float32", 0, json.dumps({"outputs": len(weight)})
     )
     partitions = Partitions(Own(find_code(f"{mine.__file__}:{data}")), Split(2), held_out=0.1)
-    gallery = Gallery(partitions, 3000, Objective(model, loss), UnitGroups({}, (), {}, {}, {}, {}), str(folder))
+    gallery = Gallery(partitions, count, Objective(model, loss), UnitGroups({}, (), {}, {}, {}, {}), str(folder))
     place = str(folder / "net.pt")
     write_checkpoint(place, {"head.weight": weight, "unread": torch.zeros(2), "statistic": torch.zeros(2)})
-    samples = Samples(partitions, 3000)
+    samples = Samples(partitions, count)
     return fisher_of(gallery, [samples], [place], 0), samples.every_input.double()
 
 
@@ -51,10 +53,10 @@ def test_of_a_linear_softmax_network_by_hand(tmp_path) -> None:
 
 def test_of_a_network_that_knows_nothing_it_is_exact(tmp_path) -> None:
     """Both labels then have probability 1/2, and whichever is drawn, the square is x^2 / 4."""
-    found, inputs = information(tmp_path, torch.zeros(2, 2), "two_inputs", "cross_entropy")
+    found, inputs = information(tmp_path, torch.zeros(2, 2), "two_inputs", "cross_entropy", 500)
     wanted = inputs.square().mean(0) / 4
     torch.testing.assert_close(found["head.weight"], wanted.expand(2, 2), rtol=1e-5, atol=0)
-    again, _ = information(tmp_path, torch.zeros(2, 2), "two_inputs", "cross_entropy")
+    again, _ = information(tmp_path, torch.zeros(2, 2), "two_inputs", "cross_entropy", 500)
     assert torch.equal(again["head.weight"], found["head.weight"])
 
 
