@@ -44,13 +44,7 @@ def inputs(parts: Sequence[rw.Examples], seeds: Sequence[int]) -> list[MapInput]
     return [(each, {}, seed) for each, seed in zip(parts, seeds, strict=True)]
 
 
-def updates(
-    mapper: Mapper,
-    what: Objective,
-    parts: Sequence[rw.Examples],
-    seeds: Sequence[int],
-    state: rw.State | None = None,
-) -> list[rw.Update]:
+def updates(mapper: Mapper, what: Objective, parts, seeds, state: rw.State | None = None) -> list[rw.Update]:
     state, found = state or what.initial(), list[rw.Update]()
     with pinned(0, threads=1):
         for first in range(0, len(parts), mapper.at_once):

@@ -21,15 +21,7 @@ class Attending(nn.Module):
     """Attention over what was read, or from it to something else of another width."""
 
     def __init__(
-        self,
-        inputs: tuple[int, ...],
-        outputs: int,
-        mask: str = "none",
-        weights: str = "left",
-        cross: bool = False,
-        batched: bool = True,
-        heads: int = 4,
-        **options: object,
+        self, inputs, outputs, mask="none", weights="left", cross=False, batched=True, heads=4, **options
     ):
         super().__init__()
         self.mask, self.weights, self.cross, self.batched = mask, weights, cross, batched
@@ -52,14 +44,8 @@ class Attending(nn.Module):
     def attended(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, examples: int) -> torch.Tensor:
         """What is attended to, the mean over time."""
         time = -2 if self.attention.batch_first or not self.batched else 0
-        attended, weights = self.attention(
-            query,
-            key,
-            value,
-            need_weights=self.weights != "unasked",
-            average_attn_weights="each" not in self.weights,
-            **self.masks(examples, query.dtype),
-        )
+        options = {"need_weights": self.weights != "unasked", "average_attn_weights": "each" not in self.weights}
+        attended, weights = self.attention(query, key, value, **options, **self.masks(examples, query.dtype))
         made = attended.mean(time)
         return made + weights.square().mean() if self.weights.endswith("used") else made
 
