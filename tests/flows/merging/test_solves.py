@@ -110,6 +110,7 @@ WORK = [{"distil": 20, "average": "pleas"}, {"match": "activations", "average": 
 WORK += [{"within": True, "match": None, "average": None}]
 
 
+@pytest.mark.dear("a merge on a cluster, whose workers load torch for it")
 @pytest.mark.parametrize("fields", [{"average": "pleas"}, *second(*WORK)])
 def test_the_number_of_processes_changes_no_bits(merge, client, fields) -> None:
     far = merge(executor="graph", scheduler=client.scheduler.address, **fields)
