@@ -29,12 +29,13 @@ def served(fields) -> dict[str, object]:
 @pytest.mark.parametrize(("kind", "busy"), [second(GraphExecutor, True), (RanksExecutor, False)])
 def test_what_raises_on_one_worker_alone_is_mapped_on_another(train, client, fields, do, kind, busy) -> None:
     """Also where all others are busy, which Dask would not wait for."""
+    fields |= {"rounds": 4}
     wanted = train(**fields, name="wanted")
     [_, pid], *others = sorted(processes(client).values())
     at = [address for address, process in processes(client).items() if process in others]
     sleeping = client.submit(time.sleep, 3.0 * busy, workers=at, pure=False)
     do(f"if os.getpid() == {pid}: raise ValueError('here alone')", range(4), always=True)
-    run = train(kind(client), 3, **fields, name="run")
+    run = train(kind(client), 2, **fields, name="run")
     assert refused(run) == {}
     assert identities(run) == identities(wanted)
     assert sleeping.done()

@@ -198,7 +198,7 @@ def test_a_replica_goes_on_from_what_it_fetched_though_its_update_was_unsound(so
     pushes = {update.arrival.push: update for update in updates if update}
     assert [push for push, update in pushes.items() if update.refused] == [3, 6, 7]
     assert [pushes[push].metrics["carried"] for push in range(1, 9)] == [0, 1, 0, 0, 0, 1, 0, 0]
-    for rounds in [1] * 12 + [7] * 4:
+    for rounds in [1] * 12 + [14] * 2:
         cut = some(rounds, "cut", **fields)
     assert identities(cut) == identities(whole)
     assert rw.open_run(cut.path).replay("all", trust=True).identical

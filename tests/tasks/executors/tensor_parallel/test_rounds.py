@@ -70,7 +70,7 @@ def test_a_share_of_a_wide_layer_is_on_each_rank_alone(train, client) -> None:
     assert cut <= sent <= cut + 5000
 
 
-@pytest.mark.parametrize(("deed", "rank"), [second(KILL, 0), (KILL, 1), pytest.param(STOP, 1, marks=slow)])
+@pytest.mark.parametrize(("deed", "rank"), [second(KILL, 0), second(KILL, 1), pytest.param(STOP, 1, marks=slow)])
 def test_ranks_that_lose_one_share_the_network_again(equal, client, fields, do, deed, rank, caplog) -> None:
     do(deed, rank, 4, at="rank")
     run = equal(RanksExecutor(client, Setting(worker_timeout=5)), 7, **fields)
