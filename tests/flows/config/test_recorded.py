@@ -165,9 +165,13 @@ def test_code_of_a_foreign_store_is_run_with_trust(theirs: Store, script, mark: 
 
 
 MERGED = [case for case in CASES if case.split()[0] in ("data", "model", "loss")] + ["input"]
+FIRST = ("model kept", "loss ", "input")
+"""Code by its source, code that is taken from the first network alone, and an input to draw activations from."""
 
 
-@pytest.mark.parametrize("case", MERGED)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=() if c in FIRST else pytest.mark.thorough) for c in MERGED]
+)
 @pytest.mark.parametrize("first", [True, False])
 def test_a_merge_does_not_run_the_code_of_a_foreign_store(
     theirs: Store, store_at: Store, script: str, mark: Path, tmp_path: Path, monkeypatch, case: str, first: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,18 @@ def failing():
 """
 
 
+@pytest.fixture
+def exported(train, tmp_path) -> Callable[..., rw.Run]:
+    """Trains two rounds, and writes the second one into the folder `out`."""
+
+    def go(**fields: object) -> rw.Run:
+        run = train(**SMALL, name="first", **fields)
+        write_folder(run, run.round(2), str(tmp_path / "out"))
+        return run
+
+    return go
+
+
 def block(folder: Path) -> str:
     """The Python lines of a folder's card."""
     (lines,) = re.findall(r"^```python\n(.*?)^```$", (folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
@@ -160,30 +173,26 @@ def test_an_own_network_is_loaded_with_the_code_that_the_run_recorded(train, own
 
 
 @pytest.mark.thorough  # as above, from a package
-def test_an_own_network_of_a_package_finds_what_lies_beside_it(train, own, tmp_path) -> None:
+def test_an_own_network_of_a_package_finds_what_lies_beside_it(exported, own, tmp_path) -> None:
     (tmp_path / "pack").mkdir()
     own("", "pack/__init__"), own("WIDTH = 5\n", "pack/width")
     own(OWN.replace("from helper", "from pack.width"), "pack/beside")
-    net = own("from . import width\nfrom beside import model", "pack/net")
-    run = train(**SMALL, model=f"{net}:model", name="first")
-    write_folder(run, run.round(2), str(tmp_path / "out"))
+    run = exported(model=own("from . import width\nfrom beside import model", "pack/net") + ":model")
     assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
 @pytest.mark.thorough
-def test_a_network_of_a_notebook_is_loaded_by_cloudpickle(train, tmp_path) -> None:
+def test_a_network_of_a_notebook_is_loaded_by_cloudpickle(exported, tmp_path) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     exec(PLAIN, namespace)
-    run = train(**SMALL, model=namespace["model"], name="first")
-    write_folder(run, run.round(2), str(tmp_path / "out"))
+    run = exported(model=namespace["model"])
     assert (run.config["model"]["name"], run.replay("all").identical) == ("model", True)
     assert "This needs cloudpickle and Python 3" in (tmp_path / "out/README.md").read_text()
     assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
-def test_a_network_that_needs_roundweave_says_so(train, own, tmp_path) -> None:
-    run = train(**SMALL, model=f"{own(f'import roundweave as rw{PLAIN}')}:model", name="first")
-    write_folder(run, run.round(2), str(tmp_path / "out"))
+def test_a_network_that_needs_roundweave_says_so(exported, own, tmp_path) -> None:
+    exported(model=f"{own(f'import roundweave as rw{PLAIN}')}:model")
     said = "This needs Roundweave, which its code imports; `model.onnx`"
     assert said in (tmp_path / "out/README.md").read_text()
 
@@ -208,20 +217,22 @@ def test_the_card_says_what_the_round_is(stored, train, tmp_path) -> None:
     assert safetensors.safe_open(tmp_path / "out/model.safetensors", "pt").metadata()["chain"] == which.chain
 
 
-@pytest.mark.thorough
-def test_a_network_with_a_form_of_its_own_is_loaded_by_that(train, own, tmp_path) -> None:
-    run = train(**SMALL, model=f"{own(SAVING)}:model", name="first")
-    write_folder(run, run.round(2), str(tmp_path / "out"))
+def test_the_card_names_a_form_of_the_networks_own(exported, own, tmp_path) -> None:
+    exported(model=f"{own(SAVING)}:model")
     assert 'import_module("mine").Saving.from_pretrained(folder)' in block(tmp_path / "out")
+
+
+@pytest.mark.thorough
+def test_a_network_with_a_form_of_its_own_is_loaded_by_that(exported, own, tmp_path) -> None:
+    run = exported(model=f"{own(SAVING)}:model")
     assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
 @pytest.mark.thorough  # its process imports transformers
-def test_a_network_of_transformers_is_loaded_by_transformers(train, own, tmp_path) -> None:
+def test_a_network_of_transformers_is_loaded_by_transformers(exported, own, tmp_path) -> None:
     pytest.importorskip("transformers")
     place = own(TOKENS + GPT2)
-    run = train(**SMALL, data=f"{place}:data", model=f"{place}:model", loss="cross_entropy", name="first")
-    write_folder(run, run.round(2), str(tmp_path / "out"))
+    run = exported(data=f"{place}:data", model=f"{place}:model", loss="cross_entropy")
     assert "GPT2LMHeadModel.from_pretrained(folder)" in block(tmp_path / "out")
     assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "out").iterdir()}
     assert_loads(run, 2, tmp_path / "out", torch.randint(0, 7, (5, 8)))

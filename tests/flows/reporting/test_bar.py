@@ -7,7 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from roundweave.flows.reporting.bar import Bar
+from roundweave.flows.reporting.bar import Bar, bar_of_rounds
+from roundweave.flows.reporting.listening import notify_commit
 from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
 
 
@@ -36,3 +37,11 @@ def test_a_round_of_all_partitions_has_its_last_score(bar) -> None:
 def test_a_round_of_a_server_has_the_largest_staleness(bar) -> None:
     assert shown(bar, committed(1, 0, 2)) == "staleness 2"
     assert shown(bar, committed(2, 3, score=Score(0.5, {}, 8))) == "loss 0.5000  staleness 3"
+
+
+def test_a_terminal_shows_how_many_rounds_are_done(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with bar_of_rounds(2):
+        for number in (1, 2):
+            notify_commit(committed(number), 2)
+    assert "2/2" in capsys.readouterr().err

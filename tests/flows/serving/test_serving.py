@@ -216,8 +216,13 @@ def test_there_is_nowhere_to_deploy_to_without_a_server(tmp_path, monkeypatch: p
     assert refused(capsys, *ANYWHERE) == (2, says)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(tmp_path, end: signal.Signals) -> None:
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     (tmp_path / "often.toml").write_text(CONFIG)

@@ -110,7 +110,12 @@ def test_the_distance_to_consensus_is_that_of_the_averaged_networks(train, linea
     assert run.history()["consensus"].iloc[4] == pytest.approx((weights * consensus(run)[4]).sum())
 
 
-@pytest.mark.parametrize("topology", ["ring", "torus:2", "exponential", "star"])
+MORE = pytest.mark.thorough
+
+
+@pytest.mark.parametrize(
+    "topology", ["ring", "exponential", *(pytest.param(t, marks=MORE) for t in ("torus:2", "star"))]
+)
 def test_without_gradients_networks_approach_their_mean_as_fast_as_the_second_eigenvalue(
     train, linear, topology: str
 ) -> None:
@@ -193,7 +198,7 @@ def test_a_fork_takes_the_networks_along(train) -> None:
     assert fork.replay("all").identical
 
 
-@pytest.mark.parametrize("keep", ["last:1", "states", "updates:2"])
+@pytest.mark.parametrize("keep", ["last:1", *(pytest.param(keep, marks=MORE) for keep in ("states", "updates:2"))])
 def test_neighbours_networks_stay_whatever_else_is_kept(train, keep: str) -> None:
     whole = train(**MOONS, rounds=6, name="whole")
     for rounds in (2, 3, 6):

@@ -76,6 +76,7 @@ EACH = [pytest.param(kind, marks=() if kind in FIRST else pytest.mark.thorough) 
 
 
 @pytest.mark.filterwarnings("ignore:Deterministic behavior was enabled")
+@pytest.mark.dear("each round is scored twice, with and without a run beside it, and replayed")
 @pytest.mark.parametrize("kind", EACH)
 def test_each_round_has_what_score_gives_to_the_bit_and_trains_as_without(kind: str, train, mine) -> None:
     name = kind.replace("'", "").replace(" ", "-")

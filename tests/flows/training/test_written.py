@@ -158,8 +158,18 @@ def cut(tmp_path: Path) -> Callable[..., Path]:
 ABSENT = r"the updates of round 4 of .* were not stored, as the run does not keep them; there are those of "
 
 
-@pytest.mark.parametrize(("keep", "others"), [("states", "no round"), ("every:3", "rounds 3")])
-@pytest.mark.parametrize("fields", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
+MORE = pytest.mark.thorough
+
+
+@pytest.mark.parametrize(
+    ("fields", "keep", "others"),
+    [
+        pytest.param(SYNCHRONOUS, "every:3", "rounds 3", id="between"),
+        pytest.param(ASYNCHRONOUS, "states", "no round", id="server"),
+        pytest.param(SYNCHRONOUS, "states", "no round", id="none", marks=MORE),
+        pytest.param(ASYNCHRONOUS, "every:3", "rounds 3", id="between of a server", marks=MORE),
+    ],
+)
 def test_a_run_that_is_killed_says_what_was_not_stored_and_goes_on(train, cut, fields, keep, others) -> None:
     whole, path = train(window=8, **fields, keep="all", name="whole"), cut(keep, **fields)
     run = open_run(path)
@@ -185,8 +195,19 @@ def test_a_run_that_is_killed_says_what_was_not_stored_and_goes_on(train, cut, f
     assert (verify(path).findings, verify(path).notes) == ((), ())
 
 
-@pytest.mark.parametrize("fields", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
-@pytest.mark.parametrize("later", ["updates:4", "last:1", "every:2", "all"])
+LATER = [
+    pytest.param(
+        fields,
+        later,
+        id=f"{later} {kind}",
+        marks=() if (kind, later) in {("", "last:1"), ("server", "all")} else MORE,
+    )
+    for kind, fields in {"": SYNCHRONOUS, "server": ASYNCHRONOUS}.items()
+    for later in ("updates:4", "last:1", "every:2", "all")
+]
+
+
+@pytest.mark.parametrize(("fields", "later"), LATER)
 def test_states_stay_that_cannot_be_made_again_as_the_updates_were_not_written(train, cut, fields, later) -> None:
     whole, path = train(window=8, **fields, keep="all", name="whole"), cut("states", **fields)
     prune_run(RoundStore(path), Keep.of(later))
@@ -200,14 +221,14 @@ def test_states_stay_that_cannot_be_made_again_as_the_updates_were_not_written(t
         assert open_run(path).replay("all").identical
 
 
-def test_how_units_were_matched_is_written_with_the_updates_alone(train, client) -> None:
+@pytest.mark.parametrize("executor", [lambda client: InlineExecutor(), pytest.param(GraphExecutor, marks=MORE)])
+def test_how_units_were_matched_is_written_with_the_updates_alone(train, client, executor) -> None:
     fields = SYNCHRONOUS | {"algorithm": "matched", "match": "weights"}
     digest = train(**fields, name="whole").digest
-    for executor in (InlineExecutor(), GraphExecutor(client)):
-        run = train(executor, 8, **fields, keep="every:4", name=type(executor).__name__)
-        assert run.digest == digest
-        assert written("permutations", run, []) == written("similarities", run, []) == {4, 8}
-        assert verify(run.path).sound
-        assert run.round(4).match(0).permutation.keys() == {"fc1"}
-        with pytest.raises(RoundPruned, match=r"the updates of round 3 of .* were not stored"):
-            RoundStore(run.path).tensors.read_match(3, 0)
+    run = train(executor(client), 8, **fields, keep="every:4", name="run")
+    assert run.digest == digest
+    assert written("permutations", run, []) == written("similarities", run, []) == {4, 8}
+    assert verify(run.path).sound
+    assert run.round(4).match(0).permutation.keys() == {"fc1"}
+    with pytest.raises(RoundPruned, match=r"the updates of round 3 of .* were not stored"):
+        RoundStore(run.path).tensors.read_match(3, 0)
