@@ -27,8 +27,6 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.hashing import json_digest
 from tests.storage.conftest import lengthened
 
-NUMBERS = st.floats(allow_nan=False, width=64)
-
 
 @pytest.fixture
 def copied(tiny) -> RoundStore:
