@@ -91,9 +91,7 @@ def digest(folder: Path) -> str:
 def expected(folder: Path, tmp_path: Path) -> str:
     """The digest of the same run whose modules are called otherwise."""
     for file, text in FILES.items():
-        named, source = (
-            re.sub(r"(?<!roundweave\.)\b(flows|tasks|storage)\b", r"my_\1", each) for each in (file, text)
-        )
+        named, source = (re.sub(THEIR_NAMES, r"my_\1", each) for each in (file, text))
         (tmp_path / "plain" / named).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "plain" / named).write_text(source)
     references = {part: f"{tmp_path}/plain/{reference}" for part, reference in REFERENCES.items()}

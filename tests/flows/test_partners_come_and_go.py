@@ -122,6 +122,12 @@ class Training:
         print(self.command.log())
         return lines[-1]
 
+    def replays(self, rounds: str, *which: object) -> None:
+        """Fails unless these rounds are replayed at the sites to the bit."""
+        words = ["replay", "there", *which, "--root", self.runs, "--scheduler", SCHEDULER]
+        done = self.head.run(plain_command(*words))
+        assert f"round {rounds}: bit-identical" in done.stdout, done.stdout + done.stderr
+
     def told(self) -> str:
         """All logs."""
         files = sorted(self.network.folder.glob("*.log"))
@@ -181,16 +187,15 @@ def test_a_worker_that_is_killed_before_round_1_is_waited_for(training) -> None:
     """While it reads its examples."""
     reads = training.sites.own / "berlin" / "reads"
     parts = Path(training.sites.function.rpartition(":")[0])
-    slow = "    import pathlib, time\n    file = pathlib.Path(f'{folder}/reads')\n"
-    slow += "    if file.parent.is_dir() and partition == 0 and not file.exists():\n"
-    slow += "        file.touch()\n        time.sleep(60)\n"
-    source = parts.read_text()
-    folder = str(training.sites.data)
-    parts.write_text(
-        source.replace("def part(partition, partitions):\n", f"def part(partition, partitions):\n{slow}").replace(
-            "{folder}", folder
-        )
-    )
+    slow = f"""
+    import pathlib, time
+    file = pathlib.Path('{training.sites.data}/reads')
+    if file.parent.is_dir() and partition == 0 and not file.exists():
+        file.touch()
+        time.sleep(60)
+"""
+    head = "def part(partition, partitions):\n"
+    parts.write_text(parts.read_text().replace(head, head + slow))
     training.train()
     while not reads.exists():
         assert training.command.process.poll() is None, training.told()
@@ -223,32 +228,20 @@ def test_a_link_that_is_cut_for_a_while_costs_no_round(training, way, seconds) -
 
 
 @pytest.mark.slow
-def test_a_site_that_is_gone_for_good_ends_the_run_with_a_line_and_it_goes_on_later(training) -> None:
+@pytest.mark.parametrize("way", ["killed", "cut"])
+def test_a_site_that_is_gone_for_good_ends_the_run_with_a_line_and_it_goes_on_later(training, way: str) -> None:
     training.train("--wait-for-workers", 5, "--worker-timeout", 10)
     training.until(3)
-    training.workers["berlin"].kill()
+    berlin = training.machines["berlin"]
+    training.workers["berlin"].kill() if way == "killed" else berlin.cut()
     began = time.monotonic()
     line = training.ends_with_a_line()
-    print(f"\na worker is killed for good, waited for 5 s: ended {time.monotonic() - began:.1f} s later")
+    print(f"\na site is {way} for good, waited for 5 s: ended {time.monotonic() - began:.1f} s later")
     assert "no worker offers site-berlin after 5 s" in line
     assert "--wait-for-workers" in line
-    start_worker(training.machines["berlin"])
+    start_worker(berlin) if way == "killed" else berlin.mend()
     training.resume()
     training.goes_on("resumed")
-    training.ends_whole()
-
-
-@pytest.mark.slow
-def test_a_link_that_is_cut_for_good_ends_the_run_with_a_line_and_it_goes_on_later(training) -> None:
-    training.train("--wait-for-workers", 5, "--worker-timeout", 10)
-    training.until(3)
-    training.machines["berlin"].cut()
-    began = time.monotonic()
-    assert "no worker offers site-berlin after 5 s" in training.ends_with_a_line()
-    print(f"\na link is cut for good, waited for 5 s: ended {time.monotonic() - began:.1f} s later")
-    training.machines["berlin"].mend()
-    training.resume()
-    training.goes_on("the link is back, and resumed")
     training.ends_whole()
 
 
@@ -272,9 +265,7 @@ def test_a_cohort_of_those_that_are_there_does_without_a_site_until_it_is_back(t
     assert [run.round(k).commit.state for k in range(6)] == [reference.round(k).commit.state for k in range(6)]
     assert took_part[gone + 2 : gone + 6] == [[1]] * 4, took_part
     assert not run.verify().findings
-    words = ["replay", "there", "--round", back, "--root", training.runs, "--scheduler", SCHEDULER]
-    replayed = training.head.run(plain_command(*words))
-    assert f"round {back}: bit-identical" in replayed.stdout, replayed.stdout + replayed.stderr
+    training.replays(f"{back}", "--round", back)
 
 
 @pytest.mark.slow
@@ -294,9 +285,7 @@ def test_a_run_with_a_deadline_goes_on_without_a_site_that_is_gone_for_good(trai
     assert not run.verify().findings
     training.machines["berlin"].mend()
     start_worker(training.machines["berlin"])
-    words = ["replay", "there", "--all", "--root", training.runs, "--scheduler", SCHEDULER]
-    replayed = training.head.run(plain_command(*words))
-    assert f"round 1 to {ROUNDS}: bit-identical" in replayed.stdout, replayed.stdout + replayed.stderr
+    training.replays(f"1 to {ROUNDS}", "--all")
 
 
 @pytest.mark.thorough
@@ -368,9 +357,7 @@ def test_what_a_parameter_server_did_after_a_worker_was_killed_is_replayed(train
     training.goes_on("a worker of a parameter server is killed and started again at once", began)
     assert training.command.wait(150) == 0, training.told()
     assert Run(training.runs / "there.zarr").committed == list(range(ROUNDS + 1))
-    words = ["replay", "there", "--all", "--root", training.runs, "--scheduler", SCHEDULER]
-    replayed = training.head.run(plain_command(*words))
-    assert f"round 1 to {ROUNDS}: bit-identical" in replayed.stdout, replayed.stdout + replayed.stderr
+    training.replays(f"1 to {ROUNDS}", "--all")
 
 
 @pytest.mark.slow
