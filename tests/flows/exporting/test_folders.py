@@ -238,6 +238,7 @@ def test_a_network_of_transformers_is_loaded_by_transformers(exported, own, tmp_
     assert_loads(run, 2, tmp_path / "out", torch.randint(0, 7, (5, 8)))
 
 
+@pytest.mark.dear("torch's exporter takes seconds to import")
 @pytest.mark.parametrize(
     "model", ["logistic", *(pytest.param(m, marks=pytest.mark.thorough) for m in ("cnn", "gpt"))]
 )
@@ -256,6 +257,7 @@ def test_onnx_gives_the_same_for_any_number_of_examples(train, own, tmp_path, ca
         np.testing.assert_allclose(outputs, stored.round(2).network()(inputs).detach().numpy(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_what_cannot_become_onnx_is_one_clear_line(train, own, tmp_path, monkeypatch, capsys) -> None:
     pytest.importorskip("onnxscript")
     source = "import torch\nclass Own(torch.nn.Linear):\n    def forward(self, x):\n"

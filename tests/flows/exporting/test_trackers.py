@@ -64,6 +64,7 @@ def test_tensorboard_has_a_scalar_a_number_and_the_hyperparameters_and_again_non
     assert "lr" in str(events.SummaryMetadata("_hparams_/session_start_info"))
 
 
+@pytest.mark.thorough  # a run that is exported to it is in the first suite
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's, of its own database
 def test_mlflow_has_parameters_tags_and_a_metric_a_number(tmp_path, capsys) -> None:
     mlflow = pytest.importorskip("mlflow")
@@ -103,6 +104,7 @@ def records(log: bytes) -> Iterator[bytes]:
         at += PART.size + length
 
 
+@pytest.mark.dear("a process of wandb writes what is read back")
 def test_wandb_has_a_row_a_round_without_an_account(tmp_path, monkeypatch) -> None:
     pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2

@@ -117,6 +117,7 @@ def test_runs_side_by_side_in_a_cold_process_have_the_bits_of_runs_alone(
     assert side_by_side(tmp_path, how, *([dask_processes(tmp_path)] if cluster else [])) == alone
 
 
+@pytest.mark.thorough
 def test_a_script_that_trains_wherever_it_is_imported_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "trains.py").write_text(
         "import roundweave as rw\n\nrw.train(rw.TrainConfig(rounds=1, workers=1))\n"

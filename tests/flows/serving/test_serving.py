@@ -168,6 +168,7 @@ def test_schedules_and_dates_go_by_one_clock_when_summer_begins_and_ends(deploye
         assert names == [f"night-{first + timedelta(days):%Y%m%d}" for days in range(len(due))]
 
 
+@pytest.mark.thorough
 def test_schedules_go_by_the_clock_of_this_machine_unless_another_is_named(deployed, monkeypatch) -> None:
     """In Tokyo the 10th begins at 15:00 UTC of the 9th; so it does where a worker has the time of UTC."""
     monkeypatch.setenv("TZ", ":Asia/Tokyo")

@@ -80,6 +80,7 @@ def test_a_run_that_failed_is_tried_again_and_goes_on_after_its_last_round(
     assert (found["run_count"], found["state_name"], found["empirical_policy"]["retries"]) == (3, "Completed", 2)
 
 
+@pytest.mark.thorough
 def test_it_is_tried_as_often_as_it_says_and_not_once_more(server, nightly) -> None:
     with pytest.raises(RoundFailed):
         train_flow(nightly(failures=2, retries=1, name="twice"))

@@ -37,6 +37,7 @@ def test_each_accepted_night_replaces_a_folder_and_fills_one_of_its_date(tmp_pat
     assert torch.equal(exported(tmp_path / "now"), last.round(3).tensors["1.weight"])
 
 
+@pytest.mark.dear("MLflow and its registry, which take seconds to import and to begin")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's, of its own database
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 def test_mlflow_gets_a_version_of_the_model_with_the_alias_that_the_run_took(tmp_path, monkeypatch) -> None:

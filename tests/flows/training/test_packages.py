@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
+from roundweave.tasks.executors.graph import GraphExecutor
 from tests.flows.command.in_process import refused
 from tests.flows.prefect_server import command_line
 
@@ -42,7 +43,12 @@ def config(name: str, **more: object) -> rw.TrainConfig:
     return rw.TrainConfig(**{**fields, "partitions": 2, "rounds": 1, "name": name} | more)
 
 
-@pytest.mark.dear("a worker that was started elsewhere, and ranks, each import what a package has")
+def test_workers_find_the_modules_of_a_package(package, train, client) -> None:
+    fields = config("there").model_dump(exclude_unset=True, exclude={"executor", "workers"})
+    assert train(GraphExecutor(client), **fields).digest == rw.train(config("here", executor="inline")).digest
+
+
+@pytest.mark.thorough
 def test_every_executor_finds_the_modules_of_a_package(package, tmp_path, dask_processes) -> None:
     """The worker started elsewhere stands in a folder with a package of the same name."""
     (tmp_path / "elsewhere/proj").mkdir(parents=True)

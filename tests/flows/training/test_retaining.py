@@ -44,7 +44,7 @@ def nights(monkeypatch: pytest.MonkeyPatch, *days: int, **fields: Any) -> list[s
     return names
 
 
-@pytest.mark.parametrize("train", [train_flow.fn, rw.train])
+@pytest.mark.parametrize("train", [pytest.param(train_flow.fn, marks=pytest.mark.thorough), rw.train])
 def test_older_runs_of_the_schedule_go_and_no_others(there, monkeypatch, capfd, train) -> None:
     old, young = nights(monkeypatch, 20, 5)
     others = nights(monkeypatch, 20, name="night") + nights(monkeypatch, 21, name="night-x{date}")
