@@ -114,6 +114,13 @@ def test_the_examples_of_a_partition_have_their_labels(train) -> None:
             }
 
 
+def test_a_partition_that_a_run_has_not_has_no_examples(stored) -> None:
+    run = stored("plain")
+    for partition in (-1, 3):
+        with pytest.raises(rw.UsageError, match=f"plain has partitions 0 to 2, not {partition}"):
+            run.examples(partition)
+
+
 def test_examples_without_labels_are_numbers_alone(train, own) -> None:
     source = "import torch\ndef data():\n    x = torch.arange(40.).reshape(20, 2)\n    return x, x.sum(1)\n"
     train(data=f"{own(source)}:data", model="linear", partitions=2, rounds=1, name="numbers")
