@@ -21,9 +21,8 @@ from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.data.examples import Examples, tensors_of
 from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.reading import Loading, Reading, ReadingFailed, forget_opened
+from roundweave.tasks.data.reading import Loading, ReadingFailed, forget_opened
 from roundweave.tasks.data.sources.own import Own
-from roundweave.tasks.data.sources.table import find_source
 from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pinning import pinned
@@ -256,7 +255,16 @@ def test_a_stream_that_is_shorter_than_it_said_is_refused(make: Make) -> None:
         ("broken", {}, r"mine.py:broken: ValueError: no \(line \d+ of .*mine.py\)$"),
         ("ragged", {}, "mine.py:ragged: examples do not stack to one array: RuntimeError: .*; pad them by"),
         ("data", {"collate": "unequal"}, r"there are arrays of shapes \(9, 2\), \(8,\); give each as many"),
-        ("dicts", {"transform": "negative"}, "mine.py:negative failed with TypeError: bad operand type"),
+        (
+            "dicts",
+            {"transform": "negative"},
+            "^transform .*mine.py:negative failed with TypeError: bad operand type",
+        ),
+        (
+            "tensors",
+            {"collate": "noisy"},
+            r"^collate .*mine.py:noisy failed with TypeError: .* \(line \d+ of .*mine.py\)$",
+        ),
     ],
 )
 def test_what_cannot_be_read_says_the_same_in_each_process(make: Make, name: str, functions, says: str) -> None:
@@ -332,14 +340,3 @@ def test_what_is_used_in_turn_is_loaded_once_where_it_fits(own, make: Make) -> N
             assert found == [0, 1, 2, 3]
         assert len(loads) == expected
     assert all(a != b for a, b in pairwise(loads))
-
-
-@pytest.mark.parametrize("what", ["transform", "collate"])
-def test_a_function_that_fails_is_told_by_its_own_name_and_not_by_that_of_the_data(own, what: str) -> None:
-    """The data are the digits, which have not failed."""
-    file = own("def broken(given):\n    return 1 / 0")
-    broken = find_code(f"{file}:broken")
-    reading = Reading(find_source("digits"), None, None, False, Loading(**{what: broken}), "float32")
-    said = rf"^{what} .*mine\.py:broken failed with ZeroDivisionError: division by zero \(line 2 of .*mine\.py\)$"
-    with pytest.raises(ReadingFailed, match=said):
-        reading.rows(np.arange(3), seed=0)

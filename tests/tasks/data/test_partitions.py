@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.description import Description, combine, gather_here
+from roundweave.tasks.data.description import Description, combine
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.images import Digits
@@ -213,11 +213,6 @@ def test_targets_in_bfloat16_can_be_split() -> None:
     assert Partitions(Half(), Split(2)).describe(0).held_out == 3
 
 
-def test_a_sample_is_two_examples_or_the_only_one() -> None:
-    assert len(Partitions(Given(), Split(2)).sample(0)) == 2
-    assert len(Partitions(Given(1), Split(1)).sample(0)) == 1
-
-
 def test_descriptions_of_partitions_are_added_up() -> None:
     one = Description(10, 2, (4,), (), True, 3, "a")
     two = Description(20, 0, (4,), (), True, 5, "b")
@@ -228,17 +223,6 @@ def test_descriptions_of_partitions_are_added_up() -> None:
         combine([one, Description(20, 0, (5,), (), True, 5, "b")])
     with pytest.raises(DataError, match="partition 1 has targets that are quantities, partition 0 has labels"):
         combine([one, Description(20, 0, (4,), (), False, 0, "b")])
-
-
-def test_labels_that_are_numbers_in_one_file_and_names_in_another_are_refused(tmp_path: Path) -> None:
-    """In one file yes is 0, and the names of the other are numbered in their order: yes would be 1."""
-    (tmp_path / "names.csv").write_text("x,label\n" + "1,no\n2,yes\n" * 4)
-    (tmp_path / "numbers.csv").write_text("x,label\n" + "1,1\n2,0\n" * 4)
-    files = tuple(f"csv:{tmp_path}/{name}.csv" for name in ("names", "numbers"))
-    partitions = Partitions(find_source(files), Split(2))
-    _, descriptions = partitions.described_by(gather_here)
-    with pytest.raises(DataError, match="partition 1 has labels that are numbers, partition 0 has names"):
-        combine(descriptions)
 
 
 class Pictures(torch.utils.data.Dataset[Any]):
@@ -282,6 +266,7 @@ def test_files_of_partitions_must_mean_the_same_by_a_label_and_by_a_column(tmp_p
         rows = "".join(f"1,2,{label}\n" * 2 for label in labels)
         (tmp_path / f"{name}.csv").write_text(f"x,y,label\n{rows}")
         (tmp_path / f"{name}-turned.csv").write_text(f"y,x,label\n{rows}")
+    (tmp_path / "numbers.csv").write_text("x,y,label\n" + "1,2,0\n1,2,1\n" * 2)
 
     def described(*names: str) -> Description:
         partitions = Partitions(find_source(tuple(f"csv:{tmp_path}/{name}.csv" for name in names)), Split(2))
@@ -293,6 +278,8 @@ def test_files_of_partitions_must_mean_the_same_by_a_label_and_by_a_column(tmp_p
         described("a", "b")
     with pytest.raises(DataError, match="partition 1 has 'y' as column 0, where partition 0 has 'x'"):
         described("a", "a-turned")
+    with pytest.raises(DataError, match="partition 1 has labels that are numbers, partition 0 has names"):
+        described("a", "numbers")
 
 
 def test_the_digits_are_those_of_scikit_learn() -> None:

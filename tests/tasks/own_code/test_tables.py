@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roundweave.storage.errors import UsageError
-from roundweave.tasks.own_code.tables import Entry, find, make, spelled
+from roundweave.tasks.own_code.tables import Entry, find, make
 
 TABLE = {
     "fraction": Entry("an exact number", "fractions:Fraction", "P/Q"),
@@ -18,10 +18,6 @@ def test_an_entry_is_found_with_its_argument() -> None:
     assert entry.load()(argument) == 0.75
     assert find("number", "ordered", TABLE)[1] == ""
     assert find("number", "fraction:a:b", TABLE)[1] == "a:b"
-
-
-def test_names_are_written_with_their_arguments() -> None:
-    assert spelled(TABLE) == ["fraction:P/Q", "ordered"]
 
 
 @pytest.mark.parametrize(

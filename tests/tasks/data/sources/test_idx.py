@@ -67,7 +67,7 @@ def broken(folder: Path, name: str, reason: str) -> None:
     assert str(folder / name) in str(caught.value)
 
 
-PACKED, WHOLE = gzip.compress(idx(IMAGES)), idx(IMAGES)
+PACKED, WHOLE = gzip.compress(idx(IMAGES), mtime=0), idx(IMAGES)
 NO_IDX = "is no IDX file of unsigned bytes in 3 dimensions"
 
 
@@ -88,6 +88,7 @@ NO_IDX = "is no IDX file of unsigned bytes in 3 dimensions"
         (False, idx(np.zeros((5, 0, 0), np.uint8)), "nothing to learn from"),
         (False, idx(np.zeros((0, 4, 3), np.uint8)), "nothing to learn from"),
     ],
+    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else None,
 )
 def test_a_file_that_is_broken_or_of_another_kind_is_named(tmp_path, packed: bool, content, reason: str) -> None:
     write(tmp_path, packed)

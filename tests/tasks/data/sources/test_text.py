@@ -32,7 +32,7 @@ def test_windows_by_hand(tmp_path) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=2, max_size=60), st.integers(1, 9))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 def test_a_target_is_the_input_after(tmp_path_factory, text: str, time: int) -> None:
     path = tmp_path_factory.mktemp("text") / "t.json"
     path.write_text(json.dumps({"a": text}))
