@@ -33,6 +33,7 @@ def copy(run: Run, name: str, **changed: object) -> None:
         new.commit(replace(commit, **changed) if number == 2 else commit)
 
 
+@pytest.mark.thorough
 def test_runs_that_differ_only_by_what_is_in_flight_to_the_server_say_so(train) -> None:
     run = train(model="logistic", algorithm="async_sgd", partitions=2, rounds=3, keep="all", name="run")
     server = run.round(2).commit.server
@@ -139,6 +140,7 @@ def test_of_tensors_that_are_gone_the_records_are_compared(stored, train) -> Non
     assert found.detail.startswith("its numbers cannot be read: ")
 
 
+@pytest.mark.thorough
 def test_a_saved_recombination_differs_in_what_was_changed(stored) -> None:
     stored("plain").recombine(1, reduce="median", save="b")
     assert rw.diff("plain", "b").config[0].startswith("recombined ")

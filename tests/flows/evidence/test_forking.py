@@ -110,7 +110,8 @@ def test_what_partitions_carry_goes_along_where_they_are_the_same(train) -> None
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "slot", "stays"), [("fed_dyn", "drift", False), ("mime_lite", "momentum", True)]
+    ("algorithm", "slot", "stays"),
+    [("fed_dyn", "drift", False), pytest.param("mime_lite", "momentum", True, marks=pytest.mark.thorough)],
 )
 def test_what_the_server_keeps_of_partitions_stays_behind_with_it(train, algorithm, slot, stays) -> None:
     parent = train(**SMALL, algorithm=algorithm, name="parent")
@@ -121,6 +122,7 @@ def test_what_the_server_keeps_of_partitions_stays_behind_with_it(train, algorit
     assert stays or not after["float32"].any()
 
 
+@pytest.mark.thorough
 def test_what_partitions_carry_stays_where_the_fork_carries_something_else(train) -> None:
     adam = {"optimizer": "AdamW", "lr": 0.01, "optimizer_state": "carried"}
     parent = train(**SMALL, **adam, name="parent")
@@ -199,6 +201,7 @@ def test_what_cannot_be_is_one_clear_line(stored, capsys) -> None:
         assert said in error.splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_a_parent_that_has_changed_is_refused(stored, train, tmp_path: Path) -> None:
     parent = stored("plain")
     config = rw.fork("plain@2", executor="inline", name="fork", rounds=1)

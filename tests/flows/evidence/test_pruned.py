@@ -54,6 +54,7 @@ def test_runs_of_which_one_was_pruned_are_equal(pruned, whole, train, capsys) ->
     assert "the update of partition 0" in out
 
 
+@pytest.mark.thorough
 def test_show_says_what_was_pruned(pruned, whole, capsys) -> None:
     kept = "the states of rounds 0, 4 to 5; the updates of rounds 4 to 5"
     rows = f"stored: {kept}; all else is computed when it is opened"

@@ -173,6 +173,7 @@ def test_refused_updates_stay_out(simple) -> None:
     assert weight(rw.open_run("kept"), 0) == pytest.approx(2.5)
 
 
+@pytest.mark.thorough
 def test_a_round_that_was_not_scored_is_scored_for_the_comparison(stored, train) -> None:
     some, every = train(**RUNS["plain"], name="some", evaluate_every=3), stored("plain")
     assert some.round(1).score is None
@@ -266,6 +267,7 @@ def test_other_examples_are_refused_and_the_same_ones_elsewhere_are_not(simple, 
         run.recombine(2, data=f"{other}:data")
 
 
+@pytest.mark.thorough
 def test_a_reduce_that_fails_on_some_round_names_it(simple) -> None:
     with pytest.raises(RoundFailed, match=r"round 1: TrimmedMean\(f=1\) needs 3 updates, 2 were accepted"):
         simple().recombine(reduce="trimmed_mean:1", without=(0, 1, 2))

@@ -127,6 +127,7 @@ def test_a_moved_store_replays_in_a_new_process_without_prefect_dask_and_the_use
     assert done.stdout == "[1, 2, 3] 0 {}\n"
 
 
+@pytest.mark.thorough
 def test_nothing_is_written_though_another_writes_the_run(run, on_cluster) -> None:
     def files() -> dict[str, bytes]:
         return {str(file): file.read_bytes() for file in run.path.rglob("*") if file.is_file()}
@@ -258,7 +259,7 @@ def test_what_was_altered_is_named_with_its_tensor_and_how_far_it_is_off(run, on
     assert replay.exit_code == 1
 
 
-@pytest.mark.parametrize("factor", [2.0, float("nan")])
+@pytest.mark.parametrize("factor", [2.0, pytest.param(float("nan"), marks=pytest.mark.thorough)])
 def test_a_map_that_computes_something_else_now_is_found(run, monkeypatch, capsys, factor: float) -> None:
     honest = rw.LocalSteps.__call__
 
@@ -313,6 +314,7 @@ def test_a_key_that_differs_is_named_and_other_bits_end_with_another_code(run, c
     assert summary["rounds"][2]["differs"] == "params/fc1.bias"
 
 
+@pytest.mark.thorough
 def test_unequal_machines_were_accepted_and_that_is_said(train) -> None:
     replay = train(**PLAIN, mixed_hardware=True, name="run").replay()
     assert replay.identical
@@ -379,6 +381,7 @@ def test_a_module_beside_the_users_is_replayed_as_the_run_keeps_it(train, own, t
         assert (replay.exit_code, dict(replay.key)) == (0, {})
 
 
+@pytest.mark.thorough
 def test_a_function_of_an_installed_package_of_another_version_is_named(train, monkeypatch) -> None:
     train(**PLAIN, loss="torch.nn.functional:cross_entropy", name="run")
     assert dict(rw.open_run("run").replay().key) == {}
@@ -386,6 +389,7 @@ def test_a_function_of_an_installed_package_of_another_version_is_named(train, m
     assert rw.open_run("run").replay().key["code"] == "torch.nn.functional:cross_entropy is of another version"
 
 
+@pytest.mark.thorough
 def test_a_replay_is_a_value_that_pickles_and_says_what_it_found(run) -> None:
     replay = with_other_update(run).replay("all")
     assert pickle.loads(pickle.dumps(replay)) == replay

@@ -124,6 +124,7 @@ def test_corrected_maps_add_their_terms_to_unscaled_gradients() -> None:
 FIELDS = {"rounds": 2, "partitions": 2, "local_steps": 2, "precision": "fp16"}
 
 
+@pytest.mark.dear("a carried optimizer and a scale, in one process, on workers, resumed and replayed")
 def test_a_run_is_the_same_on_a_cluster_resumed_and_replayed(train, client) -> None:
     whole = train(**FIELDS)
     train(**FIELDS | {"rounds": 1}, name="short")

@@ -60,6 +60,7 @@ KINDS = ("mlp", "logistic", "gpt", "Convolutions", "Frozen", "Idle", "Tied")
 
 
 @pytest.mark.parametrize("kind", but_first(["gpt", "Frozen"], KINDS))
+@pytest.mark.dear("the first one imports what batches functions of torch")
 def test_rounds_are_those_of_the_loop_up_to_rounding(own, kind) -> None:
     what = objective(kind, own)
     parts, seeds = [examples_of(what, count, count) for count in SIZES], range(len(SIZES))
