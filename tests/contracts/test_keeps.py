@@ -50,7 +50,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
-@pytest.fixture(params=STAYS)
+SAME = ("states", "every:3")
+"""What they store is what others in the table store of states or of updates."""
+
+
+@pytest.fixture(params=[pytest.param(text, marks=[pytest.mark.thorough] * (text in SAME)) for text in STAYS])
 def text(request: pytest.FixtureRequest) -> str:
     policy: str = request.param
     return policy

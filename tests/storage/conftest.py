@@ -46,6 +46,11 @@ def drawn(specs: tuple[TensorSpec, ...], seed: int) -> Vectors:
     }
 
 
+def thorough(*values: object) -> list[object]:
+    """Parameters of the second suite."""
+    return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
+
+
 @dataclass(frozen=True)
 class Tiny:
     """Makes the run, and commits rounds of random numbers to it."""
@@ -159,7 +164,7 @@ def same() -> Callable[[object, object], bool]:
     return lambda left, right: plain(left) == plain(right)
 
 
-@pytest.fixture(scope="session", params=[1, 2], ids=["alone", "shards"])
+@pytest.fixture(scope="session", params=[1, pytest.param(2, marks=pytest.mark.thorough)], ids=["alone", "shards"])
 def small_in(request: pytest.FixtureRequest, tiny_in: type) -> type:
     """The maker of such a run in a folder of the test's own: one parameter and a carry."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.parsing import DEEPEST, from_json, from_toml
@@ -17,6 +17,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
+@settings(max_examples=40)
 def test_what_is_not_deep_is_read_as_it_is(value) -> None:
     assert from_json(json.dumps(value)) == from_json(json.dumps(value).encode()) == value
 

@@ -23,12 +23,15 @@ from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, las
 from roundweave.storage.checkpoints.writing import check_place, write_checkpoint
 from roundweave.storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
 from tests.storage.checkpoints.reading import read_checkpoint
+from tests.storage.conftest import thorough
 
 Tensors = dict[str, torch.Tensor]
 DTYPES = ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "complex64"]
 DTYPES += ["int64", "uint8", "uint16", "bool"]
 NAMES = st.text(string.ascii_letters + "._é", min_size=1, max_size=8)
-SUFFIXES = pytest.mark.parametrize("suffix", WRITABLE)
+SAME = thorough(".pth", ".bin")
+"""Written and read as `.pt` is."""
+SUFFIXES = pytest.mark.parametrize("suffix", [".safetensors", ".pt", *SAME])
 
 
 @st.composite

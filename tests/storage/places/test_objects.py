@@ -13,6 +13,7 @@ from roundweave.storage.errors import PlaceError, PlaceTaken, UsageError
 from roundweave.storage.places import objects
 from roundweave.storage.places.objects import MAKING
 from roundweave.storage.places.schemes import place_of
+from tests.storage.conftest import thorough
 from tests.storage.places.s3_server import SECRET, free_port
 
 
@@ -40,7 +41,10 @@ ENVIRONMENTS: dict[str, dict[str, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("said", ENVIRONMENTS)
+SAID = [*ENVIRONMENTS]
+
+
+@pytest.mark.parametrize("said", [SAID[-1], *thorough(*SAID[:-1])])  # which are repeated for seconds
 def test_what_is_wrong_with_a_bucket_is_told_in_seconds(s3, monkeypatch, said) -> None:
     place = place_of(s3.bucket() if ENVIRONMENTS[said] else "s3://no-such-bucket/runs")
     for name, value in ENVIRONMENTS[said].items():
@@ -129,7 +133,7 @@ def test_a_maker_killed_at_its_end_has_made_it(s3, monkeypatch) -> None:
 
 
 def test_of_makers_at_once_one_makes_it(s3) -> None:
-    for _ in range(5):
+    for _ in range(2):
         place = place_of(f"{s3.bucket()}/a")
         start, made = threading.Barrier(4), []
 

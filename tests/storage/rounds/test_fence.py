@@ -213,7 +213,7 @@ def steps_alone(kind: str, folder: Path, keep: Keep, damaged: bool, packed: bool
 KINDS = (("bucket", False, False), ("disk", False, False), ("disk", True, False), ("disk", True, True))
 FEW = [
     pytest.param("bucket", False, False, 5, KEEPS[1], id="a bucket, pruned"),
-    pytest.param("disk", False, False, 31, KEEPS[0], id="a disk, all kept"),
+    pytest.param("disk", False, False, 31, KEEPS[0], id="a disk, all kept", marks=pytest.mark.thorough),
     pytest.param("disk", True, True, 41, KEEPS[1], id="a disk, with a damaged state whose record is in a pack"),
 ]
 EACH = [pytest.param(*kind, 1, keep, marks=SLOW) for kind in KINDS for keep in KEEPS]

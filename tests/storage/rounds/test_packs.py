@@ -109,7 +109,7 @@ def test_whenever_packing_dies_each_round_is_whole_and_the_next_writer_ends_it(m
 
 
 @given(data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_a_flipped_bit_of_a_pack_is_named_and_costs_one_round_at_most(made, tmp_path_factory, data) -> None:
     path = Path(shutil.copytree(made, tmp_path_factory.mktemp("flipped") / "run.zarr"))
     packs.ROUNDS = 3  # hypothesis runs all examples within one call of the fixture
@@ -138,6 +138,7 @@ def test_a_flipped_bit_of_a_pack_is_named_and_costs_one_round_at_most(made, tmp_
     assert all((path / f"commits/{round}.json").read_bytes() == content for round, content in whole.items())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("left", [0, 1, 0.4, 0.999])
 def test_of_a_pack_that_was_cut_short_the_records_before_the_cut_are_left(packed, left) -> None:
     pack = packed / "commits/3-5.jsonl"
@@ -153,6 +154,7 @@ def test_of_a_pack_that_was_cut_short_the_records_before_the_cut_are_left(packed
     assert StoredRun(packed).lost == lost
 
 
+@pytest.mark.thorough
 def test_what_was_added_to_a_pack_is_found_and_goes(packed) -> None:
     pack = packed / "commits/0-2.jsonl"
     content = pack.read_bytes()
@@ -169,6 +171,7 @@ def test_what_was_added_to_a_pack_is_found_and_goes(packed) -> None:
         assert verify(packed).sound
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["1-3.jsonl", "0-3.jsonl", "00-2.jsonl", "6-8.json", "9999999-10000001.jsonl"])
 def test_a_file_with_a_name_that_no_pack_has_is_none(packed, name) -> None:
     (packed / "commits" / name).write_text("x")
@@ -176,6 +179,7 @@ def test_a_file_with_a_name_that_no_pack_has_is_none(packed, name) -> None:
     assert [str(each) for each in verify(packed).findings] == [f"commits/{name}: it does not belong to the run"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["folder", "link", "noise"])
 def test_what_has_the_name_of_a_pack_and_is_none_hides_no_bytes(path, what) -> None:
     """Beside the records in their own files, as nobody leaves it."""
@@ -247,6 +251,7 @@ def test_where_a_record_is_damaged_or_missing_all_of_its_pack_stay_in_own_files(
     assert StoredRun(path).lost == [round]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", [UNPACKED, VERSION])
 def test_records_of_a_run_of_the_version_before_stay_in_own_files(tiny, monkeypatch, version) -> None:
     with monkeypatch.context() as patch:
@@ -260,6 +265,7 @@ def test_records_of_a_run_of_the_version_before_stay_in_own_files(tiny, monkeypa
     assert verify(store.path).sound
 
 
+@pytest.mark.thorough
 def test_in_a_bucket_a_history_is_read_by_a_request_a_pack(made, monkeypatch) -> None:
     objects._memories["packs"] = MemoryStore()
     place = ObjectPlace("memory://packs/run")

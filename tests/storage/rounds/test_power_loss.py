@@ -27,6 +27,7 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.upkeep.verifying.verify import verify
+from tests.storage.conftest import thorough
 
 Synced = tuple[dict[int, bytes], dict[int, dict[str, int]]]
 """The bytes of files, and the names in folders, by inode."""
@@ -126,6 +127,7 @@ def test_every_printed_round_survives_and_the_run_goes_on_to_the_same_bits(train
         goes_on(train, left.path, whole, 3)
 
 
+@pytest.mark.thorough
 def test_a_run_is_there_as_a_whole_or_not_at_all(tiny, disk, base, tmp_path, same) -> None:
     """Cut after every sync of its making and of its first round."""
     tiny = type(tiny)(base / "runs")
@@ -145,6 +147,7 @@ def test_a_run_is_there_as_a_whole_or_not_at_all(tiny, disk, base, tmp_path, sam
             assert newest == 1 or cut < len(disk.cuts)
 
 
+@pytest.mark.thorough
 def test_what_follows_an_extension_and_a_resumption_survives_too(train, disk, base, tmp_path, monkeypatch) -> None:
     """The first rounds were not synced as they were made."""
     with monkeypatch.context() as patch:
@@ -203,6 +206,7 @@ def test_what_is_left_without_bytes_of_the_first_rounds_is_made_anew(
     goes_on(train, left.path, whole, 2, damaged=(1, 2))
 
 
+@pytest.mark.thorough
 def test_a_power_loss_while_records_are_packed_loses_none(tiny, disk, base, tmp_path, monkeypatch) -> None:
     """Cut after each sync, where deleted names are gone only once their folder was synced, and where at once."""
     monkeypatch.setattr(packs, "ROUNDS", 2)
@@ -235,7 +239,7 @@ def test_a_power_loss_while_records_are_packed_loses_none(tiny, disk, base, tmp_
         }
 
 
-@pytest.mark.parametrize("kept", ["last:1", "recompute:4", pytest.param("every:3", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kept", ["last:1", *thorough("every:3", "recompute:4")])
 def test_a_round_goes_only_once_a_later_one_to_go_on_from_is_synced(train, monkeypatch, kept) -> None:
     """The order of what a place is asked for, of a run that prunes after each round and is synced now and then."""
     told: list[tuple[str, str]] = []
@@ -276,16 +280,12 @@ def test_a_round_goes_only_once_a_later_one_to_go_on_from_is_synced(train, monke
 
 
 TORN = [
-    "updates/float32/c/3/1/0",
-    "updates/extras/control/bfloat16/c/3/0/0",
-    "carry/variate/float32/c/3/1/0",
-    "params/fc.weight/c/3/0/0",
-    "memory/velocity/scale/c/3",
-    "commits/3.json",
+    *("updates/float32/c/3/1/0", "params/fc.weight/c/3/0/0", "updates/extras/control/bfloat16/c/3/0/0"),
+    *("carry/variate/float32/c/3/1/0", "memory/velocity/scale/c/3", "commits/3.json"),
 ]
 
 
-@pytest.mark.parametrize("torn", TORN)
+@pytest.mark.parametrize("torn", [*TORN[:2], *thorough(*TORN[2:])])
 def test_a_round_of_which_a_file_was_cut_short_is_done_again_with_those_after_it(tiny, flip, torn) -> None:
     """All else survived: the newest round alone says nothing of the others."""
     store = tiny.train(tiny.create(rounds=5), 5)

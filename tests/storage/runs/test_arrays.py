@@ -109,13 +109,14 @@ def test_the_tree_has_groups_for_all_that_is_stored(run) -> None:
     xr.testing.assert_identical(tree["params/fc.weight"].drop_vars("round"), run["fc.weight"].drop_vars("round"))
 
 
-def test_matches_are_shown_where_units_were_matched(stored) -> None:
-    run = stored("matched")
+def test_matches_are_shown_where_units_were_matched(every) -> None:
+    run = StoredRun(every.whole().path)
     tree = run.tree
     for kind in ("permutations", "similarities"):
-        (group,) = tree[kind].data_vars
-        np.testing.assert_array_equal(tree[kind][group].sel(round=1), getattr(run.round(1), kind)[group])
-        assert np.isnan(tree[kind][group].sel(round=0)).all()
+        assert sorted(tree[kind].data_vars) == ["fc", "mix"]
+        for group, found in tree[kind].data_vars.items():
+            np.testing.assert_array_equal(found.sel(round=1), getattr(run.round(1), kind)[group])
+            assert np.isnan(found.sel(round=0)).all()
 
 
 def test_a_name_of_two_things_is_that_of_the_first(tiny) -> None:

@@ -24,6 +24,7 @@ def proxy(s3, monkeypatch):
         yield proxy
 
 
+@pytest.mark.thorough
 def test_opening_hundreds_of_rounds_and_their_history_takes_twenty_requests(tiny, s3, proxy) -> None:
     store = tiny.create(rounds=200)
     commit = tiny.write(store, 1)
@@ -44,6 +45,7 @@ def test_opening_hundreds_of_rounds_and_their_history_takes_twenty_requests(tiny
     assert history.equals(StoredRun(store.path).history())
 
 
+@pytest.mark.thorough
 def test_a_round_reads_back_nothing_but_the_record_before(tiny, s3, proxy) -> None:
     store = RoundStore.create(f"{s3.bucket()}/a.zarr", tiny.schema, 5, ATTRIBUTES, tiny.state(0))
     for round in (1, 2, 3):

@@ -16,6 +16,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.figures import OUTCOMES, Plots, draw_columns, draw_map
 from roundweave.storage.runs.run import StoredRun
+from tests.storage.conftest import thorough
 
 HISTORY = pd.DataFrame({"loss": [float("nan"), 2.0, float("nan"), 1.0], "f1": [0.1, 0.2, 0.3, 0.4]})
 
@@ -83,7 +84,7 @@ def test_each_kind_of_score_has_a_panel_whose_colours_mean_the_same(tiny) -> Non
     assert legend == ["training", "held out", "worst", "spread"]
 
 
-@pytest.mark.parametrize("layout", ["constrained", "tight", None])
+@pytest.mark.parametrize("layout", ["constrained", *thorough("tight", None)])
 def test_panels_stay_where_the_given_axes_were(run, layout) -> None:
     figure = Figure(layout=layout)
     upper, lower = figure.subplots(2, 1)

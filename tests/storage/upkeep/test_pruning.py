@@ -180,7 +180,7 @@ def test_a_record_of_another_run_is_not_believed(tiny) -> None:
         store.tensors.pruned()
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(steps=st.lists(st.tuples(st.integers(0, 2), KEEPS, st.integers(0, 25)), max_size=5), data=st.data())
 def test_whatever_is_kept_and_wherever_it_dies_the_run_goes_on_from_its_last_round(
     small_in, tmp_path_factory, same, steps, data

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundweave.storage.checkpoints.files import SUFFIXES, open_file
+from roundweave.storage.checkpoints.files import open_file
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import CheckpointError
 from roundweave.storage.values.lazy import BLOCK, LazyTensors, blocks_of, changed, computed, picked
@@ -30,7 +30,7 @@ def joined(tensors, name: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fn])
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_the_blocks_of_a_file_are_its_tensors(tmp_path, suffix, dtype) -> None:
     tensors = {name: tensor.to(dtype) for name, tensor in TENSORS.items()}
     write_checkpoint(tmp_path / f"a{suffix}", tensors)
