@@ -35,7 +35,13 @@ def processes(mark: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "words", [["train", "--nonsense"], pytest.param(["merge", "nowhere@1"], marks=pytest.mark.slow)]
+    "words",
+    [
+        pytest.param(
+            ["train", "--nonsense"], marks=pytest.mark.dear("a command that begins what a training needs")
+        ),
+        pytest.param(["merge", "nowhere@1"], marks=pytest.mark.slow),
+    ],
 )
 def test_a_refused_command_leaves_no_process_and_no_file(tmp_path: Path, words: list[str]) -> None:
     mark = secrets.token_hex(8)

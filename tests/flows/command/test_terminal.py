@@ -12,7 +12,7 @@ import pytest
 from tests.flows.command.in_process import refused
 from tests.flows.prefect_server import command_line
 
-pytestmark = pytest.mark.prefect
+pytestmark = [pytest.mark.prefect, pytest.mark.thorough]
 
 DEADLY_ONCE = """
 import os, signal
@@ -27,7 +27,6 @@ def loss(outputs, targets):
 """
 
 
-@pytest.mark.thorough
 def test_a_lost_worker_is_one_line_on_the_terminal(own) -> None:
     path = own(DEADLY_ONCE.format(how="os.kill(os.getpid(), signal.SIGKILL)"))
     options = {"loss": f"{path}:loss", "partitions": 1, "rounds": 2, "workers": 1, "model": "logistic"}
@@ -50,7 +49,6 @@ def test_a_map_that_interrupts_the_command_is_one_line(capsys, own) -> None:
     assert (code, line.split(";")[0]) == (1, "interrupted")
 
 
-@pytest.mark.thorough
 def test_a_wrong_setting_of_prefect_is_an_error_in_one_line_at_the_end(tmp_path: Path) -> None:
     """Prefect prints its own account before it."""
     line = command_line("train", "--rounds", "1", "--executor", "inline")
@@ -61,7 +59,6 @@ def test_a_wrong_setting_of_prefect_is_an_error_in_one_line_at_the_end(tmp_path:
     assert "APISettings: request_timeout" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.thorough
 def test_a_quiet_training_prints_nothing_but_json_and_errors(tmp_path: Path) -> None:
     line = command_line("train", "--executor", "inline", "--partitions", "2", "--rounds", "2", "--quiet", "--json")
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
