@@ -38,7 +38,7 @@ def processes(mark: str) -> list[int]:
     "words",
     [
         pytest.param(
-            ["train", "--nonsense"], marks=pytest.mark.dear("a command that begins what a training needs")
+            ["train", "--nonsense"], marks=pytest.mark.dear("what a training needs is begun")
         ),
         pytest.param(["merge", "nowhere@1"], marks=pytest.mark.slow),
     ],
