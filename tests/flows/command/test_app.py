@@ -37,9 +37,7 @@ def processes(mark: str) -> list[int]:
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(
-            ["train", "--nonsense"], marks=pytest.mark.dear("what a training needs is begun")
-        ),
+        pytest.param(["train", "--nonsense"], marks=pytest.mark.dear("what a training needs is begun")),
         pytest.param(["merge", "nowhere@1"], marks=pytest.mark.slow),
     ],
 )
