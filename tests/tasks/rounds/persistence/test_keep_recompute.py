@@ -216,6 +216,8 @@ def test_one_line_says_that_the_data_are_others_or_gone(train, tmp_path) -> None
     (tmp_path / "some.npz").unlink()
     with pytest.raises(RoundPruned, match=r"cannot be computed again: .*some\.npz.*--data"):
         rw.open_run(run.path).round(2).params  # noqa: B018
+    np.savez(tmp_path / "moved.npz", inputs=inputs, targets=labels)
+    assert rw.open_run(run.path, data=f"npz:{tmp_path / 'moved.npz'}").round(2).params
 
 
 def test_another_result_than_the_record_names_the_round_and_what_is_not_as_recorded(train) -> None:
