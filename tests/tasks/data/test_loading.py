@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 import psutil
@@ -325,18 +325,16 @@ def test_the_processes_of_a_loader_end_with_a_process_that_is_killed(own, tmp_pa
     assert not left
 
 
-def test_what_is_used_in_turn_is_loaded_once_where_it_fits(own, make: Make) -> None:
+@pytest.mark.parametrize(
+    ("room", "used", "loaded"), [(4, "012301230123", "0123"), (3, "01230123", "01230123"), (2, "01020", "012")]
+)
+@pytest.mark.usefixtures("make")
+def test_what_was_used_longest_ago_is_let_go_where_not_all_fit(own, room: int, used: str, loaded: str) -> None:
     source = Own(find_code(f"{own(CODE)}:counted"))
+    partitions = Partitions(source, Split(4), held_out=0, loading=Loading(memory=room * 1200))
+    train = [partitions.load(0, partition).train for partition in range(4)]
     loads = source.code.load().__globals__["LOADS"]
-    for memory, expected in ((4 * 1200, 4), (3 * 1200, 12)):
-        forget_opened()
-        loads.clear()
-        partitions = Partitions(source, Split(4), held_out=0, loading=Loading(memory=memory))
-        train = [partitions.load(0, partition).train for partition in range(4)]
-        loads.clear()
-        forget_opened()
-        for _ in range(3):
-            found = [next(each.batches(10, 1, 0)).inputs[0].item() for each in train]
-            assert found == [0, 1, 2, 3]
-        assert len(loads) == expected
-    assert all(a != b for a, b in pairwise(loads))
+    loads.clear()
+    forget_opened()
+    assert [next(train[int(each)].batches(10, 1, 0)).inputs[0].item() for each in used] == [int(p) for p in used]
+    assert loads == [int(partition) for partition in loaded]
