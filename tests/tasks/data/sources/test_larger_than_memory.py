@@ -133,6 +133,7 @@ def test_targets_may_have_another_file(tmp_path: Path) -> None:
     assert source.load(0, 1).train.targets[3] == 1.5
 
 
+@pytest.mark.dear("the client of a bucket is imported for it alone")
 def test_a_bucket_holds_them_as_well(s3, tmp_path: Path) -> None:
     import obstore
 
