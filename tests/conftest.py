@@ -203,6 +203,12 @@ def flip() -> Callable[[Path, int], None]:
     return flip_bit
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """As maps have; several would mostly wait for one another in vectors as short as those of tests."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _torch_as_it_was() -> Iterator[None]:
     before = torch.get_num_threads(), torch.get_deterministic_debug_mode()

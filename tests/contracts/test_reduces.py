@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -24,7 +23,6 @@ from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.images import Digits
 from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.numerics.pinning import pinned
 
 SIZE = 7
 OBJECTIVE = Objective(ModelSpec("mlp", (1, 8, 8), 10, "float32", 0, '{"hidden": 4}'), "cross_entropy")
@@ -57,13 +55,6 @@ def mapped() -> tuple[Update, ...]:
         told = {"walked": 1.0 + partition, "start_loss": 2.0, "rate": 0.1, "log_weight": partition / 3}
         found.append(replace(update, extras={"control": update.direction}, metrics=update.metrics | told))
     return tuple(found)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As in a run; of vectors as short as these, threads only wait for one another."""
-    with pinned(0, threads=1):
-        yield
 
 
 @pytest.fixture(params=[*TABLE, *OF_ALGORITHMS], ids=str)
