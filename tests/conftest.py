@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=shared.__getitem__)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def _workers_are_forks() -> None:
     """Of a process that has what is in the environment of all tests, and nothing that only one has."""
     fork_server.begin()
@@ -145,7 +145,7 @@ def mnist() -> str:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Client]:
+def cluster(_workers_are_forks: None) -> Iterator[Client]:
     """A Dask cluster of two workers, for all tests that need one as any user has it."""
     from roundweave.tasks.executors.clusters.connecting import connect
 

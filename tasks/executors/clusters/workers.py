@@ -185,7 +185,7 @@ def on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
     """Run a function on the scheduler and return its value; raises `ClusterError` if the scheduler is gone."""
     try:
         return client.run_on_scheduler(function, *arguments, callback_timeout=ANSWER_SECONDS)
-    except (OSError, RuntimeError) as error:  # the latter where the client has closed
+    except (OSError, RuntimeError, AttributeError) as error:  # the latter two where the client closes or has closed
         raise ClusterError(
             f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` goes on"
         ) from error

@@ -52,7 +52,9 @@ def test_mlflow_gets_a_version_of_the_model_with_the_alias_that_the_run_took(tmp
     taken = client.get_model_version_by_alias("roundweave", "champion")
     assert int(taken.version) == 2
     assert holder_of(tmp_path / "runs", "champion") == "second"
-    assert client.get_run(taken.run_id).data.tags["chain"] == later.chain
+    told = client.get_run(taken.run_id).data
+    assert (told.tags["chain"], told.params["local_steps"]) == (later.chain, "2")
+    assert told.metrics["loss"] == later.round(2).score.loss
     assert torch.equal(exported(Path(taken.source)), later.round(2).tensors["1.weight"])
     assert "| parent | first@2 |" in Path(taken.source, "README.md").read_text()
     other = trained(name="other", **nightly | {"start_from": "first@-1"})  # it is compared with a former one
