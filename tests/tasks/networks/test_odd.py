@@ -62,6 +62,7 @@ REFUSED = {
 """What they keep from one forward pass to the next, and no state holds, decides what they give."""
 
 EITHER = {
+    "momentum_contrast": "takes batches of eight alone, so that it cannot be tried on two examples",
     "parameter_of_data": "two parameters over one memory",
 }
 """They can be trained, and may as well be refused. All others of `odd/` are to be trained."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import torch
 from odd_base import Two, made
 from torch import nn
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, one_hot
 
 # Statistics.
 
@@ -73,6 +75,37 @@ def running_maximum() -> nn.Module:
 def running_maximum_always() -> nn.Module:
     """The same, which changes in evaluation, too."""
     return made(divided, buffers={"largest": torch.ones(8)}, guarded=False)
+
+
+def codebook() -> nn.Module:
+    """A codebook by moving averages of counts and sums, as buffers, as VQ-VAE's."""
+
+    def forward(self, x):
+        hidden = self.first(x)
+        chosen = torch.cdist(hidden.detach(), self.book).argmin(1)
+        quantised = hidden + (self.book[chosen] - hidden).detach()
+        if self.training:
+            hot = one_hot(chosen, 4).to(hidden)
+            self.counts.data.mul_(0.8).add_(hot.sum(0), alpha=0.2)
+            self.sums.data.mul_(0.8).add_(hot.T @ hidden.detach(), alpha=0.2)
+            self.book.data.copy_(self.sums / self.counts[:, None])
+        return self.last(torch.relu(quantised))
+
+    book = torch.randn(4, 6)
+    return made(forward, buffers={"book": book, "counts": torch.ones(4), "sums": book.clone()})
+
+
+def queue_of_features() -> nn.Module:
+    """The last inputs as a buffer, with a pointer that is an integer."""
+
+    def forward(self, x):
+        outputs = self.layers(x + self.queue.mean(0))
+        if self.training:
+            self.queue[(torch.arange(len(x)) + self.pointer) % 12] = x.detach()
+            self.pointer += len(x)
+        return outputs
+
+    return made(forward, buffers={"queue": torch.zeros(12, 8), "pointer": torch.zeros((), dtype=torch.long)})
 
 
 # Counters, and what is carried from batch to batch.
@@ -195,3 +228,8 @@ def noise_of_torch() -> nn.Module:
 def noise_of_numpy() -> nn.Module:
     """Noise of numpy's generator in training."""
     return made(lambda self, x: self.layers(x + np.random.normal() if self.training else x))
+
+
+def noise_of_random() -> nn.Module:
+    """A factor of Python's generator in training."""
+    return made(lambda self, x: self.layers(x * random.uniform(0.5, 1.5) if self.training else x))

@@ -35,12 +35,51 @@ def lambda_over_layer() -> nn.Module:
     return with_middle(lambda network: lambda hidden: hidden + torch.relu(network.middle(hidden)))
 
 
+def function_over_parameter() -> nn.Module:
+    """A local function over a parameter, a vector, that is a local variable."""
+    gain = nn.Parameter(torch.linspace(0.5, 1.5, 6))
+
+    def act(hidden):
+        return torch.tanh(hidden * gain)
+
+    return made(gain=gain, act=act)
+
+
+def function_over_layers() -> nn.Module:
+    """A body that is a local function over layers, which a ModuleList registers."""
+    first, last = nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def body(x):
+        return last(torch.relu(first(x)))
+
+    network = Called(body)
+    network.layers = nn.ModuleList([first, last])
+    return network
+
+
 def layers_between_lambdas() -> nn.Module:
     """A Sequential in which lambdas over a registered parameter are layers."""
     slope = nn.Parameter(torch.tensor(0.3))
     network = nn.Sequential(nn.Linear(8, 6), Called(lambda h: torch.where(h > 0, h, h * slope)), nn.Linear(6, 3))
     network.slope = slope
     return network
+
+
+def dispatch_table() -> nn.Module:
+    """Activations by name in a dict, of which one is a lambda over a parameter."""
+    network = made(scale=nn.Parameter(torch.tensor(1.5)))
+    network.acts = {"relu": torch.relu, "scaled": lambda hidden: torch.relu(hidden) * network.scale}
+    network.act = lambda hidden: network.acts["scaled"](hidden) + network.acts["relu"](hidden)
+    return network
+
+
+def curried_twice() -> nn.Module:
+    """A function that gives a function over a layer."""
+
+    def residual(layer):
+        return lambda hidden: torch.relu(hidden + layer(hidden))
+
+    return with_middle(lambda network: residual(network.middle))
 
 
 def tied_by_closure() -> nn.Module:

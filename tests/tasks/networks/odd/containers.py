@@ -6,6 +6,7 @@ import itertools
 import weakref
 from collections import namedtuple
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -30,6 +31,13 @@ def holding(between, **held):
     return network
 
 
+def in_turn(layers, hidden):
+    """What layers give, one after the other."""
+    for layer in layers:
+        hidden = layer(hidden)
+    return hidden
+
+
 def dict_beside() -> nn.Module:
     """Layers in a plain dict beside registration."""
     return holding(lambda self, h: self.by_name["middle"](h), by_name=lambda net: {"middle": net.middle})
@@ -37,13 +45,14 @@ def dict_beside() -> nn.Module:
 
 def list_beside() -> nn.Module:
     """Layers in a plain list beside registration."""
+    return holding(
+        lambda self, h: in_turn(self.layers, h), layers=lambda net: [net.middle, torch.relu, net.middle]
+    )
 
-    def between(self, hidden):
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return hidden
 
-    return holding(between, layers=lambda net: [net.middle, torch.relu, net.middle])
+def tuple_beside() -> nn.Module:
+    """Pairs of a name and a layer in a tuple beside registration."""
+    return holding(lambda self, h: self.layers[0][1](h), layers=lambda net: (("middle", net.middle),))
 
 
 @dataclass
@@ -52,17 +61,37 @@ class Part:
     factor: float = 2.0
 
 
+@dataclass(slots=True)
+class Slotted:
+    layer: nn.Module
+
+
 Pair = namedtuple("Pair", ["layer", "factor"])
+
+
+def holding_layer(make):
+    """A network that reaches its layer between through an object, as `held.layer`."""
+    return holding(lambda self, h: self.held.layer(h), held=make)
 
 
 def in_a_dataclass() -> nn.Module:
     """A layer in a dataclass."""
-    return holding(lambda self, h: self.held.layer(h), held=lambda net: Part(net.middle))
+    return holding_layer(lambda net: Part(net.middle))
 
 
 def in_a_namedtuple() -> nn.Module:
     """A layer in a namedtuple."""
-    return holding(lambda self, h: self.held.layer(h), held=lambda net: Pair(net.middle, 2.0))
+    return holding_layer(lambda net: Pair(net.middle, 2.0))
+
+
+def in_a_namespace() -> nn.Module:
+    """A layer in a SimpleNamespace."""
+    return holding_layer(lambda net: SimpleNamespace(layer=net.middle))
+
+
+def in_slots() -> nn.Module:
+    """A layer in an object with __slots__."""
+    return holding_layer(lambda net: Slotted(net.middle))
 
 
 def by_weakref() -> nn.Module:
@@ -73,6 +102,13 @@ def by_weakref() -> nn.Module:
 def by_weak_proxy() -> nn.Module:
     """A weak proxy of a layer, in a list, since torch would register it."""
     return holding(lambda self, h: self.proxies[0].forward(h), proxies=lambda net: [weakref.proxy(net.middle)])
+
+
+def by_weak_proxy_beside() -> nn.Module:
+    """A weak proxy of a layer as an attribute, past torch's registration."""
+    network = holding(lambda self, h: self.proxy.forward(h))
+    network.__dict__["proxy"] = weakref.proxy(network.middle)
+    return network
 
 
 class Child(nn.Module):
@@ -87,6 +123,20 @@ class Child(nn.Module):
 def by_parent() -> nn.Module:
     """A part that holds the network that it belongs to, in a list, and uses its layer."""
     return holding(lambda self, h: self.child(h), child=Child)
+
+
+class Yielding(Three):
+    def in_order(self):
+        yield self.middle
+        yield torch.tanh
+
+    def between(self, hidden):
+        return in_turn(self.in_order(), hidden)
+
+
+def generator_over_layers() -> nn.Module:
+    """A method that yields layers."""
+    return Yielding()
 
 
 def stored_generator() -> nn.Module:
@@ -122,9 +172,24 @@ def unregistered_layer() -> nn.Module:
     return holding(between, hidden=lambda net: [nn.Linear(6, 6, dtype=torch.float64)])
 
 
+def unregistered_tensor() -> nn.Module:
+    """A plain tensor that requires a gradient, which no optimizer trains."""
+    gain = torch.linspace(0.5, 1.5, 6, dtype=torch.float64, requires_grad=True)
+    return holding(lambda self, h: self.middle(h * self.gain), gain=lambda net: gain)
+
+
 def detached_view() -> nn.Module:
     """A detached view of a parameter, which follows it as it is trained."""
     return holding(lambda self, h: self.middle(h) + h @ self.view, view=lambda net: net.middle.weight.detach())
+
+
+def view_of_numpy() -> nn.Module:
+    """A parameter as an array of numpy that shares its memory."""
+
+    def between(self, hidden):
+        return self.middle(hidden) + hidden @ torch.from_numpy(self.array)
+
+    return holding(between, array=lambda net: net.middle.weight.detach().numpy())
 
 
 def alias_by_data() -> nn.Module:

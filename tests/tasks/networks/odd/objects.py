@@ -45,6 +45,13 @@ def cached_property_of_layers() -> nn.Module:
     return Listed()
 
 
+def cached_property_read_early() -> nn.Module:
+    """The same, read before the network is returned."""
+    network = Listed()
+    assert len(network.parts) == 3
+    return network
+
+
 class Called(Two):
     forward = nn.Module.forward
 
@@ -116,6 +123,23 @@ def deepcopy_overridden() -> nn.Module:
     return Uncopied()
 
 
+def mixins() -> nn.Module:
+    """Several base classes, with super() along them."""
+
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(8)
+
+        def layers(self, x):
+            return super().layers(self.norm(x))
+
+    class Net(Normed, Two):
+        pass
+
+    return Net()
+
+
 def class_attribute() -> nn.Module:
     """A layer as an attribute of the class, which is not registered."""
     network = made(lambda self, x: self.last(torch.relu(self.middle(self.first(x)))))
@@ -172,6 +196,14 @@ def cached_function() -> nn.Module:
     return Two()
 
 
+TEMPLATE = _drawn(Two)
+
+
+def copy_of_global() -> nn.Module:
+    """A deep copy of a network of the file."""
+    return copy.deepcopy(TEMPLATE)
+
+
 class Exchanging(Two):
     def __init__(self):
         super().__init__()
@@ -197,14 +229,16 @@ def context_manager() -> nn.Module:
 
 
 def cached_mask() -> nn.Module:
-    """A mask that is made at the first call and kept."""
+    """A mask that is made at the first call and kept, in place of an attribute of the class."""
 
     def forward(self, x):
         if self.mask is None:
             self.mask = torch.arange(8).remainder(2).to(x.dtype)
         return self.layers(x * self.mask)
 
-    return made(forward, mask=None)
+    network = made(forward)
+    type(network).mask = None
+    return network
 
 
 def cached_by_size() -> nn.Module:
@@ -216,6 +250,20 @@ def cached_by_size() -> nn.Module:
         return self.layers(x + self.positions[x.shape])
 
     return made(forward, positions={})
+
+
+class Positioned(Two):
+    @functools.lru_cache  # noqa: B019 - people write it
+    def positions(self, count):
+        return torch.arange(count, dtype=torch.float64).sin()
+
+    def forward(self, x):
+        return self.layers(x + self.positions(8))
+
+
+def lru_cached_method() -> nn.Module:
+    """A method with functools.lru_cache that computes constants."""
+    return Positioned()
 
 
 class Remembering(Two):

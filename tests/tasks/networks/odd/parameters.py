@@ -77,6 +77,44 @@ def teacher_in_a_list() -> nn.Module:
     return network
 
 
+def momentum_contrast() -> nn.Module:
+    """MoCo: a key encoder by moving average, a queue of keys and its pointer as buffers."""
+
+    def forward(self, x):
+        query = normalize(self.first(x), dim=1)
+        logits = self.last(torch.cat([query, query @ self.queue.T.clone()], 1))
+        if self.training:
+            follow(self.key, self.first, 0.1)
+            start = int(self.pointer)
+            self.queue[start : start + 8] = normalize(self.key(x), dim=1)
+            self.pointer[0] = (start + 8) % 16
+        return logits
+
+    buffers = {"queue": normalize(torch.randn(16, 6), dim=1), "pointer": torch.zeros(1, dtype=torch.long)}
+    network = made(forward, buffers, last=nn.Linear(6 + 16, 3))
+    network.key = copy.deepcopy(network.first).requires_grad_(False)
+    return network
+
+
+class Bootstrap(Teacher):
+    def __init__(self):
+        super().__init__()
+        self.predictor = nn.Linear(3, 3)
+
+    def forward(self, x):
+        outputs = self.student(x)
+        if not self.training:
+            return outputs
+        goal = self.teacher(x).detach()
+        follow(self.teacher, self.student)
+        return outputs + (self.predictor(outputs) - goal).square().mean()
+
+
+def bootstrap() -> nn.Module:
+    """BYOL: the loss pulls what a predictor gives towards a target network, a moving average."""
+    return Bootstrap()
+
+
 # Parameters.
 
 
@@ -147,7 +185,7 @@ def gradients_toggled() -> nn.Module:
 
 
 def gradients_alternating() -> nn.Module:
-    """Two layers that take turns in being trained, by a counter that is a plain attribute."""
+    """Two layers that take turns in being trained, by a counter that is an attribute of the class at first."""
 
     def forward(self, x):
         if self.training:
@@ -156,7 +194,9 @@ def gradients_alternating() -> nn.Module:
             self.steps += 1
         return self.layers(x)
 
-    return made(forward, steps=0)
+    network = made(forward)
+    type(network).steps = 0
+    return network
 
 
 def activation_initialised() -> nn.Module:

@@ -22,6 +22,11 @@ def with_first(change):
 
 
 def scripted() -> nn.Module:
+    """torch.jit.script of a whole network."""
+    return torch.jit.script(nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)))
+
+
+def scripted_norm() -> nn.Module:
     """torch.jit.script of a whole network, with BatchNorm."""
     return torch.jit.script(nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)))
 
@@ -53,6 +58,18 @@ def scripted_function() -> nn.Module:
 def compiled() -> nn.Module:
     """torch.compile of the whole network."""
     return torch.compile(Two(), backend="eager")
+
+
+def compiled_part() -> nn.Module:
+    """torch.compile of one layer."""
+    return with_first(lambda layer: torch.compile(nn.Sequential(layer, nn.Tanh()), backend="eager"))
+
+
+def compiled_in_place() -> nn.Module:
+    """A layer's own `compile`."""
+    network = Two()
+    network.first.compile(backend="eager")
+    return network
 
 
 def compiled_method() -> nn.Module:
@@ -90,6 +107,25 @@ def spectral_norm_of_new() -> nn.Module:
     return with_first(parametrizations.spectral_norm)
 
 
+def orthogonal() -> nn.Module:
+    """An orthogonal weight."""
+    return with_first(parametrizations.orthogonal)
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, weight):
+        return weight * torch.sigmoid(self.slope * weight)
+
+
+def own_parametrization() -> nn.Module:
+    """A parametrization of one's own with a parameter."""
+    return with_first(lambda layer: parametrize.register_parametrization(layer, "weight", Masked()))
+
+
 class Shifted(nn.Module):
     def __init__(self, shift):
         super().__init__()
@@ -109,6 +145,11 @@ def parametrization_over_layer() -> nn.Module:
 def pruned() -> nn.Module:
     """A pruned layer, with its mask."""
     return with_first(lambda layer: prune.l1_unstructured(layer, "weight", amount=0.5))
+
+
+def pruned_for_good() -> nn.Module:
+    """A pruned layer whose mask was removed."""
+    return with_first(lambda layer: prune.remove(prune.random_structured(layer, "weight", 0.5, dim=0), "weight"))
 
 
 def weights_computed() -> nn.Module:
