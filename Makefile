@@ -31,7 +31,7 @@ lint: install
 	$(BIN)/lint-imports
 
 # More processes than the cores of a small machine, since tests often wait; those that share a server share one.
-PYTEST := $(BIN)/pytest -n 4 --dist loadgroup
+PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
 unit: install
 	$(PYTEST) -m "not slow and not thorough"

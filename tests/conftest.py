@@ -47,8 +47,8 @@ settings.register_profile("untimed", deadline=None)  # no test asserts a time
 settings.load_profile("untimed")
 
 
-GROUPS = ("cluster", "prefect", "s3")
-"""What is started once a session: all tests that use one of these run in the same process, and begin first."""
+GROUPS = ("cluster", "prefect", "s3", "trained")
+"""What is begun once a session: all tests that use one of these run in the same process, and begin first."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,15 +68,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests by what they share, by a fixture or a mark of that name."""
-    shared = {}
+    """Tests that share what is begun once a session, or once for their module, run in the same process."""
+    order = {}
     for item in items:
-        named = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
+        fixtures = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+        named = {*fixtures, *(mark.name for mark in item.iter_markers())}
         group = next((group for group in GROUPS if group in named), None)
-        if group:
-            item.add_marker(pytest.mark.xdist_group(group))
-        shared[item] = GROUPS.index(group) if group else len(GROUPS)
-    items.sort(key=shared.__getitem__)
+        order[item] = GROUPS.index(group) if group else len(GROUPS)
+        if group or any(each[-1].scope == "module" for each in fixtures.values()):
+            item.add_marker(pytest.mark.xdist_group(group or str(item.path)))
+    items.sort(key=order.__getitem__)
 
 
 @pytest.fixture(scope="session")

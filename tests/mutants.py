@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--run", choices=SUITES)
     parser.add_argument("--near", action="store_true", help="run the tests of the fault's own folder alone")
     parser.add_argument("--only", type=lambda text: {int(each) for each in text.split(",")})
-    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--processes", type=int, default=3)
     asked = parser.parse_args()
     drawn = enumerate(draw(asked.seed, asked.count, asked.under), 1)
     chosen = [(number, mutant) for number, mutant in drawn if not asked.only or number in asked.only]

@@ -94,9 +94,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def mark_of(page: Path) -> pytest.MarkDecorator:
-    """The first suite runs the README, the second all pages but the slow ones."""
-    if page.stem == "README":
-        return pytest.mark.dear("the first page, as a user runs it, with Prefect's server and a cluster")
+    """The second suite runs all pages but the slow ones; the first has each command and function by itself."""
     return pytest.mark.slow if page.stem in SLOW else pytest.mark.thorough
 
 

@@ -171,6 +171,7 @@ def test_types_are_known_to_mypy(tmp_path: Path) -> None:
     assert "error" not in done.stdout, done.stdout
 
 
+@pytest.mark.thorough
 def test_importing_the_flows_makes_no_files(tmp_path: Path, monkeypatch) -> None:
     for name in [name for name in os.environ if name.startswith(("PREFECT", "ROUNDWEAVE"))]:
         monkeypatch.delenv(name)

@@ -171,7 +171,7 @@ def check_and_go_on(root: Path, data: str, digest: str, algorithm: str = "scaffo
 
 THOROUGH, SLOW = pytest.mark.thorough, pytest.mark.slow
 REST = [(2, "d_psgd"), (3, "scaffold")]
-SAMPLE = 12
+SAMPLE = 8
 """How many of the calls the quick test kills at, evenly spread."""
 
 

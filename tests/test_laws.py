@@ -273,6 +273,7 @@ def test_any_number_of_workers_and_any_window_give_the_same_bits(
     assert digests(train, executor(workers), window, **KINDS[kind]) == references[kind]
 
 
+@pytest.mark.xdist_group("cluster")  # where `references` are trained once
 @pytest.mark.parametrize("name", [name for name, entry in EXECUTORS.items() if not entry.distributed])
 def test_every_executor_without_a_cluster_gives_the_same_bits(train, references, name) -> None:
     with open_executor(name) as executor:
@@ -391,6 +392,7 @@ def wait_for_commit(path: Path, round: int, process: subprocess.Popen[bytes]) ->
         time.sleep(0.002)
 
 
+@pytest.mark.xdist_group("cluster")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_inline_run_resumed_at_any_round_has_the_same_bits(train, references, kind) -> None:
     for rounds in (1, 2, 5, 6):

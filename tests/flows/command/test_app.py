@@ -91,6 +91,7 @@ def test_a_shell_completes_subcommands_and_their_options(words: str, complete: s
     assert (done.stdout.split(), done.stderr) == ([complete], "")
 
 
+@pytest.mark.thorough
 def test_an_output_that_nobody_reads_on_ends_the_command_without_a_word() -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -72,12 +72,13 @@ def test_an_interrupt_in_a_terminal_while_all_is_imported_is_at_most_one_line(tm
 @pytest.mark.parametrize(
     ("moment", "times"),
     [
-        pytest.param("rounds are trained", 2, marks=pytest.mark.dear("a command and its cluster are interrupted")),
-        pytest.param("rounds are trained", 1, marks=pytest.mark.thorough),
-        pytest.param("the cluster starts", 1, marks=pytest.mark.thorough),
-        pytest.param("the cluster starts", 2, marks=pytest.mark.thorough),
+        ("rounds are trained", 2),
+        ("rounds are trained", 1),
+        ("the cluster starts", 1),
+        ("the cluster starts", 2),
     ],
 )
+@pytest.mark.thorough
 def test_an_interrupt_is_one_line(tmp_path: Path, moment: str, times: int) -> None:
     runs = tmp_path / "runs"
     line = command_line("train", "--workers", "1", "--rounds", "1000", "--name", "run")

@@ -242,6 +242,7 @@ def test_a_network_of_transformers_is_loaded_by_transformers(exported, own, tmp_
 @pytest.mark.parametrize(
     "model", ["logistic", *(pytest.param(m, marks=pytest.mark.thorough) for m in ("cnn", "gpt"))]
 )
+@pytest.mark.thorough
 def test_onnx_gives_the_same_for_any_number_of_examples(train, own, tmp_path, capsys, model) -> None:
     onnx = pytest.importorskip("onnx")
     reference = pytest.importorskip("onnx.reference")

@@ -104,7 +104,7 @@ def records(log: bytes) -> Iterator[bytes]:
         at += PART.size + length
 
 
-@pytest.mark.dear("a process of wandb writes what is read back")
+@pytest.mark.thorough
 def test_wandb_has_a_row_a_round_without_an_account(tmp_path, monkeypatch) -> None:
     pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2

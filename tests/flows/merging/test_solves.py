@@ -85,6 +85,7 @@ def test_each_can_be_asked_for(merge, auto, average) -> None:
         assert found.scores[name] == auto.scores[name]
 
 
+@pytest.mark.thorough
 def test_data_may_be_given_for_each_network(merge, auto) -> None:
     each = (f"{MINE}:low", f"{MINE}:high")
     as_text, as_values = (merge(data=data, average="regmean") for data in (",".join(each), each))
@@ -110,8 +111,8 @@ WORK = [{"distil": 20, "average": "pleas"}, {"match": "activations", "average": 
 WORK += [{"within": True, "match": None, "average": None}]
 
 
-@pytest.mark.dear("a merge on a cluster, whose workers load torch for it")
-@pytest.mark.parametrize("fields", [{"average": "pleas"}, *second(*WORK)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("fields", [{"average": "pleas"}, *WORK])
 def test_the_number_of_processes_changes_no_bits(merge, client, fields) -> None:
     far = merge(executor="graph", scheduler=client.scheduler.address, **fields)
     near = merge(**fields)
@@ -119,6 +120,7 @@ def test_the_number_of_processes_changes_no_bits(merge, client, fields) -> None:
     assert (far.scores, far.paths, far.moved) == (near.scores, near.paths, near.moved)
 
 
+@pytest.mark.thorough
 def test_distilling_begins_with_what_was_chosen(merge, auto) -> None:
     found = merge(distil=100)
     assert found.chosen == list(found.scores)[-1] == f"{auto.chosen}, distilled"

@@ -131,7 +131,7 @@ def test_of_two_that_begin_at_once_one_trains_and_the_other_is_told_to_wait(star
         assert Run(tmp_path / f"run{number}.zarr").status == "complete"
 
 
-@pytest.mark.dear("another process is stopped, and goes on when its run has been taken over")
+@pytest.mark.thorough
 def test_a_run_that_another_writer_finished_is_complete(started, train, tmp_path) -> None:
     """The first writer is stopped until its claim has expired, and goes on when another has done its rounds."""
     root = tmp_path / "runs"

@@ -14,7 +14,7 @@ from tests.test_docs import HERE, blocks
 pytestmark = pytest.mark.prefect
 
 
-@pytest.mark.dear("four flows whose ends a Prefect automation tells, as the page shows")
+@pytest.mark.thorough
 def test_an_automation_calls_a_webhook_of_each_end(tmp_path: Path) -> None:
     """The page's recipe, with the address of a server that is there."""
     (recipe,) = [block.text for block in blocks(HERE / "docs/scheduling.md") if "CallWebhook" in block.text]

@@ -52,14 +52,13 @@ if __name__ == "__main__":
 """
 
 ASKED = [
-    pytest.param(
-        ["nightly"], marks=pytest.mark.dear("the process that serves, and one that it begins for a flow run")
-    ),
-    pytest.param(["nightly", "nightly", "merged"], marks=pytest.mark.thorough),
+    ["nightly"],
+    ["nightly", "nightly", "merged"],
 ]
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=str)
+@pytest.mark.thorough
 def test_served_flows_run_when_they_are_asked_to_and_run_again(server, environment, tmp_path, asked) -> None:
     """As a process of its own: a flow reaches the one that trains by its pickle, its values by the server."""
     for name in "ab" if "merged" in asked else "":
@@ -150,6 +149,7 @@ def deployed(server, tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> Calla
     return deploy
 
 
+@pytest.mark.thorough
 def test_schedules_and_dates_go_by_one_clock_when_summer_begins_and_ends(deployed, monkeypatch) -> None:
     """Each night has one run, and a name of its own; no date is that of this machine's clock, or of UTC."""
     zones = {night[:2] for night in NIGHTS}

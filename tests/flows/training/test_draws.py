@@ -77,6 +77,7 @@ def test_every_round_replays_whose_transform_draws_from_pythons_random(
     assert [result.status for result in replay.results] == ["bit-identical"] * rounds
 
 
+@pytest.mark.thorough
 def test_data_that_seed_pythons_random_themselves_are_the_same_on_each_worker(own, train: Train, busy) -> None:
     file = own(SHAKEN)
     fields = {"data": f"{file}:data", "model": f"{file}:model", "partitions": 4, "rounds": 2}

@@ -84,7 +84,7 @@ def all_of(*rounds: int) -> list[tuple[int, int]]:
         ("last:2", [0, 7, 8], [(2, 1), (6, 2), *all_of(7, 8)]),
     ],
 )
-@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("window", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_a_run_keeps_what_it_says_and_what_its_partitions_carry(
     train, fields, keep, states, updates, window
 ) -> None:
@@ -196,7 +196,7 @@ def goes_to_the_same_bits(train, fields, root: Path, steps) -> None:
 
 
 WAYS = (
-    [("killed", "updates:3", 2, 40)],
+    pytest.param([("killed", "updates:3", 2, 40)], marks=pytest.mark.thorough),
     [("killed", "all", 1, 2), ("dying prune", "every:2", 0, 9), ("prune", "all", 0, 1)],
 )
 

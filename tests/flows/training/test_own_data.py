@@ -174,7 +174,7 @@ def test_texts_give_the_same_bits_wherever_they_are_read(own, train: Train, clie
     assert train(executor(client), 2, **fields, loader_workers=1).digest == alone.digest
 
 
-@pytest.mark.dear("workers of Dask, each with processes that read ahead")
+@pytest.mark.thorough
 def test_augmented_pictures_give_the_same_bits_with_and_without_processes_that_read_ahead(
     own, train: Train, client
 ) -> None:

@@ -60,6 +60,7 @@ def test_every_executor_finds_the_modules_of_a_package(package, tmp_path, dask_p
     assert {*by_file, elsewhere} == {by_file[0]}
 
 
+@pytest.mark.thorough
 def test_a_replay_needs_no_file_and_code_from_elsewhere_needs_trust(package, tmp_path, capsys) -> None:
     run = rw.train(config("run", executor="inline"))
     shutil.rmtree(package / "proj")

@@ -57,6 +57,7 @@ def test_older_runs_of_the_schedule_go_and_no_others(there, monkeypatch, capfd, 
     assert "retain" not in capfd.readouterr().err
 
 
+@pytest.mark.thorough
 def test_names_that_follow_a_complete_run_are_of_its_schedule(there, monkeypatch) -> None:
     again = {"name": "night", "on_complete": "new"}
     *old, young = nights(monkeypatch, 30, 20, 20, 3, **again)

@@ -71,7 +71,7 @@ def given(mine: str, fields: dict[str, object]) -> dict[str, object]:
 
 
 # Scores of one's own, those that a server's cohort is asked for later, and data that no process has all of.
-FIRST = ("own", "server's cohort", "partitioned")
+FIRST = ("partitioned",)
 EACH = [pytest.param(kind, marks=() if kind in FIRST else pytest.mark.thorough) for kind in KINDS]
 
 

@@ -66,6 +66,7 @@ def test_a_run_resumed_by_others_goes_on_in_the_same_files(train, client: Client
     assert verify(resumed.path).sound
 
 
+@pytest.mark.thorough
 def test_rounds_are_replayed_reduced_again_forked_and_pruned(train) -> None:
     run = train(**FIELDS, partitions=40, name="run", keep="updates:3")
     assert run.replay("all").identical

@@ -26,7 +26,7 @@ def served(fields) -> dict[str, object]:
     return {name: fields[name] for name in ("data", "model", "partitions", "held_out")}
 
 
-@pytest.mark.parametrize(("kind", "busy"), [second(GraphExecutor, True), (RanksExecutor, False)])
+@pytest.mark.parametrize(("kind", "busy"), [second(GraphExecutor, True), second(RanksExecutor, False)])
 def test_what_raises_on_one_worker_alone_is_mapped_on_another(train, client, fields, do, kind, busy) -> None:
     """Also where all others are busy, which Dask would not wait for."""
     fields |= {"rounds": 4}

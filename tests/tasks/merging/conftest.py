@@ -17,7 +17,6 @@ from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Gallery
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.own_code.code import find_code
-from tests.tasks.matching.conftest import _one_thread  # noqa: F401
 from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import TENSORS
 

@@ -137,8 +137,8 @@ def four() -> Iterator[Client]:
         yield client
 
 
-@pytest.mark.dear("four workers of its own")
 @pytest.mark.parametrize("algorithm", ["scaffold", pytest.param("fed_avg", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
 def test_a_group_of_four_sends_half_of_what_it_would_and_gives_the_same_bits(train, four, algorithm) -> None:
     """Whole updates: each of four ranks has its own for three others. In shares: a quarter for each, twice."""
     fields = {"algorithm": algorithm, "model_options": {"hidden": 10_000}, "partitions": 6, "rounds": 3}

@@ -66,7 +66,7 @@ def test_without_mu_it_has_the_bits_of_federated_averaging(model: str, options: 
     assert not torch.equal(one.direction["float32"], three.direction["float32"])
 
 
-# Elastic averaging: its turns are the paper's in `asynchronous/test_theory.py`.
+# Elastic averaging: its exchanges are the paper's in `asynchronous/test_theory.py`.
 
 
 LOCAL = LocalSteps(local_steps=3, batch_size=16, lr=0.2)

@@ -153,8 +153,8 @@ def test_a_worker_of_strangers_is_told_why_it_is_not_let_in(head: str, foreign: 
     assert (stranger.ended(), len(stranger.lines)) == (0, 1)
 
 
-@pytest.mark.dear("a scheduler, and a worker that joins it")
 @pytest.mark.usefixtures("without_prefect")
+@pytest.mark.thorough
 def test_digits_by_tls_have_the_bits_of_one_process(head: str, own: Path, start: Start, capsys) -> None:
     joined = worker(start, head, "--certificates", str(own / "berlin"), "--site", "berlin")
     joined.says("joined tls://")

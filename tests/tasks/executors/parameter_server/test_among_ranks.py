@@ -81,6 +81,7 @@ os.kill(int(json.loads(record.read_text())["worker"].split(":")[1]), signal.SIGK
 """
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_killed_costs_no_committed_round(train, client, deeds, do, proven) -> None:
     do(KILL_SERVER, 2, 20)
     fields = deeds | RUNS["async_sgd"] | {"rounds": 40}
@@ -148,6 +149,7 @@ def test_one_worker_alone_has_no_server_beside_it(train) -> None:
     assert {*executors(run)} == {"graph"}
 
 
+@pytest.mark.thorough
 def test_ranks_that_are_left_in_mid_run_end_and_what_they_did_is_gone_on_from(train, client, proven) -> None:
     class Left(Exception):
         pass

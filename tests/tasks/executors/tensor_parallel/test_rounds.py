@@ -126,6 +126,7 @@ def test_a_rank_of_a_network_that_raises_again_ends_the_run(train, client, field
     assert open_run("there").done >= 3
 
 
+@pytest.mark.thorough
 def test_what_one_rank_refuses_all_refuse(train, client, fields, do) -> None:
     """The second rank's share alone is spoilt, at one of three partitions; the reason is of the whole tensor."""
     whole = "self.into.register_forward_hook(lambda *_: torch.zeros(5, 4))"

@@ -31,7 +31,7 @@ def holding(between, **held):
     return network
 
 
-def in_turn(layers, hidden):
+def one_by_one(layers, hidden):
     """What layers give, one after the other."""
     for layer in layers:
         hidden = layer(hidden)
@@ -46,7 +46,7 @@ def dict_beside() -> nn.Module:
 def list_beside() -> nn.Module:
     """Layers in a plain list beside registration."""
     return holding(
-        lambda self, h: in_turn(self.layers, h), layers=lambda net: [net.middle, torch.relu, net.middle]
+        lambda self, h: one_by_one(self.layers, h), layers=lambda net: [net.middle, torch.relu, net.middle]
     )
 
 
@@ -131,7 +131,7 @@ class Yielding(Three):
         yield torch.tanh
 
     def between(self, hidden):
-        return in_turn(self.in_order(), hidden)
+        return one_by_one(self.in_order(), hidden)
 
 
 def generator_over_layers() -> nn.Module:

@@ -70,8 +70,6 @@ KINDS: dict[str, dict[str, Any]] = {
 
 FIRST = {
     "carried": "what partitions keep over rounds without them",
-    "adaptive": "memory of the server",
-    "neighbours": "each partition's own state",
     "split anew": "data of another split",
     "served from far": "states older than one interval",
     "buffered": "updates of several versions",
@@ -117,7 +115,7 @@ def test_a_run_that_is_cut_in_the_middle_of_an_interval_goes_on_to_the_same_bits
     ("kind", "made"),
     [
         ("carried", GraphExecutor),
-        ("matched", RanksExecutor),
+        pytest.param("matched", RanksExecutor, marks=pytest.mark.thorough),
         pytest.param("matched", GraphExecutor, marks=pytest.mark.thorough),
         pytest.param("carried", RanksExecutor, marks=pytest.mark.thorough),
     ],
