@@ -42,7 +42,7 @@ def quantities(): return torch.zeros(4, 1, 8, 8), torch.zeros(4)
 KINDS: dict[str, dict[str, object]] = {
     "own": {"model": "{}:net", "loss": "{}:smoothed", "scores": "{}:entropy,accuracy,top5"},
     "float64": {"dtype": "float64"},
-    "ranks": {"ranks": 2},
+    "ranks": {"ranks": 2, "model": "mlp"},
     "stacked": {"stacked": 3},
     "transform": {"held_out_transform": "{}:halved"},
     "server": {"algorithm": "downpour", "rounds": 4, "evaluate_every": 2},
@@ -70,7 +70,7 @@ def given(mine: str, fields: dict[str, object]) -> dict[str, object]:
     return {key: value.format(mine) if isinstance(value, str) else value for key, value in fields.items()}
 
 
-# Scores of one's own, those that a server's cohort is asked for later, and data that no process has all of.
+# Data that no process has all of.
 FIRST = ("partitioned",)
 EACH = [pytest.param(kind, marks=() if kind in FIRST else pytest.mark.thorough) for kind in KINDS]
 
