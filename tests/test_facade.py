@@ -154,6 +154,7 @@ roundweave.main()
 """
 
 
+@pytest.mark.dear("a process that imports all that a plain run needs")
 def test_a_plain_run_imports_nothing_that_it_does_not_use_before_its_first_map(tmp_path: Path) -> None:
     words = ["train", "--executor=inline", "--rounds=1", f"--root={tmp_path}"]
     line, nowhere = [sys.executable, "-c", AT_THE_FIRST_MAP, *words], {"PREFECT_API_URL": "http://127.0.0.1:1/api"}
@@ -163,6 +164,7 @@ def test_a_plain_run_imports_nothing_that_it_does_not_use_before_its_first_map(t
     assert int(count) <= 180
 
 
+@pytest.mark.thorough
 def test_types_are_known_to_mypy(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     line = [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", tmp_path / "own.py"]

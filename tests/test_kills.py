@@ -171,7 +171,7 @@ def check_and_go_on(root: Path, data: str, digest: str, algorithm: str = "scaffo
 
 THOROUGH, SLOW = pytest.mark.thorough, pytest.mark.slow
 REST = [(2, "d_psgd"), (3, "scaffold")]
-SAMPLE = 8
+SAMPLE = 12
 """How many of the calls the quick test kills at, evenly spread."""
 
 
@@ -185,6 +185,7 @@ def calls_of_a_run(root: Path, data: str, monkeypatch: pytest.MonkeyPatch, algor
     return NEVER - counter.left
 
 
+@pytest.mark.dear("twelve processes that are killed")
 @pytest.mark.parametrize(
     ("data", "algorithm"),
     [(2, "scaffold"), (3, "d_psgd"), *(pytest.param(*each, marks=THOROUGH) for each in REST)],

@@ -72,6 +72,7 @@ PLAIN = ("cross_entropy", "mse", "each")
 DIGITS = {"data": "digits", "model": "linear", "held_out": 0.7}
 
 
+@pytest.mark.dear("one number of all outputs, by five partitionings and executors")
 @pytest.mark.parametrize("loss", ["weighted", *(pytest.param(each, marks=THOROUGH) for each in PLAIN)])
 def test_no_number_depends_on_partitions_or_executors(own, train, client, loss: str) -> None:
     from sklearn.metrics import average_precision_score, f1_score  # seconds, that only this process is to wait for

@@ -50,6 +50,7 @@ def test_the_first_map_of_new_workers_may_raise(train, fields, do) -> None:
     assert refused(run) == {1: [2], 2: [2]}
 
 
+@pytest.mark.thorough
 def test_ranks_go_on_once_no_map_raises(train, client, fields, do) -> None:
     records = "Path(__file__).with_name('runs') / 'there.zarr/commits'"
     do(f"if not ({records} / '7.json').exists(): {HOT}", 1, 3, always=True)

@@ -47,6 +47,7 @@ def fields(own) -> dict[str, object]:
     return experiment(own, SOURCE) | FIELDS
 
 
+@pytest.mark.dear("four workers of its own: two networks, each of two ranks")
 @pytest.mark.parametrize(
     ("ranks", "networks"),
     [
@@ -152,6 +153,7 @@ def test_ranks_go_on_from_states_that_are_recomputed(train, equal, client, field
         ({"reduce": "trimmed_mean:1"}, "TrimmedMean(f=1) needs whole networks in one place"),
     ],
 )
+@pytest.mark.thorough
 def test_each_has_the_whole_network_where_it_cannot_be_shared(equal, client, fields, caplog, given, says) -> None:
     run = equal(RanksExecutor(client), 3, **fields | {"rounds": 3} | given)
     assert {*executors(run)} == {"graph"}
