@@ -185,7 +185,9 @@ def on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
     """Run a function on the scheduler and return its value; raises `ClusterError` if the scheduler is gone."""
     try:
         return client.run_on_scheduler(function, *arguments, callback_timeout=ANSWER_SECONDS)
-    except (OSError, RuntimeError, AttributeError) as error:  # the latter two where the client closes or has closed
+    except (OSError, RuntimeError, AttributeError) as error:  # the latter two: the client has closed
+        if isinstance(error, AttributeError) and client.scheduler is not None:
+            raise  # of the function
         raise ClusterError(
             f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` goes on"
         ) from error
