@@ -32,7 +32,8 @@ lint: install
 	$(BIN)/lint-imports
 
 # More processes than the cores of a small machine, since tests often wait; those that share a server share one.
-PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
+# Bytecode is kept, also where the environment says not to, since hundreds of processes would compile it again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist loadgroup
 
 unit: install
 	$(PYTEST) -m "not slow and not thorough"

@@ -38,11 +38,22 @@ class Family:
 
     def seconds(self) -> float:
         """Of processor, so far; a process counts with its children once it has waited for them."""
+        if self.members == {os.getpid()} and not _has_children():
+            return sum(os.times()[:4])  # the same sum, without a look at every process of this machine
         processes = {pid: (parent, ticks) for pid, parent, ticks in _processes()}
         self.members &= processes.keys()
         while born := {p for p, (parent, _) in processes.items() if parent in self.members} - self.members:
             self.members |= born
         return sum(processes[pid][1] for pid in self.members) / TICKS
+
+
+def _has_children() -> bool:
+    """Whether a process that this one has begun still runs, or was not waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:

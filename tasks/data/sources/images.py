@@ -6,7 +6,7 @@ import gzip
 import importlib.util
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +87,12 @@ class Digits(Source):
         spec = importlib.util.find_spec("sklearn")
         if spec is None or spec.origin is None:
             raise DataError("the digits come with scikit-learn, which is not installed")
-        table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+        table = _table(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz")
         images = torch.from_numpy(table[:, :-1]).to(torch.float32).reshape(-1, 1, 8, 8) / 16
         return Dataset(Examples(images, torch.from_numpy(table[:, -1]).to(torch.int64)))
+
+
+@cache
+def _table(path: Path) -> np.ndarray:
+    """The numbers of a file, which takes as long to read as a small run's rounds; nobody writes to them."""
+    return np.loadtxt(path, delimiter=",")
