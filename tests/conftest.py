@@ -68,15 +68,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share what is begun once a session, or once for their module, run in the same process."""
+    """Tests that share what is begun once a session, or their file, run in the same process."""
     order = {}
     for item in items:
-        fixtures = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-        named = {*fixtures, *(mark.name for mark in item.iter_markers())}
+        named = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
         group = next((group for group in GROUPS if group in named), None)
         order[item] = GROUPS.index(group) if group else len(GROUPS)
-        if group or any(each[-1].scope == "module" for each in fixtures.values()):
-            item.add_marker(pytest.mark.xdist_group(group or str(item.path)))
+        item.add_marker(pytest.mark.xdist_group(group or str(item.path)))
     items.sort(key=order.__getitem__)
 
 
@@ -190,6 +188,23 @@ def own(tmp_path: Path) -> Callable[[str], str]:
         return str(tmp_path / f"{name}.py")
 
     return write
+
+
+@pytest.fixture
+def fields(own) -> dict[str, object]:
+    """The experiment of `tests.tasks.executors.deeds`, which imports Dask: before pytest has its handlers that
+    would silence those of the fixture `caplog`."""
+    from tests.tasks.executors.deeds import experiment
+
+    return experiment(own)
+
+
+@pytest.fixture
+def do(tmp_path: Path) -> Callable[..., None]:
+    """Have something done in the map of a partition of that experiment; see `have_done`."""
+    from tests.tasks.executors.deeds import have_done
+
+    return partial(have_done, tmp_path)
 
 
 @pytest.fixture

@@ -130,22 +130,15 @@ class Machine:
         with network.hosts.open("a") as hosts:
             hosts.write(f"{self.address} {name}\n")
         # First what is shown, since it may lie in a folder that is hidden.
-        shown = [
-            ("-t", "tmpfs", "tmpfs", "/dev/shm"),
-            ("--bind", network.hosts, "/etc/hosts"),
-            *(("--bind", mounts[at], at) for at in mounts),
-        ]
+        shown = [("-t", "tmpfs", "tmpfs", "/dev/shm"), ("--bind", network.hosts, "/etc/hosts")]
+        shown += [("--bind", mounts[at], at) for at in mounts]
         hidden = [("-t", "tmpfs", "tmpfs", folder) for folder in hides]
         lines = [shlex.join(map(str, ("mount", *words))) for words in (*shown, *hidden)]
         self.holder = _held("\n".join([*lines, f"hostname {name}"]))
-        self.enter = ["nsenter", f"--target={self.holder.pid}", "--net", "--mount", "--uts"]
-        self.enter += [
-            f"--pid=/proc/{self.holder.pid}/ns/pid_for_children",
-            "setsid",
-            "env",
-            f"--chdir={self.folder}",
-        ]
-        self.enter += [f"PYTHONPATH={HERE}", "PYTHONUNBUFFERED=1", f"DASK_TEMPORARY_DIRECTORY={self.folder}"]
+        processes = f"--pid=/proc/{self.holder.pid}/ns/pid_for_children"
+        self.enter = ["nsenter", f"--target={self.holder.pid}", "--net", "--mount", "--uts", processes, "setsid"]
+        self.enter += ["env", f"--chdir={self.folder}", f"PYTHONPATH={HERE}", "PYTHONUNBUFFERED=1"]
+        self.enter += [f"DASK_TEMPORARY_DIRECTORY={self.folder}"]
 
     def join(self) -> None:
         """Plug the machine in. Packets are as large as on a wire, and are counted as such."""
@@ -262,14 +255,14 @@ class Started:
         return self.wait(seconds)
 
 
-def hidden_from(folder: Path, command: Sequence[str]) -> list[str]:
-    """The command line of a process that runs a command and sees a folder empty; the test is skipped without.
+def hidden_from(folder: Path, command: Sequence[str], size: str = "50%") -> list[str]:
+    """The command line of a process that runs a command and sees a folder empty, with so much room; else it skips.
 
     Unlike a machine it shares all else with the test, and needs no root.
     """
     if subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode:
         pytest.skip("this system mounts no file system for a process of its own")
-    script = f'mount -t tmpfs tmpfs {shlex.quote(str(folder))} && exec "$@"'
+    script = f'mount -t tmpfs -o size={size} tmpfs {shlex.quote(str(folder))} && exec "$@"'
     return ["unshare", "-rm", "sh", "-c", script, "sh", *command]
 
 

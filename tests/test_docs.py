@@ -99,10 +99,7 @@ def mark_of(page: Path) -> pytest.MarkDecorator:
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of mlflow's own queries
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, id=page.stem, marks=mark_of(page)) for page in PAGES],
-)
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem, marks=mark_of(page)) for page in PAGES])
 @pytest.mark.usefixtures("_prefect")
 def test_what_a_page_shows_runs(page: Path, folder: Path, client, capfd, monkeypatch) -> None:
     monkeypatch.setattr(FlowPage, "leave_plot", lambda page, figure, kind: None)  # nobody looks at it
@@ -265,11 +262,6 @@ def test_the_paths_of_a_page_exist(page: Path) -> None:
     assert {*re.findall(r"`(\w+\.py)`", text)} <= files
 
 
-def test_a_path_is_found_in_a_picture_and_not_in_an_address() -> None:
-    text = "flows/config/ (`tasks/gone.py`), `python tests/a.py`.\ntasks/rounds/ a round\nhttps://x/docs/y"
-    assert PATH.findall(text) == ["flows/config/", "tasks/gone.py", "tests/a.py", "tasks/rounds/"]
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_to_headings_lead_somewhere(page: Path) -> None:
     for link, heading in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", page.read_text(encoding="utf-8")):
@@ -283,10 +275,3 @@ def test_the_readme_is_short_and_leads_to_every_page() -> None:
     assert len(text.splitlines()) <= 150
     for page in (HERE / "docs").glob("*.md"):
         assert f"(docs/{page.name})" in text
-
-
-def test_every_example_of_adding_is_short() -> None:
-    examples = [block for block in blocks(HERE / "docs" / "adding.md") if block.language == "python"]
-    assert len(examples) > 6
-    for block in examples:
-        assert len(block.text.splitlines()) < 25, block.text

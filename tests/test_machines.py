@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -16,12 +15,12 @@ import pytest
 
 from roundweave.tasks.data.sources.table import find_source
 from tests.machines import Machine, Network, hidden_from
-from tests.sites import images_at_sites, roles_at_sites
+from tests.sites import images_at_sites
 
 pytestmark = pytest.mark.thorough  # the machines are tools of tests, which fail in their own words where these lie
 
 SIZE = 1 << 20
-"""How many bytes a transfer has: enough that a limit shows."""
+"""How many bytes a transfer has: many packets."""
 
 SERVER = """
 import socket
@@ -36,21 +35,18 @@ while True:
         connection.sendall(str(size).encode())
 """
 CLIENT = f"""
-import socket, sys, time
-began = time.monotonic()
+import socket, sys
 with socket.create_connection((sys.argv[1], 9000), timeout=float(sys.argv[2])) as connection:
     connection.sendall(bytes({SIZE}))
     connection.shutdown(socket.SHUT_WR)
     assert connection.recv(100) == b"{SIZE}"
-print(time.monotonic() - began)
 """
-"""Sends to a machine, and prints the seconds until it says that all is there."""
+"""Sends to a machine, and ends well once that says that all is there."""
 
 
-def sends(machine: Machine, to: str, seconds: float = 20) -> float | None:
-    """The seconds of a transfer; None if there was no answer for so many seconds."""
-    done = machine.run([sys.executable, "-S", "-c", CLIENT, to, str(seconds)])
-    return None if done.returncode else float(done.stdout)
+def sends(machine: Machine, to: str, seconds: float = 20) -> bool:
+    """Whether a transfer comes to its end in so many seconds."""
+    return not machine.run([sys.executable, "-S", "-c", CLIENT, to, str(seconds)]).returncode
 
 
 def serve(machine: Machine) -> None:
@@ -61,8 +57,8 @@ def test_machines_reach_each_other_by_name_but_for_what_is_cut(network) -> None:
     berlin, paris, rome = (network.machine(name) for name in ("berlin", "paris", "rome"))
     assert (rome.address, paris.run(["hostname"]).stdout) == ("10.47.0.3", "paris\n")
     serve(paris)
-    assert sends(berlin, "paris") is not None
-    assert sends(berlin, "rome") is None  # nothing listens there
+    assert sends(berlin, "paris")
+    assert not sends(berlin, "rome")  # nothing listens there
     cuts: list[tuple[Callable[[], None], list[bool]]] = [
         (paris.cut, [True, False, False, False]),
         (lambda: paris.cut_one_way("in"), [True, False, False, False]),
@@ -74,23 +70,19 @@ def test_machines_reach_each_other_by_name_but_for_what_is_cut(network) -> None:
         before = [count() for count in counts]
         while time.sleep(0.2) or before != (before := [count() for count in counts]):
             pass  # the end of the transfer before may still be told
-        assert sends(berlin, "paris", 0.5) is None
+        assert not sends(berlin, "paris", 0.5)
         assert [count() > early for count, early in zip(counts, before, strict=True)] == wanted
         paris.mend()
-        assert sends(berlin, "paris") is not None
+        assert sends(berlin, "paris")
 
 
-def test_a_limit_slows_a_transfer_and_bytes_are_counted_as_on_a_wire(network) -> None:
-    """A packet of 1514 bytes carries 1448, so that 4.6 % come on top; at 16 Mbit/s a MB takes half a second."""
+def test_bytes_are_counted_as_on_a_wire(network) -> None:
+    """A packet of 1514 bytes carries 1448, so that 4.6 % come on top."""
     berlin, paris = network.machine("berlin"), network.machine("paris")
     serve(paris)
-    assert sends(berlin, "paris") is not None
+    assert sends(berlin, "paris")
     for count in (berlin.sent(), paris.received()):
         assert count == pytest.approx(SIZE * 1514 / 1448, rel=0.02)
-    berlin.limit(16)
-    seconds = sends(berlin, "paris")
-    assert seconds is not None
-    assert seconds > 0.5  # it cannot be faster: 1.1 MB less the 20 kB that pass at once
     for count in (berlin.received(), paris.sent()):
         assert count < SIZE / 10
 
@@ -149,28 +141,16 @@ def test_a_plain_process_does_not_see_a_folder_that_is_hidden_from_it(tmp_path) 
     runs.mkdir()
     (runs / "run").touch()
     line = hidden_from(runs, ["ls", "-A", str(runs), str(tmp_path)])
-    assert (
-        subprocess.run(line, check=True, capture_output=True, text=True).stdout
-        == f"{tmp_path}:\nits runs\n\n{runs}:\n"
-    )
+    assert subprocess.check_output(line, text=True) == f"{tmp_path}:\nits runs\n\n{runs}:\n"
 
 
-@pytest.mark.parametrize("made", [images_at_sites, roles_at_sites])
-def test_sites_have_parts_of_the_examples_and_no_other_site_reads_them(network, tmp_path, made) -> None:
+def test_sites_have_parts_of_the_examples_and_no_other_site_reads_them(network, tmp_path) -> None:
     """Together they are all, by the function that a run inline reads them with."""
     names = ("berlin", "paris", "rome")
-    sites = made(tmp_path, names, 100)
+    sites = images_at_sites(tmp_path, names, 100)
     source = find_source(sites.function)
-    parts = [source.load(number, 3).train for number in range(3)]
     machines = [sites.machine(network, name) for name in (*names, "head")]
     seen = [machine.run(["ls", str(sites.data)]).stdout.split() for machine in machines]
-    files = ["examples.npz"] if made is images_at_sites else ["examples.json", "examples.npz"]
     assert not any(machine.run(["ls", str(sites.own)]).stdout for machine in machines)
-    assert seen == [[*files, f"part-{number}.npz"] for number in range(3)] + [[]]
-    if made is images_at_sites:
-        assert [len(part) for part in parts] == [34, 33, 33]
-    else:
-        texts = [json.loads((sites.own / name / "examples.json").read_text()) for name in names]
-        assert sum(len(text) for text in texts) == 100
-        windows = [sum((len(text) - 1) // 64 for text in each.values()) for each in texts]
-        assert [len(part) for part in parts] == windows
+    assert seen == [["examples.npz", f"part-{number}.npz"] for number in range(3)] + [[]]
+    assert [len(source.load(number, 3).train) for number in range(3)] == [34, 33, 33]

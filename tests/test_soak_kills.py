@@ -23,14 +23,14 @@ from tests.victims import Cluster, Training
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_prefect")]
 
-SMALL = "--model mlp --partitions 5 --batch-size 16 --rounds 24"
-STEPS = f"{SMALL} --local-steps 2"
-HUGE = '--model mlp --model-options {"hidden":240000} --batch-size 8'
+SMALL = "model=mlp partitions=5 batch-size=16 rounds=24"
+STEPS = f"{SMALL} local-steps=2"
+HUGE = 'model=mlp model-options={"hidden":240000} batch-size=8'
 """A network of 72 MB."""
 
-LARGE = f"{HUGE} --partitions 3 --rounds 5 --local-steps 1"
+LARGE = f"{HUGE} partitions=3 rounds=5 local-steps=1"
 
-ROUNDS_OF_OWN = "--partitions 5 --batch-size 4 --rounds 24 --local-steps 2"
+ROUNDS_OF_OWN = "partitions=5 batch-size=4 rounds=24 local-steps=2"
 
 MINE = '''
 import torch
@@ -62,92 +62,59 @@ def unsound(partition, partitions):
     return inputs, targets
 '''
 
-COMBINATIONS = {
-    # Every line of the table of algorithms.
-    "sync_sgd": (f"{SMALL} --algorithm sync_sgd --momentum 0.9", "worker command prefect"),
-    "fed_avg bf16": (f"{STEPS} --algorithm fed_avg --precision bf16", "scheduler worker"),
-    "diloco inline": (f"{STEPS} --algorithm diloco --executor inline", "command prefect command"),
-    "matched": (f"{STEPS} --algorithm matched", "command worker"),
-    "fed_avgm, keep updates": (f"{STEPS} --algorithm fed_avgm --keep updates:5", "nanny command"),
-    "fed_adam, keep every": (f"{STEPS} --algorithm fed_adam --keep every:4", "command worker command"),
-    "fed_adagrad, keep last": (f"{STEPS} --algorithm fed_adagrad --keep last:3", "worker scheduler"),
-    "fed_yogi, keep states": (f"{STEPS} --algorithm fed_yogi --keep states --executor ranks", "worker command"),
-    "fed_prox, cohort": (f"{STEPS} --algorithm fed_prox --cohort 3", "worker nanny"),
-    "scaffold, cohort": (f"{STEPS} --algorithm scaffold --cohort 0.5 --executor ranks", "worker scheduler"),
-    "fed_dyn, own scores": (f"{STEPS} --algorithm fed_dyn --score-partitions 0.2", "command worker"),
-    "fed_nova, dirichlet": (
-        f"{SMALL} --algorithm fed_nova --local-epochs 1 --split dirichlet:0.5",
-        "nanny worker command",
-    ),
-    "mime_lite": (f"{STEPS} --algorithm mime_lite --executor ranks", "command nanny"),
-    "q_fed_avg, largest partitions": (
-        f"{STEPS} --algorithm q_fed_avg --split sizes:1.5 --cohort 3",
-        "scheduler command",
-    ),
-    "afl": (f"{STEPS} --algorithm afl --executor auto", "worker command"),
-    "async_sgd": (f"{SMALL} --algorithm async_sgd --rounds 60", "holder command"),
-    "downpour": (f"{SMALL} --algorithm downpour --push-every 2 --fetch-every 4 --rounds 60", "holder scheduler"),
-    "easgd, cohort": (f"{STEPS} --algorithm easgd --cohort 3 --rounds 60", "holder nanny command"),
-    "fed_buff": (f"{STEPS} --algorithm fed_buff --buffer 3 --max-staleness 2 --rounds 40", "holder worker"),
-    "fed_buff inline": (f"{STEPS} --algorithm fed_buff --executor inline --rounds 60", "command command"),
-    "async_sgd, again and again": (
-        f"{SMALL} --algorithm async_sgd --max-staleness 3 --rounds 240",
-        "worker command worker worker command worker worker",
-    ),
-    "fed_buff, cohort": (
-        f"{STEPS} --algorithm fed_buff --buffer 2 --cohort 3 --rounds 240",
-        "holder worker command holder command worker",
-    ),
-    # Without a server.
-    "ring": (f"{STEPS} --topology ring --split shards:2", "scheduler worker"),
-    "torus, ranks": (f"{STEPS} --partitions 6 --topology torus:2 --executor ranks", "worker command"),
-    "exponential": (f"{STEPS} --topology exponential --partitions 9", "nanny command"),
-    "star, carried": (
-        f"{STEPS} --topology star --optimizer AdamW --optimizer-state carried --executor ranks",
-        "scheduler command",
-    ),
-    "two levels, keep": (f"{STEPS} --topology two_level:3:2 --partitions 6 --keep every:5", "command worker"),
-    # Partitions that are stacked, and ranks that share a network.
-    "stacked": (f"{STEPS} --stacked 4 --partitions 10", "worker scheduler"),
-    "stacked, ranks": (
-        f"{STEPS} --stacked 4 --partitions 10 --split dirichlet:0.3 --executor ranks",
-        "worker command",
-    ),
-    "tensor parallel": (f"{STEPS} --ranks 2 --executor ranks", "worker command"),
-    # Data streams, and new splits.
-    "stream": (f"{ROUNDS_OF_OWN} --data mine.py:stream --model linear", "worker command"),
-    "stream, ranks": (f"{ROUNDS_OF_OWN} --data mine.py:stream --model linear --executor ranks", "nanny scheduler"),
-    "split again": (f"{STEPS} --resplit-every 3 --score-partitions 0.2", "worker scheduler command"),
-    "split again, ranks": (f"{STEPS} --resplit-every 2 --algorithm scaffold --executor ranks", "command worker"),
-    "split again, inline": (f"{STEPS} --resplit-every 5 --executor inline --algorithm fed_dyn", "command command"),
-    # Networks that workers begin.
-    "large": (f"{LARGE} --keep last:2", "worker command"),
-    "large, ranks": (f"{LARGE} --keep last:2 --executor ranks", "command worker"),
-    "large, scheduler": (f"{LARGE} --keep states --algorithm fed_avgm", "scheduler nanny"),
-    "large, server": (
-        f"{HUGE} --partitions 2 --rounds 8 --algorithm async_sgd",
-        "holder command",
-    ),
-    # Rounds that are mapped again from a stored state.
-    "recompute": (f"{STEPS} --algorithm fed_avgm --keep recompute:7", "worker command nanny"),
-    "recompute, ranks": (
-        f"{STEPS} --algorithm scaffold --cohort 3 --keep recompute:5 --executor ranks",
-        "command worker",
-    ),
-    "recompute, server": (f"{SMALL} --algorithm async_sgd --keep recompute:10 --rounds 60", "holder command"),
-    "recompute, ring": (f"{STEPS} --topology ring --keep recompute:4 --executor inline", "command command"),
-    # Buckets, ends before the last round, refused updates, robust reduces.
-    "bucket": (f"{STEPS} --algorithm scaffold", "command worker"),
-    "bucket, ranks": (f"{STEPS} --executor ranks --keep updates:4", "worker command"),
-    "bucket, server": (f"{SMALL} --algorithm async_sgd --rounds 40", "worker command"),
-    "accuracy": (f"{STEPS} --target-accuracy 0.8 --rounds 20", "command scheduler"),
-    "patience": (f"{STEPS} --patience 3 --evaluate-every 2 --lr 1.5 --executor ranks", "worker command"),
-    "quorum": (
-        f"{ROUNDS_OF_OWN} --data mine.py:unsound --quorum 4 --reduce trimmed_mean:1 --model linear",
-        "worker nanny command",
-    ),
-    "krum, bfloat16": (f"{STEPS} --reduce krum:1 --dtype bfloat16", "scheduler command"),
-}  # fmt: skip
+TABLE = f"""
+sync_sgd | {SMALL} algorithm=sync_sgd momentum=0.9 | worker command prefect
+fed_avg bf16 | {STEPS} algorithm=fed_avg precision=bf16 | scheduler worker
+diloco inline | {STEPS} algorithm=diloco executor=inline | command prefect command
+matched | {STEPS} algorithm=matched | command worker
+fed_avgm, keep updates | {STEPS} algorithm=fed_avgm keep=updates:5 | nanny command
+fed_adam, keep every | {STEPS} algorithm=fed_adam keep=every:4 | command worker command
+fed_adagrad, keep last | {STEPS} algorithm=fed_adagrad keep=last:3 | worker scheduler
+fed_yogi, keep states | {STEPS} algorithm=fed_yogi keep=states executor=ranks | worker command
+fed_prox, cohort | {STEPS} algorithm=fed_prox cohort=3 | worker nanny
+scaffold, cohort | {STEPS} algorithm=scaffold cohort=0.5 executor=ranks | worker scheduler
+fed_dyn, own scores | {STEPS} algorithm=fed_dyn score-partitions=0.2 | command worker
+fed_nova, dirichlet | {SMALL} algorithm=fed_nova local-epochs=1 split=dirichlet:0.5 | nanny worker command
+mime_lite | {STEPS} algorithm=mime_lite executor=ranks | command nanny
+q_fed_avg, largest partitions | {STEPS} algorithm=q_fed_avg split=sizes:1.5 cohort=3 | scheduler command
+afl | {STEPS} algorithm=afl executor=auto | worker command
+async_sgd | {SMALL} algorithm=async_sgd rounds=60 | holder command
+downpour | {SMALL} algorithm=downpour push-every=2 fetch-every=4 rounds=60 | holder scheduler
+easgd, cohort | {STEPS} algorithm=easgd cohort=3 rounds=60 | holder nanny command
+fed_buff | {STEPS} algorithm=fed_buff buffer=3 max-staleness=2 rounds=40 | holder worker
+fed_buff inline | {STEPS} algorithm=fed_buff executor=inline rounds=60 | command command
+async_sgd again | {SMALL} algorithm=async_sgd max-staleness=3 rounds=240 | worker command worker command worker
+fed_buff, cohort | {STEPS} algorithm=fed_buff buffer=2 cohort=3 rounds=240 | worker command holder command worker
+ring | {STEPS} topology=ring split=shards:2 | scheduler worker
+torus, ranks | {STEPS} partitions=6 topology=torus:2 executor=ranks | worker command
+exponential | {STEPS} topology=exponential partitions=9 | nanny command
+star, carried | {STEPS} topology=star optimizer=AdamW optimizer-state=carried executor=ranks | scheduler command
+two levels, keep | {STEPS} topology=two_level:3:2 partitions=6 keep=every:5 | command worker
+stacked | {STEPS} stacked=4 partitions=10 | worker scheduler
+stacked, ranks | {STEPS} stacked=4 partitions=10 split=dirichlet:0.3 executor=ranks | worker command
+tensor parallel | {STEPS} ranks=2 executor=ranks | worker command
+stream | {ROUNDS_OF_OWN} data=mine.py:stream model=linear | worker command
+stream, ranks | {ROUNDS_OF_OWN} data=mine.py:stream model=linear executor=ranks | nanny scheduler
+split again | {STEPS} resplit-every=3 score-partitions=0.2 | worker scheduler command
+split again, ranks | {STEPS} resplit-every=2 algorithm=scaffold executor=ranks | command worker
+split again, inline | {STEPS} resplit-every=5 executor=inline algorithm=fed_dyn | command command
+large | {LARGE} keep=last:2 | worker command
+large, ranks | {LARGE} keep=last:2 executor=ranks | command worker
+large, scheduler | {LARGE} keep=states algorithm=fed_avgm | scheduler nanny
+large, server | {HUGE} partitions=2 rounds=8 algorithm=async_sgd | holder command
+recompute | {STEPS} algorithm=fed_avgm keep=recompute:7 | worker command nanny
+recompute, ranks | {STEPS} algorithm=scaffold cohort=3 keep=recompute:5 executor=ranks | command worker
+recompute, server | {SMALL} algorithm=async_sgd keep=recompute:10 rounds=60 | holder command
+recompute, ring | {STEPS} topology=ring keep=recompute:4 executor=inline | command command
+bucket | {STEPS} algorithm=scaffold | command worker
+bucket, ranks | {STEPS} executor=ranks keep=updates:4 | worker command
+bucket, server | {SMALL} algorithm=async_sgd rounds=40 | worker command
+accuracy | {STEPS} target-accuracy=0.8 rounds=20 | command scheduler
+patience | {STEPS} patience=3 evaluate-every=2 lr=1.5 executor=ranks | worker command
+quorum | {ROUNDS_OF_OWN} data=mine.py:unsound quorum=4 reduce=trimmed_mean:1 model=linear | worker nanny command
+krum, bfloat16 | {STEPS} reduce=krum:1 dtype=bfloat16 | scheduler command
+"""
+COMBINATIONS = dict(row.split(" | ", 1) for row in TABLE.strip().splitlines())
 """The options of a run, and what is killed, one after the other. An option that is given twice is the last."""
 
 NAMED = ("nanny", "scheduler", "holder")
@@ -163,9 +130,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def options_of(text: str) -> list[str]:
-    """The words, of which an option's last value counts."""
-    words = text.split()
-    return [word for pair in dict(zip(words[::2], words[1::2], strict=True)).items() for word in pair]
+    """The words of a command, of which an option's last value counts."""
+    options = dict(word.split("=", 1) for word in text.split())
+    return [word for key, value in options.items() for word in (f"--{key}", value)]
 
 
 def killed_in_turn(training: Training, victims: list[str], draw: random.Random) -> list[str]:
@@ -195,7 +162,8 @@ def identities(run: Run) -> list[object]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_a_run_of_any_kind_goes_on_to_the_same_bits(name, cluster, request, tmp_path, monkeypatch, capsys) -> None:
-    text, victims = COMBINATIONS[name][0], COMBINATIONS[name][1].split()
+    text, _, killed = COMBINATIONS[name].partition(" | ")
+    victims = killed.split()
     root = f"{request.getfixturevalue('s3').bucket()}/runs" if "bucket" in name else str(tmp_path / "runs")
     monkeypatch.setenv("ROUNDWEAVE_ROOT", root)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
@@ -218,8 +186,8 @@ def test_a_run_of_any_kind_goes_on_to_the_same_bits(name, cluster, request, tmp_
             training.process.wait()
     run = open_run("killed", root)
     # On a cluster updates reach a server as they do.
-    order = "" if run.round(1).commit.server is None else " --order recorded:killed"
-    whole = options_of(f"{text} --executor inline{order}")
+    order = "" if run.round(1).commit.server is None else " order=recorded:killed"
+    whole = options_of(f"{text} executor=inline{order}")
     code, out, err = command(capsys, "train", *whole, "--name", "whole")
     assert code == 0, out + err
     reference = open_run("whole", root)

@@ -112,24 +112,14 @@ class Training:
         self.victims: dict[str, Callable[[], None]] = {
             "command": lambda: kill(self.process),
             "worker": self.kill_worker,
-            "nanny": lambda: kill(self._cluster.nannies[0]),
-            "scheduler": lambda: kill(self._scheduler),
+            "nanny": lambda: kill(self.cluster.nannies[0]),
+            "scheduler": lambda: kill(self.cluster.scheduler),
             "holder": self.kill_holder,
             "prefect": self.kill_prefect,
         }
         self._done = -1
         self.left: list[psutil.Process] = []
         self.process = self.go_on()
-
-    @property
-    def _cluster(self) -> Cluster:
-        assert self.cluster is not None
-        return self.cluster
-
-    @property
-    def _scheduler(self) -> subprocess.Popen[bytes]:
-        assert self._cluster.scheduler is not None
-        return self._cluster.scheduler
 
     def go_on(self) -> subprocess.Popen[bytes]:
         """Begin the command: `train`, or `resume` once there is a run."""
@@ -160,8 +150,7 @@ class Training:
 
     def writer(self, round: int) -> str:
         """The token of the writer that committed a round."""
-        token: str = json.loads(bytes(self.place.read(f"commits/{round}.json")))["token"]
-        return token
+        return json.loads(bytes(self.place.read(f"commits/{round}.json")))["token"]
 
     def wait_for_another(self, round: int) -> bool:
         """Wait until another writer than that of this round commits; False where the end comes before."""
@@ -184,7 +173,7 @@ class Training:
 
     def kill_holder(self) -> None:
         """The worker that has the parameter server's newest state."""
-        self._kill_one(self._cluster.holders)
+        self._kill_one(self.cluster.holders)
 
     def kill_prefect(self) -> None:
         """The command's own Prefect server."""
@@ -202,7 +191,7 @@ class Training:
     def kill(self, who: str) -> None:
         """Kill one by its name, and begin what nobody else begins again."""
         if who in ("command", "nanny"):
-            self.left += descendants(self.process if who == "command" else self._cluster.nannies[0])
+            self.left += descendants(self.process if who == "command" else self.cluster.nannies[0])
         self.victims[who]()
         if who == "scheduler":
             self.process.wait(120)  # it ends by itself, with a line

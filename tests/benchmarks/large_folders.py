@@ -69,11 +69,8 @@ def copied(first: Path, second: Path, to: Path) -> None:
     to.mkdir()
     block = bytearray(BLOCK)
     for path in sorted(first.glob("*.safetensors")):
-        with (
-            path.open("rb", 0) as one,
-            (second / path.name).open("rb", 0) as two,
-            (to / path.name).open("wb") as out,
-        ):
+        one, two, out = path.open("rb", 0), (second / path.name).open("rb", 0), (to / path.name).open("wb")
+        with one, two, out:
             while count := one.readinto(block):
                 out.write(memoryview(block)[:count])
                 two.readinto(block)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -25,6 +27,9 @@ from roundweave.tasks.algorithms.algebra import Algorithm, Map
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.executors.base import Executor
+
+Numbers = Annotated[list[int], typer.Option()]
+"""An option that may be given several times."""
 
 
 def model(elements: int = 100) -> torch.nn.Module:
@@ -73,9 +78,12 @@ def idle(partitions: int, rounds: int, elements: int = 100, **more: Any) -> dict
 
 
 @contextmanager
-def begun(executor: Executor, **fields: Any) -> Iterator[Prepared]:
-    """A run without Prefect."""
-    with prepared(resolve(TrainConfig(**fields)), executor) as ready:
+def begun(executor: Executor, /, **fields: Any) -> Iterator[Prepared]:
+    """A run without Prefect, under a root of its own, which is deleted, if none is given."""
+    with (
+        tempfile.TemporaryDirectory() as root,
+        prepared(resolve(TrainConfig(**{"root": root} | fields)), executor) as ready,
+    ):
         yield ready
 
 
@@ -102,6 +110,14 @@ def seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table as Markdown, row by row."""
+    for row in (heads, ["---"] * len(heads)):
+        print(f"| {' | '.join(row)} |")
+    for row in rows:
+        print(f"| {' | '.join(row)} |", flush=True)
 
 
 def medians(rows: Iterable[Sequence[float]]) -> list[float]:

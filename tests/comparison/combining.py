@@ -29,11 +29,8 @@ def centered(center: Callable[[torch.Tensor], torch.Tensor], tensors: Sequence[N
     """The robust center of floats, all as one vector, and the lower median of all else."""
     floats = [name for name, tensor in tensors[0].items() if tensor.is_floating_point()]
     middle = (len(tensors) - 1) // 2
-    found = {
-        name: torch.stack([each[name] for each in tensors]).sort(0).values[middle]
-        for name in tensors[0]
-        if name not in floats
-    }
+    rest = {name: torch.stack([each[name] for each in tensors]) for name in tensors[0] if name not in floats}
+    found = {name: stack.sort(0).values[middle] for name, stack in rest.items()}
     if floats:
         points = torch.stack([torch.cat([each[name].flatten() for name in floats]) for each in tensors])
         parts = center(points).split([tensors[0][name].numel() for name in floats])
@@ -198,11 +195,8 @@ def applied(given: Given, state: State, update: Update, round: int, accepted: in
         velocity = state.memory.get("velocity") or zeros(state.params)
         velocity = {k: options["momentum"] * v + step[k] for k, v in velocity.items()}
         after.memory["velocity"] = velocity
-        step = (
-            {k: step[k] + options["momentum"] * v for k, v in velocity.items()}
-            if options["nesterov"]
-            else velocity
-        )
+        ahead = {k: step[k] + options["momentum"] * v for k, v in velocity.items()}
+        step = ahead if options["nesterov"] else velocity
     after.params = {name: p - rate * step[name] for name, p in state.params.items()}
     if given.algorithm == "scaffold":  # c moves by |S| / N of the mean change
         share = accepted / given.partitions

@@ -1,17 +1,11 @@
-"""Runs random configurations by the project and by plain loops, and compares every round.
-
-`python -m tests.comparison.compare` runs all, and with numbers after it those configurations alone.
-"""
+"""Runs random configurations by the project and by plain loops, and compares every round."""
 
 from __future__ import annotations
 
 import math
-import sys
-import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -46,14 +40,13 @@ Numbers = Mapping[str, torch.Tensor]
 
 @dataclass
 class Result:
-    """The largest difference that a comparison found, or the error; and why earlier draws were refused."""
+    """The largest difference that a comparison found, or the error."""
 
     number: int
     line: str
     difference: float = 0.0
     where: str = ""
     error: str = ""
-    refusals: list[str] = field(default_factory=list)
 
     @property
     def agrees(self) -> bool:
@@ -150,11 +143,9 @@ def found_in(run: Run, round: int) -> Numbers:
         assert stored.score is not None
         values = {f"score {name}": value for name, value in stored.score.row().items() if name != "examples"}
         for partition, update in stored.commit.updates.items():
-            kept = {
-                name: update.metrics[name] for name in update.metrics if name.startswith(("train_loss", "own_"))
-            }
-            kept.pop("own_examples", None)  # a count, as that of the score
-            values |= {f"{name} {partition}": value for name, value in kept.items()}
+            names = [name for name in update.metrics if name.startswith(("train_loss", "own_"))]
+            # `own_examples` is a count, as that of the score.
+            values |= {f"{name} {partition}": update.metrics[name] for name in names if name != "own_examples"}
         numbers |= {name: number(value) for name, value in values.items() if math.isfinite(value)}
     return numbers
 
@@ -184,28 +175,21 @@ def difference(wanted: torch.Tensor, found: torch.Tensor) -> float:
 
 def compare(which: int, root: Path, executor: Executor | None = None) -> Result:
     """Run the configuration of a number in both ways; one that is refused is drawn again."""
-    refusals: list[str] = []
+    result = Result(which, "", error=f"refused {ATTEMPTS} times")
     for attempt in range(ATTEMPTS):
         drawn = draw(which, attempt)
-        task, result = Task(drawn), Result(which, as_line(drawn), refusals=refusals)
-        name = f"c{which}-{attempt}"
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+        task, name = Task(drawn), f"c{which}-{attempt}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
                 run = trained(root, executor, name=name, **task.fields())
-        except RoundweaveError as error:
-            refusals.append(f"{type(error).__name__}: {error}")
-            continue
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
-            result.error = f"the project fails with {type(error).__name__}: {error}"
-            return result
+            except RoundweaveError:
+                continue
         config = TrainConfig(root=root, executor="inline", name=f"{name}-plain", **task.fields())
-        try:
-            _compare_rounds(result, task, config, run)
-        except Exception as error:  # noqa: BLE001
-            result.error = f"the plain loop fails with {type(error).__name__}: {error}"
-        return result
-    return Result(which, "", error=f"refused {ATTEMPTS} times", refusals=refusals)
+        result = Result(which, as_line(drawn))
+        _compare_rounds(result, task, config, run)
+        break
+    return result
 
 
 def _compare_rounds(result: Result, task: Task, config: TrainConfig, run: Run) -> None:
@@ -221,32 +205,7 @@ def _compare_rounds(result: Result, task: Task, config: TrainConfig, run: Run) -
 
 
 def summary(results: list[Result]) -> str:
-    """How many configurations there were, how many agree, the largest difference, and each that disagrees."""
-    agree = [result for result in results if result.agrees]
-    largest = max(agree, key=lambda result: result.difference, default=None)
-    refusals = Counter(_kind_of(text) for result in results for text in result.refusals)
-    lines = [
-        f"{len(results)} configurations, {len(agree)} agree to {TOLERANCE:g}"
-        + (f", the largest difference is {largest.difference:.2g} ({largest})" if largest else ""),
-        *(f"disagrees: {result}" for result in results if not result.agrees),
-        f"{sum(refusals.values())} were refused and drawn again:",
-        *(f"  {count} x {text}" for text, count in refusals.most_common()),
-    ]
-    return "\n".join(lines)
-
-
-def _kind_of(text: str) -> str:
-    """A refusal without its numbers."""
-    return "".join("#" if letter.isdigit() else letter for letter in text)[:160]
-
-
-def main() -> None:
-    numbers = [int(text) for text in sys.argv[1:]] or range(COUNT)
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        results = [compare(which, Path(folder)) for which in numbers]
-    print(summary(results))
-
-
-if __name__ == "__main__":
-    main()
+    """How many configurations there were, how many agree, and each that disagrees."""
+    wrong = [result for result in results if not result.agrees]
+    count = f"{len(results)} configurations, {len(results) - len(wrong)} agree to {TOLERANCE:g}"
+    return "\n".join([count, *(f"disagrees: {result}" for result in wrong)])

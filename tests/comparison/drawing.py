@@ -115,31 +115,21 @@ OPTIONS: dict[str, Sequence[Any]] = {
 EPS = {"eps": 1e-3}
 """So that the rounding of a gradient that is 0, as that of a bias before BatchNorm, is no step of full length."""
 
+DECAY = {"weight_decay": 0.1}
 OPTIMIZERS: Sequence[dict[str, Any]] = (
     {"optimizer": "AdamW", "optimizer_options": EPS},
-    {"optimizer": "AdamW", "optimizer_options": {**EPS, "weight_decay": 0.1, "betas": [0.8, 0.9]}},
-    {
-        "optimizer": "AdamW",
-        "optimizer_options": {**EPS, "weight_decay": 0.1},
-        "no_decay_on": ["biases", "norms"],
-    },
+    {"optimizer": "AdamW", "optimizer_options": {**EPS, **DECAY, "betas": [0.8, 0.9]}},
+    {"optimizer": "AdamW", "optimizer_options": {**EPS, **DECAY}, "no_decay_on": ["biases", "norms"]},
     {"optimizer": "Adam", "optimizer_options": {**EPS, "amsgrad": True}},
     {"optimizer": "RMSprop", "optimizer_options": EPS, "momentum": 0.9},
     {"optimizer": "Adagrad", "optimizer_options": EPS},
-    {"optimizer": "SGD", "optimizer_options": {"weight_decay": 0.1}},
-    {
-        "optimizer": "SGD",
-        "optimizer_options": {"weight_decay": 0.1},
-        "momentum": 0.9,
-        "no_decay_on": ["biases"],
-    },
+    {"optimizer": "SGD", "optimizer_options": DECAY},
+    {"optimizer": "SGD", "optimizer_options": DECAY, "momentum": 0.9, "no_decay_on": ["biases"]},
     {"optimizer": "SGD", "momentum": 0.9, "nesterov": True},
 )
 
-REDUCES = (
-    *("plain_mean", "clipped_mean:0.1", "median", "trimmed_mean:1", "krum:1", "krum:1:2", "bulyan:1"),
-    "geometric_median",
-)
+REDUCES = ["plain_mean", "clipped_mean:0.1", "median", "trimmed_mean:1", "krum:1", "krum:1:2", "bulyan:1"]
+REDUCES += ["geometric_median"]
 
 OWN_MEAN = ("fed_nova", "q_fed_avg", "afl", "matched", "d_psgd", "async_sgd", "downpour", "easgd", "fed_buff")
 """Algorithms that keep their own reduce here."""

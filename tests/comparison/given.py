@@ -184,11 +184,8 @@ class Recurrent(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.gru, self.head = (
-            nn.Embedding(TOKENS, 4),
-            nn.GRU(4, 5, batch_first=True),
-            nn.Linear(5, TOKENS),
-        )
+        self.tokens, self.gru = nn.Embedding(TOKENS, 4), nn.GRU(4, 5, batch_first=True)
+        self.head = nn.Linear(5, TOKENS)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.gru(self.tokens(tokens))[0])

@@ -81,11 +81,8 @@ def neighbours(topology: str | None, partition: int, partitions: int, exchange: 
         return {partition} | {(partition + sign * place) % partitions for place in places for sign in (-1, 1)}
     if kind == "two_level":
         site, every = map(int, numbers)
-        return (
-            set(range(partitions))
-            if exchange % every == 0
-            else {p for p in range(partitions) if p // site == partition // site}
-        )
+        near = range(partition // site * site, (partition // site + 1) * site)
+        return {*range(partitions)} if exchange % every == 0 else {*near}
     return {partition}
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.comparison.compare import COUNT, Result, compare, summary
 from tests.comparison.drawing import LOSSES, NETWORKS, OPTIMIZERS, REDUCES
+from tests.rows import but_first
 
 NAMES = sorted(ALGORITHMS)
 
@@ -32,24 +31,11 @@ FIRST = {
 """What each has that the others have not, and what would be wrong in silence."""
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Of torch in the plain loops, as in a map."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def all_agree(results: list[Result]) -> None:
-    text = summary(results)
-    print(text)
-    assert all(result.agrees for result in results), text
+    assert all(result.agrees for result in results), summary(results)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.thorough) for name in NAMES]
-)
+@pytest.mark.parametrize("name", but_first(FIRST, NAMES))
 def test_a_configuration_of_each_algorithm_agrees_with_a_plain_loop(tmp_path: Path, name: str) -> None:
     all_agree([compare(NAMES.index(name), tmp_path / "runs")])
 

@@ -20,6 +20,7 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import POLICIES, Keep
 from roundweave.storage.upkeep.pruning import prune_run
+from tests.rows import but_first
 from tests.storage.conftest import plain
 from tests.training import trained
 
@@ -54,10 +55,9 @@ SAME = ("states", "every:3")
 """What they store is what others in the table store of states or of updates."""
 
 
-@pytest.fixture(params=[pytest.param(text, marks=[pytest.mark.thorough] * (text in SAME)) for text in STAYS])
+@pytest.fixture(params=but_first([text for text in STAYS if text not in SAME], SAME))
 def text(request: pytest.FixtureRequest) -> str:
-    policy: str = request.param
-    return policy
+    return request.param
 
 
 def files(run: Run, array: str) -> list[int]:

@@ -61,7 +61,7 @@ def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 APART = {"data": "digits", "partitions": 1, "local_epochs": 5, "lr": 0.1}
 KINDS = {
-    "mlp": {"model": "mlp", "model_options": {"hidden": 64}, "rounds": 6},
+    "mlp": {"model": "mlp", "model_options": {"hidden": 64}, "rounds": 2},
     "cnn": {"model": "cnn", "model_options": {"channels": 8}, "rounds": 1},
 }
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from roundweave.storage.runs.listing import list_runs
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.flows.command.in_process import run as command
+from tests.runs import RUNS
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.storage.places.s3_server import SECRET
 
@@ -42,19 +42,19 @@ def root(s3, monkeypatch, tmp_path) -> str:
 
 
 @pytest.mark.dear("a server of S3, and two runs")
-def test_a_run_in_a_bucket_has_the_bits_of_one_on_a_disk(train, root, tmp_path) -> None:
-    wanted = train(**FIELDS, name="disk")
-    run = train(**FIELDS, name="bucket", root=root)
+def test_a_run_in_a_bucket_has_the_bits_of_one_on_a_disk(stored, train, root, tmp_path) -> None:
+    wanted = stored("scaffold")
+    run = train(**RUNS["scaffold"], name="bucket", root=root)
     assert run.digest == wanted.digest
     assert (run.address, run.name, run.status) == (f"{root}/bucket.zarr", "bucket", "complete")
     again = open_run("bucket")
     assert list(list_runs().index) == ["bucket"]
     histories = [each.history().drop(columns="seconds") for each in (again, wanted)]
     assert histories[0].equals(histories[1])
-    assert (again["1.weight"].values == wanted["1.weight"].values).all()
+    assert (again["fc1.weight"].values == wanted["fc1.weight"].values).all()
     assert again.round(2).update(1).extras.keys() == {"control"}
     assert again.status == "complete"
-    assert "bucket · complete · 4/4 rounds" in repr(again)
+    assert "bucket · complete · 3/3 rounds" in repr(again)
     assert not again.verify().findings
     assert list(tmp_path.glob("s3*")) == []
 
@@ -111,6 +111,7 @@ def test_networks_are_merged_from_a_bucket_into_one(root, train) -> None:
     assert (read_checkpoint("merged@0")["fc1.weight"] == first["fc1.weight"]).all()
 
 
+@pytest.mark.thorough
 def test_of_two_writers_one_is_refused_and_the_late_one_fenced(train, root) -> None:
     run = train(**FIELDS | {"rounds": 1}, name="busy", root=root)
     store = RoundStore(run.address)
@@ -144,40 +145,3 @@ def test_a_copy_in_a_bucket_is_verified_pruned_replayed_and_removed(train, root,
     assert (back.chain, back.kept, back.verify().sound) == (disk.chain, [0, 3, 4], True)
     assert command(capsys, "rm", "disk", "--yes")[0] == 0
     assert not place_of(run.address).sizes()
-
-
-WRITER = """
-import sys
-from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.preparing.job import prepared
-from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.storage.errors import RoundweaveError
-try:
-    config = TrainConfig(name="both", partitions=3, local_steps=2, model="linear", rounds=6, executor="inline")
-    with prepared(resolve(config), InlineExecutor()) as ready:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        for commit in InlineExecutor().run(ready.job, ready.done + 1, 6):
-            pass
-    print("done")
-except RoundweaveError as error:
-    print(type(error).__name__, error)
-"""
-
-
-@pytest.mark.thorough
-def test_of_two_processes_that_begin_a_run_one_makes_it_and_the_other_says_so(train, root, tmp_path) -> None:
-    wanted = train(**FIELDS | {"rounds": 6, "algorithm": "fed_avg"}, name="wanted", root=tmp_path / "wanted")
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                         text=True, env=environment)
-        for _ in range(2)
-    ]  # fmt: skip
-    with ThreadPoolExecutor(2) as pool:
-        first = list(pool.map(lambda writer: writer.stdout.readline(), writers))
-    assert sorted(line.split()[0] for line in first) in (["RunBusy", "ready"], ["ExperimentDiffers", "ready"])
-    rest = [writer.communicate("\n")[0] for writer in writers]
-    assert [out for line, out in zip(first, rest, strict=True) if line == "ready\n"] == ["done\n"]
-    assert open_run("both").digest == wanted.digest

@@ -10,7 +10,6 @@ import pytest
 import roundweave as rw
 from roundweave.flows.command import app
 from roundweave.storage.errors import RoundweaveError
-from tests.flows.command.in_process import run
 
 pytestmark = pytest.mark.prefect
 
@@ -32,10 +31,6 @@ def by_flow(fields: dict[str, object]) -> None:
     train_flow.fn(rw.TrainConfig(**fields))
 
 
-def by_merge(fields: dict[str, object]) -> None:
-    rw.merge(rw.MergeConfig(networks=("nowhere.pt", "nothing.pt"), **fields))
-
-
 @pytest.fixture
 def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting any process, or looking for a scheduler, fails the test."""
@@ -50,15 +45,12 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 WRONG = {
     "data": ({"data": "mnist:nowhere"}, "no train-images-idx3-ubyte.gz"),
-    "model": ({"model": "mpl"}, "unknown model 'mpl'; did you mean mlp?"),
-    "loss": ({"loss": "hinge"}, "unknown loss 'hinge'"),
-    "optimizer": ({"optimizer": "Adamm"}, "torch.optim has no optimizer 'Adamm'"),
     "partitions": ({"partitions": 5000}, "5000 partitions need at least as many examples"),
     "two at once": ({"model": "mpl", "optimizer": "Adamm", "partitions": 5000}, "unknown model 'mpl'"),
 }
 
 
-@pytest.mark.parametrize("door", [by_function, by_flow])
+@pytest.mark.parametrize("door", [by_command, by_function, by_flow])
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_said_before_anything_is_started(no_process, door: Door, case: str) -> None:
     fields, says = WRONG[case]
@@ -66,19 +58,12 @@ def test_what_is_wrong_is_said_before_anything_is_started(no_process, door: Door
         door(fields)
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_the_command_says_the_same(no_process, capsys, case: str) -> None:
-    fields, says = WRONG[case]
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
-    assert says in run(capsys, "train", *flags)[2]
-
-
 def test_a_merge_says_what_is_wrong_before_anything_is_started(no_process) -> None:
     with pytest.raises(RoundweaveError, match=r"nowhere\.pt: there is no such file"):
-        by_merge({"model": "mlp"})
+        rw.merge(rw.MergeConfig(networks=("nowhere.pt", "nothing.pt"), model="mlp"))
 
 
-@pytest.mark.parametrize("door", [by_command, by_function])
+@pytest.mark.parametrize("door", [pytest.param(by_command, marks=pytest.mark.thorough), by_function])
 def test_a_configuration_is_resolved_once(own, tmp_path: Path, door: Door) -> None:
     source = """
 from pathlib import Path

@@ -12,8 +12,6 @@ import pytest
 
 import roundweave as rw
 from roundweave.tasks.own_code.code import find_code
-from tests.flows.prefect_server import PrefectServer, ended
-from tests.patience import PATIENCE
 from tests.training import trained
 
 HERE = Path(__file__).parents[2]
@@ -52,13 +50,6 @@ if __name__ == "__main__":
 REFERENCES = {"data": "mine.py:data", "model": "mine.py:model", "loss": "mine.py:loss"}
 FIELDS = {**REFERENCES, "partitions": 2, "rounds": 2, "workers": 1, "name": "own"}
 COMMAND = ["-m", "roundweave.flows.command.app", "train", *(f"--{name}={value}" for name, value in FIELDS.items())]
-SERVED = f"""
-import flows, tasks, storage.rows
-from prefect import serve
-from roundweave.flows import train_flow
-if __name__ == "__main__":
-    serve(train_flow.to_deployment(name="theirs", parameters={{"config": {FIELDS | {"executor": "inline"}}}}))
-"""
 
 
 @pytest.fixture
@@ -110,19 +101,6 @@ def test_a_script_imports_both_in_either_order_and_its_workers_do(folder, expect
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # of nbclient's own libraries
-@pytest.mark.parametrize("imports", [OURS + THEIRS, THEIRS + OURS], ids=["ours first", "theirs first"])
-def test_a_notebook_does(folder, expected, imports: str) -> None:
-    nbclient = pytest.importorskip("nbclient", reason="a kernel needs the development dependencies")
-    import nbformat
-
-    cells = [nbformat.v4.new_code_cell(source) for source in (imports, TRAIN)]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(folder)}}).execute()
-    assert digest(folder) == expected
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "graph", "ranks"])
 def test_the_command_finds_theirs_with_every_executor_and_so_does_a_replay(folder, expected, executor) -> None:
     run_in(folder, *COMMAND, f"--executor={executor}")
@@ -135,18 +113,6 @@ def test_the_command_finds_theirs_with_every_executor_and_so_does_a_replay(folde
 @pytest.mark.slow
 def test_workers_of_a_cluster_that_was_started_in_the_folder_do(folder, expected, dask_processes) -> None:
     run_in(folder, *COMMAND, "--scheduler", dask_processes(folder))
-    assert digest(folder) == expected
-
-
-@pytest.mark.slow
-def test_a_served_flow_does(folder, expected, server: PrefectServer, tmp_path: Path) -> None:
-    (folder / "serve.py").write_text(SERVED)
-    own = {"ROUNDWEAVE_ROOT": str(tmp_path / "runs"), "PREFECT_API_URL": server.api}
-    log = tmp_path / "serve.log"
-    line = ["env", "-C", folder, sys.executable, "serve.py"]
-    own["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    with ended(line, server.environment | own | {"PREFECT_RUNNER_POLL_FREQUENCY": "1"}, log):
-        server.run("theirs", log)
     assert digest(folder) == expected
 
 

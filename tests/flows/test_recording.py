@@ -22,7 +22,9 @@ from tests.counting import counting
 FIELDS = {"algorithm": "fed_adam", "partitions": 3, "rounds": 7, "local_steps": 1}
 
 
-@pytest.mark.parametrize("keep", ["all", "states", "every:3", "last:2"])
+@pytest.mark.parametrize(
+    "keep", ["every:3", *(pytest.param(k, marks=pytest.mark.thorough) for k in ("all", "last:2"))]
+)
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_a_run_stores_is_what_was_computed(train, own, keep: str, frozen: bool) -> None:
     own_network = {name: counting(own)[name] for name in ("data", "model")} if frozen else {}
@@ -81,12 +83,3 @@ def test_a_network_that_memory_cannot_hold_is_refused(train, monkeypatch) -> Non
         UsageError, match=r"^each of 1 processes on here needs .* MB of memory, and it has .* in all;"
     ):
         train(**FIELDS)
-
-
-def test_much_is_said(train, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(recording, "LARGE", 1)
-    train(**FIELDS)
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("7 rounds will store 3.46 MB")
-    assert said[0].endswith("; --keep all")
-    assert said[1].startswith("a process that maps will need 0.307 MB")

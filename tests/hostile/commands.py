@@ -63,26 +63,18 @@ CODES = (0, 1, 2, 3, 4, 5)
 def fill(arguments: tuple[str, ...], run: Path, sound: Path) -> list[str]:
     """The arguments of a command for a store."""
     names = {"run": str(run), "root": str(run.parent), "sound": str(sound)}
-    return [_filled(argument, names) for argument in arguments]
+    return [argument.format(**names) for argument in arguments]
 
 
-def _filled(argument: str, names: dict[str, str]) -> str:
-    for name, value in names.items():
-        argument = argument.replace(f"{{{name}}}", value)
-    return argument
-
-
-def tried(
-    commands: Commands, chosen: list[str], store: Path, sound: Path, folder: Path
-) -> Iterator[dict[str, Any]]:
+def tried(commands: Commands, chosen: list[str], store: Path, sound: Path, folder: Path) -> Iterator[dict]:
     """What became of each command over a store; those that write have a copy of it."""
     for name in chosen:
         work = folder / "work"
         work.mkdir(parents=True)
-        run = store
-        if name in CHANGING:
-            run = work / "runs" / store.name
-            _copied(store, run)
+        run = work / "runs" / store.name if name in CHANGING else store
+        if name in CHANGING:  # with all that is no file, and what has no content takes no disk
+            run.parent.mkdir()
+            subprocess.run(["cp", "-a", "--sparse=always", store, run], check=True)
         answer = commands.run(work, *fill(COMMANDS[name], run, sound))
         page = work / "page.html"
         answer["page"] = page.read_text() if page.exists() else ""
@@ -90,17 +82,9 @@ def tried(
         shutil.rmtree(work)
 
 
-def _copied(store: Path, run: Path) -> None:
-    """A copy with all that is no file; those without content take no disk."""
-    run.parent.mkdir(parents=True)
-    subprocess.run(["cp", "-a", "--sparse=always", store, run], check=True)
-
-
 def controls(text: str) -> str:
     """What of a text a terminal or a reader would obey: all that is no character but the end of a line."""
-    return "".join(
-        sorted({c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs") and c != "\n"})
-    )
+    return "".join({c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs") and c != "\n"})
 
 
 def wrong(answer: dict[str, Any]) -> str:

@@ -12,7 +12,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,10 +24,10 @@ SECONDS = 60
 
 
 class Commands:
-    """The process that runs commands; each answer has code, out, err, traceback, seconds and bytes."""
+    """The process that runs commands; each answer has code, out, err, traceback and bytes."""
 
-    def __init__(self, seconds: int = SECONDS, memory: int = MEMORY) -> None:
-        line = [sys.executable, "-m", "tests.hostile.running", str(seconds), str(memory)]
+    def __init__(self) -> None:
+        line = [sys.executable, "-m", "tests.hostile.running"]
         root = Path(__file__).parents[2]
         environment = os.environ | {"PYTHONPATH": str(root), "PYTHONWARNINGS": "error::UserWarning"}
         self.process = subprocess.Popen(
@@ -37,8 +36,6 @@ class Commands:
 
     def run(self, cwd: Path, *arguments: str) -> dict[str, Any]:
         """What became of a command in a folder; ``python:NAME`` is a question of `questions.py`."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"cwd": str(cwd), "arguments": arguments}) + "\n")
         self.process.stdin.flush()
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
@@ -51,11 +48,10 @@ class Commands:
 
 def main() -> None:
     """Answer jobs until there are none."""
-    seconds, memory = map(int, sys.argv[1:])
     _warm_up()
     with _without_servers():
         for line in sys.stdin:
-            answer = json.dumps(_forked(json.loads(line), seconds, memory))
+            answer = json.dumps(_forked(json.loads(line)))
             sys.stdout.write(answer + "\n")
             sys.stdout.flush()
 
@@ -93,17 +89,16 @@ def _without_servers() -> Iterator[None]:
     yield
 
 
-def _forked(job: dict[str, Any], seconds: int, memory: int) -> dict[str, Any]:
+def _forked(job: dict[str, Any]) -> dict[str, Any]:
     folder = Path(job["cwd"])
     out, err, told = (folder / f".{name}" for name in ("out", "err", "told"))
-    began, before = time.perf_counter(), _resident()
+    before = _resident()
     child = os.fork()
     if not child:
-        _bounded(job, seconds, memory, out, err, told)
+        _bounded(job, out, err, told)
     _, status, used = os.wait4(child, 0)
     answer = {
         "code": os.waitstatus_to_exitcode(status),
-        "seconds": time.perf_counter() - began,
         "bytes": max(used.ru_maxrss * 1024 - before, 0),
         "out": out.read_bytes().decode("utf-8", "backslashreplace"),
         "err": err.read_bytes().decode("utf-8", "backslashreplace"),
@@ -114,16 +109,16 @@ def _forked(job: dict[str, Any], seconds: int, memory: int) -> dict[str, Any]:
     return answer
 
 
-def _bounded(job: dict[str, Any], seconds: int, memory: int, out: Path, err: Path, told: Path) -> None:
+def _bounded(job: dict[str, Any], out: Path, err: Path, told: Path) -> None:
     """In the fork: run the command and end."""
     for path, number in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     addresses = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (addresses + memory,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (addresses + MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(seconds)
+    signal.alarm(SECONDS)
     code = 99
     try:
         os.chdir(job["cwd"])
@@ -152,9 +147,9 @@ def _too_long(*_: Any) -> None:
 
 def _call(arguments: list[str]) -> None:
     if arguments[0].startswith("python:"):
-        from tests.hostile.questions import QUESTIONS
+        from tests.hostile.questions import ask
 
-        QUESTIONS[arguments[0].removeprefix("python:")](arguments[1])
+        ask(arguments[1], arguments[0].removeprefix("python:"))
         return
     from roundweave.flows.command import app
 

@@ -43,9 +43,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     made.close()
 
 
-def check(
-    commands: Commands, base: Path, folder: Path, name: str, chosen: list[str], title: str = "x"
-) -> list[str]:
+def check(commands: Commands, base: Path, folder: Path, name: str, chosen: list[str], title="x") -> list[str]:
     """What is wrong with commands over a store, which is made in a folder."""
     store = write(base, STORES.get(name, lambda store: None), folder / "runs" / f"{title}.zarr")
     told = list(tried(commands, chosen, store, base, folder))
@@ -59,18 +57,16 @@ def check(
         # Numbers that no run has, texts that a terminal obeys, places elsewhere, what is no file, what has no end
         ("record-of-round-999999", "show"),
         ("updates-of-10000-partitions", "runs"),
-        ("score-10^400", "show --json"),
+        ("score.loss-3", "show --json"),
         ("escapes-refusal", "show"),
         ("escapes-failure", "runs"),
-        ("parameter-path", "verify"),
+        ("schema.layout.params.0.0-0", "verify"),
         ("attributes-deep", "runs --json"),
-        ("record-a-fifo", "verify"),
-        ("chunk-sparse", "verify"),
+        ("commits/2.json-fifo", "verify"),
+        ("updates/float32/c/1/0/0-sparse", "verify"),
     ],
 )
-def test_a_command_in_this_process_obeys_no_store(
-    base, tmp_path: Path, capsys, monkeypatch, name, command
-) -> None:
+def test_a_command_in_this_process_obeys_no_store(base, tmp_path, capsys, monkeypatch, name, command) -> None:
     """Where it would be killed for its memory or its time, this process would be."""
     monkeypatch.chdir(tmp_path)
 
@@ -107,30 +103,22 @@ def test_every_field_may_say_anything(commands, base, tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         store = write(base, make, folder / "x.zarr")
         # Two of them each: as many as there are fields with this value, all have their turn.
-        chosen = [asked[number % len(asked)], asked[(number // len(asked)) % len(asked)]]
-        told = tried(commands, list(dict.fromkeys(chosen)), store, base, folder)
+        chosen = {asked[number % len(asked)], asked[(number // len(asked)) % len(asked)]}
+        told = tried(commands, [*chosen], store, base, folder)
         found += [f"{name}, {each['command']}: {each['wrong']}" for each in told if each["wrong"]]
     assert found == []
 
 
-@pytest.mark.thorough
-def test_a_run_of_a_million_partitions_is_shown_at_once(commands, base, tmp_path: Path) -> None:
-    store = write(base, STORES["partitions-most"], tmp_path / "x.zarr")
-    (told,) = tried(commands, ["show"], store, base, tmp_path)
-    assert (told["code"], told["wrong"], told["bytes"] < 300e6) == (0, "", True)
-    assert "1048576 partitions" in told["out"]
-
-
 def test_numbers_that_no_run_has_are_named(base, tmp_path: Path) -> None:
     said = {
-        "partitions-10^12": "schema: partitions: Input should be less than or equal to 1048576",
-        "score-x": "commits/2.json is no commit record: score.loss: Input should be a valid number",
-        "created-1e300": "created: Input should be less than 9000000000",
-        "update-of-partition-2": "it names a partition beyond the 2 of the run",
+        "schema.partitions-0": "schema: partitions: Input should be less than or equal to 1048576",
+        "score.loss-0": "commits/2.json is no commit record: score.loss: Input should be a valid number",
+        "created-0": "created: Input should be less than 9000000000",
+        "updates.2-0": "it names a partition beyond the 2 of the run",
         "commits-missing": "has no committed round",
     }
     for name, line in said.items():
-        store = write(base, STORES[name], tmp_path / f"{name}.zarr")
+        store = write(base, STORES[name], tmp_path / name.replace("/", "-"))
         with pytest.raises(RoundweaveError, match=line.removeprefix("schema: ")):
             rw.open_run(store).round(-1).update(0)
 
@@ -139,19 +127,15 @@ def test_a_text_is_shown_in_one_line_without_controls() -> None:
     shown = printable(f"größe {PWN} 数")
     assert controls(shown) == ""
     assert "\n" not in shown
-    assert shown.startswith(
-        "größe \\x1b]0;PWNED\\x07\\x1b[2J\\x9b31m\\x7f\\u202etxt.exe\\u2066\\n[bold red]forged[/]\\r"
-    )
+    assert shown.startswith(r"größe \x1b]0;PWNED\x07\x1b[2J\x9b31m\x7f\u202etxt.exe\u2066\n[bold red]forged")
     assert printable("\udcff") == "\\udcff"
     assert printable("a" * (LONGEST + 5)) == "a" * LONGEST + "… and 5 characters more"
 
 
 def test_errors_of_code_are_shown_so_too() -> None:
     assert one_line(ValueError("\x1b[2Jno\nmore")) == "ValueError: \\x1b[2Jno"
-    kinds = [
-        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RoundweaveError)
-    ]
-    assert {str(kind(PWN)) for kind in kinds} == {printable(PWN)}
+    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
+    assert {str(kind(PWN)) for kind in kinds if issubclass(kind, RoundweaveError)} == {printable(PWN)}
 
 
 def test_what_is_wrong_is_seen(base, tmp_path: Path) -> None:

@@ -9,4 +9,13 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"executor": "graph", "deadline": "soon"}, "seconds after which a round that has its quorum goes on"),
     ({"executor": "graph", "deadline": 0}, "seconds after which a round that has its quorum goes on"),
     ({"executor": "graph", "deadline": 5, "algorithm": "downpour"}, "a parameter server waits for nobody"),
+    ({"worker_timeout": 1}, "worker_timeout = 1: Input should be greater than or equal to 10"),
+    ({"threads": 100000}, "threads = 100000: Input should be less than or equal to 1024"),
+    ({"quorum": 9}, "quorum 9 is more than the 4 partitions"),
+    ({"sites": "berlin,paris", "ranks": 2}, "read all examples, and those of sites stay there"),
+    ({"sites": "berlin,berlin"}, "names a site twice; give how many partitions it has, as berlin:2"),
+    ({"sites": "berlin,paris:3", "partitions": 5}, "the sites have 4 partitions, not 5"),
+    ({"ranks": 2, "algorithm": "fed_prox"}, "by its own gradient alone, not for map FedProx()"),
+    ({"rounds": 10**9}, "rounds = 1000000000: Input should be less than or equal to 1000000"),
+    ({"name": "n" * 251}, "String should have at most 250 characters"),
 ]

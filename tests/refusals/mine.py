@@ -89,10 +89,6 @@ def no_parameter():
     return torch.nn.Flatten()
 
 
-def frozen():
-    return torch.nn.Linear(64, 10).requires_grad_(False)
-
-
 def fails():
     raise OSError("no such file: weights.pt")
 

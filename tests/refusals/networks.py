@@ -8,7 +8,6 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"model": "mine.py:not_a_network"}, "model mine.py:not_a_network must return a torch.nn.Module, not int"),
     ({"model": "mine.py:lazy"}, "has lazy parameters; run it once on an example before returning it"),
     ({"model": "mine.py:no_parameter"}, "has no parameter to train"),
-    ({"model": "mine.py:frozen"}, "has no parameter to train"),
     ({"model": "mine.py:fails"}, "no such file"),
     *(
         ({"model": "mlp", "model_options": options}, "model mlp with options")
@@ -16,10 +15,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"model": "cnn", "data": "mine.py:arrays"}, "the cnn reads images"),
     ({"model": "gpt"}, "the gpt reads sequences of tokens of shape (time,), not (1, 8, 8)"),
-    (
-        {"model": "mine.py:narrow"},
-        "on inputs of shape (2, 1, 8, 8) float32 gives 2 outputs, but labels go up to 9",
-    ),
+    ({"model": "mine.py:narrow"}, "float32 gives 2 outputs, but labels go up to 9"),
     ({"model": "mine.py:other_inputs"}, "fails with RuntimeError: "),
     ({"model": "mine.py:narrow", "loss": "mse"}, "outputs of shape (2, 2) for targets of (2,)"),
     ({"model": "mine.py:narrow", "loss": "mine.py:loss_of_many"}, "the loss must be a single number"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,8 @@ import pytest
 import torch
 
 from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.places.local import LocalPlace
+from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.rounds.recovery import recover
@@ -58,29 +61,30 @@ class Tiny:
     folder: Path
 
     schema = Schema(LAYOUT, partitions=2, memory=("velocity",), carry=("variate",), extras=("control",))
+    config: ClassVar[dict[str, object]] = {"algorithm": {"name": "fed_avg"}}
+
+    def params(self, slots: Iterable[str], seed: int) -> dict[str, Vectors]:
+        """What slots have of the parameters."""
+        return {slot: drawn(self.schema.layout.params, seed) for slot in slots}
 
     def state(self, round: int) -> State:
-        return State(
-            params=drawn(LAYOUT.params, 10 * round),
-            buffers=drawn(LAYOUT.buffers, 10 * round + 1),
-            frozen=drawn(LAYOUT.frozen, 7),
-            memory={"velocity": drawn(LAYOUT.params, 10 * round + 2)},
-            round=round,
-        )
+        layout, seed = self.schema.layout, 10 * round
+        params, buffers = drawn(layout.params, seed), drawn(layout.buffers, seed + 1)
+        return State(params, buffers, drawn(layout.frozen, 7), self.params(self.schema.memory, seed + 2), round)
 
     def update(self, round: int, partition: int) -> Update:
-        seed = 1000 * round + 10 * partition
+        layout, seed = self.schema.layout, 1000 * round + 10 * partition
         return Update(
-            direction=drawn(LAYOUT.params, seed),
-            buffers=drawn(LAYOUT.buffers, seed + 1),
-            extras={"control": drawn(LAYOUT.params, seed + 2)},
+            direction=drawn(layout.params, seed),
+            buffers=drawn(layout.buffers, seed + 1),
+            extras=self.params(self.schema.extras, seed + 2),
             weight=10 + partition,
             metrics={"train_loss": float(round + partition)},
-            carry={"variate": drawn(LAYOUT.params, seed + 3)},
+            carry=self.params(self.schema.carry, seed + 3),
         )
 
-    def create(self, name: str = "tiny", rounds: int = 3, created: float = 1.0) -> RoundStore:
-        attributes = {"config": {"algorithm": {"name": "fed_avg"}}, "created": created}
+    def create(self, name: str = "tiny", rounds: int = 3, created: float = 1.0, **config: object) -> RoundStore:
+        attributes = {"config": self.config | config, "created": created}
         return RoundStore.create(self.folder / f"{name}.zarr", self.schema, rounds, attributes, self.state(0))
 
     def write(self, store: RoundStore, round: int, refused: tuple[int, ...] = (), **fields: object) -> Commit:
@@ -90,30 +94,20 @@ class Tiny:
         store.tensors.write_updates(round, updates)
         for partition, update in updates.items():
             reason = "not sound" if partition in refused else None
-            records[partition] = UpdateRecord(
-                update_digest(update), update.weight, reason, update.metrics, seconds=0.5 + partition
-            )
-        commit = store.describe(self.state(round), "writer", 0)
-        fields = {
-            "updates": records,
-            "score": Score(1.0 / round, {"accuracy": 0.25 * round}, 8),
-            "seconds": 2.0,
-        } | fields
-        return replace(commit, **fields)
+            told = update.weight, reason, update.metrics, 0.5 + partition
+            records[partition] = UpdateRecord(update_digest(update), *told)
+        score = Score(1.0 / round, {"accuracy": 0.25 * round}, 8)
+        fields = {"updates": records, "score": score, "seconds": 2.0} | fields
+        return replace(store.describe(self.state(round), "writer", 0), **fields)
 
     def serve(self, store: RoundStore, staleness: list[dict[int, int]], refused: set[tuple[int, int]]) -> None:
         """Commit rounds of a server: how stale each partition's update is, those of (round, partition) refused."""
         for round, stale in enumerate(staleness, 1):
             commit = self.write(store, round, tuple(p for number, p in refused if number == round))
-            updates = {
-                p: replace(
-                    commit.updates[p],
-                    arrival=Arrival(push=round, version=round - 1, staleness=each),
-                    metrics={"staleness": float(each)},
-                    worker=f"worker {p}",
-                )
-                for p, each in stale.items()
-            }
+            updates = {}
+            for p, each in stale.items():
+                came = {"arrival": Arrival(push=round, version=round - 1, staleness=each), "worker": f"worker {p}"}
+                updates[p] = replace(commit.updates[p], metrics={"staleness": float(each)}, **came)
             in_flight = {p: InFlight(round + 1, round, round) for p in range(2)}
             store.commit(replace(commit, updates=updates, server=ServerRecord(in_flight, round)))
 
@@ -122,6 +116,16 @@ class Tiny:
             store.commit(self.write(store, round))
         store.numbers.catch_up()
         return store
+
+
+ATTRIBUTES = {"config": Tiny.config, "created": 1.0}
+"""Of a run of other tensors."""
+
+
+def contents(where: LocalPlace | Path) -> dict[str, bytes]:
+    """All that is in a place, by key."""
+    place = place_of(where)
+    return {key: bytes(place.read(key) or b"") for key in place.sizes()}
 
 
 def lengthened(store: RoundStore, rounds: int) -> RoundStore:
@@ -169,17 +173,7 @@ def small_in(request: pytest.FixtureRequest, tiny_in: type) -> type:
     """The maker of such a run in a folder of the test's own: one parameter and a carry."""
 
     class Small(tiny_in):  # type: ignore[misc, valid-type]
-        layout = Layout((TensorSpec("w", "float32", (3,)),), (), (), ())
-        schema = Schema(layout, partitions=2, carry=("variate",), shard=request.param)
-
-        def state(self, round: int) -> State:
-            return State({"float32": super().state(round).params["float32"][:3]}, {}, {}, {}, round)
-
-        def update(self, round: int, partition: int) -> Update:
-            whole = super().update(round, partition)
-            direction, variate = (v["float32"][:3] for v in (whole.direction, whole.carry["variate"]))
-            carry = {"variate": {"float32": variate}}
-            return Update({"float32": direction}, {}, {}, whole.weight, whole.metrics, carry)
+        schema = Schema(Layout((TensorSpec("w", "float32", (3,)),)), 2, carry=("variate",), shard=request.param)
 
     return Small
 
@@ -205,17 +199,12 @@ def every_in(request: pytest.FixtureRequest, tiny_in: type, tmp_path_factory: py
             shard=request.param,
         )
 
-        def create(self, name: str = "every", rounds: int = 3, created: float = 1.0) -> RoundStore:
-            config = {"algorithm": {"name": "fed_avg"}, "resplit_every": 2}
-            attributes, place = {"config": config, "created": created}, self.folder / f"{name}.zarr"
-            return RoundStore.create(place, self.schema, rounds, attributes, self.state(0))
+        config = tiny_in.config | {"resplit_every": 2}
 
         def match(self, round: int, partition: int) -> Match:
             generator = torch.Generator().manual_seed(100 * round + partition)
-            permutation = {
-                "fc": torch.randperm(3, generator=generator),
-                "mix": torch.rand(2, 2, generator=generator),
-            }
+            mixed = torch.randperm(3, generator=generator), torch.rand(2, 2, generator=generator)
+            permutation = dict(zip(("fc", "mix"), mixed, strict=True))
             similarity = {name: torch.rand(len(order), generator=generator) for name, order in permutation.items()}
             return Match(permutation, similarity)
 

@@ -7,11 +7,13 @@ Every cell trains on the same number of examples, in batches of 32 with lr 0.1, 
 
 from __future__ import annotations
 
-from typing import Annotated
+import itertools
+from collections.abc import Iterator
 
 import typer
 
 from tests.benchmarks.quality.runs import curve
+from tests.benchmarks.rounds import markdown
 
 BATCH = 32
 
@@ -26,15 +28,17 @@ def accuracy(data: str, networks: int, every: int | None, resplit: bool, epochs:
     return curve(**base, **local, rounds=rounds, evaluate_every=rounds, resplit_every=resplit_every)[-1]
 
 
-def main(data: Annotated[str, typer.Argument()], epochs: int = 3) -> None:
+def main(data: str, epochs: int = 3) -> None:
     """Print the table as Markdown."""
     frequencies = {"every 5 steps": 5, "every 50 steps": 50, "every epoch": None}
-    print(f"| networks | split | {' | '.join(frequencies)} |\n|{' --- |' * 5}")
-    for networks in (2, 4, 10):
-        for resplit in (False, True):
+
+    def rows() -> Iterator[list[str]]:
+        for networks, resplit in itertools.product((2, 4, 10), (False, True)):
             cells = [accuracy(data, networks, every, resplit, epochs) for every in frequencies.values()]
             split = "new each epoch" if resplit else "fixed"
-            print(f"| {networks} | {split} | {' | '.join(f'{100 * cell:.2f}' for cell in cells)} |", flush=True)
+            yield [str(networks), split, *(f"{100 * cell:.2f}" for cell in cells)]
+
+    markdown(("networks", "split", *frequencies), rows())
 
 
 if __name__ == "__main__":

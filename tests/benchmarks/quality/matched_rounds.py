@@ -9,14 +9,17 @@ seeds), and the rounds that matching saves: 0 where it does not pay.
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from typing import Annotated
+from collections.abc import Iterator
 
 import typer
+from distributed import Client
 
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.benchmarks.quality.runs import Curve, curve
+from tests.benchmarks.rounds import markdown
 
 TARGET = 0.97
 PARTITIONS = 10
@@ -43,29 +46,25 @@ def saved(plain: list[Curve], matched: list[Curve]) -> str:
     return f"{statistics.mean(pairs):.1f}" if pairs else "not both arrive"
 
 
-def main(
-    data: Annotated[str, typer.Argument()],
-    rounds: int = 15,
-    seeds: int = 1,
-    match: str = "weights",
-    workers: int = 2,
-) -> None:
+def main(data: str, rounds: int = 15, seeds: int = 1, match: str = "weights", workers: int = 2) -> None:
     """Print the table as Markdown."""
-    print("| begin from | local epochs | mean: rounds | first round | matched: rounds | first round | saves |")
-    print("|" + " --- |" * 7, flush=True)
+    heads = ["begin from", "local epochs"]
+    heads += ["mean: rounds", "first round", "matched: rounds", "first round", "saves"]
+    begins = {"shared": "one initialisation", "per-partition": "their own"}
+
+    def rows(client: Client) -> Iterator[list[str]]:
+        for init, epochs in itertools.product(begins, EPOCHS):
+            fields = FIELDS | {"data": data, "init": init, "local_epochs": epochs, "target_accuracy": TARGET}
+            fields["rounds"] = max(1, round(EPOCHS[epochs] * rounds))
+            # An executor for each, since one keeps the examples of all that it ran.
+            plain, matched = (
+                [curve(GraphExecutor(client), **fields, **more, seed=seed) for seed in range(seeds)]
+                for more in ({}, {"algorithm": "matched", "match": match})
+            )
+            yield [begins[init], str(epochs), *cells(plain), *cells(matched), saved(plain, matched)]
+
     with connect(None, workers) as client:
-        for init, begin in (("shared", "one initialisation"), ("per-partition", "their own")):
-            for epochs, share in EPOCHS.items():
-                fields = {"data": data, "init": init, "local_epochs": epochs, "target_accuracy": TARGET}
-                fields["rounds"] = max(1, round(share * rounds))
-                own = {"algorithm": "matched", "match": match}
-                # An executor for each, since one keeps the examples of all that it ran.
-                plain, matched = (
-                    [curve(GraphExecutor(client), **FIELDS, **fields, **more, seed=seed) for seed in range(seeds)]
-                    for more in ({}, own)
-                )
-                row = [begin, str(epochs), *cells(plain), *cells(matched), saved(plain, matched)]
-                print(f"| {' | '.join(row)} |", flush=True)
+        markdown(heads, rows(client))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from roundweave.tasks.merging.repair import repair
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 from roundweave.tasks.rounds.scoring import score, tally
-from tests.benchmarks.rounds import spread
+from tests.benchmarks.rounds import markdown, spread
 
 EXAMPLES = 2000
 """Training examples of both halves on which units are compared and repaired."""
@@ -190,7 +190,7 @@ def named(model: str) -> str:
 
 
 def main(
-    data: Annotated[str, typer.Argument()],
+    data: str,
     epochs: int = 10,
     seeds: int = 3,
     model: Annotated[
@@ -209,13 +209,11 @@ def main(
     for seed in range(seeds):
         halves, whole = (bench(seed, parts, epochs, annealed, **fields) for parts in (2, 1))
         runs.append(list(rows(halves, whole, every)))
-    print("| network | accuracy | loss | repaired: accuracy | loss |")
-    print("|" + " --- |" * 5)
+    lines = []
     for same in zip(*runs, strict=True):
-        name = same[0][0]
         fixed = [row[2] for row in same if row[2] is not None]
-        columns = cells([row[1] for row in same]) + (cells(fixed) if fixed else ["", ""])
-        print(f"| {name} | {' | '.join(columns)} |")
+        lines.append([same[0][0], *cells([row[1] for row in same]), *(cells(fixed) if fixed else ["", ""])])
+    markdown(("network", "accuracy", "loss", "repaired: accuracy", "loss"), lines)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,32 +19,43 @@ Inputs = torch.Tensor | Mapping[str, torch.Tensor]
 
 CLASSES = {"num_classes": 5}
 
-SEVERAL: dict[str, Any] = {"depths": (1, 1, 1, 1), "embed_dims": (8, 16, 24, 32), "num_heads": (1, 2, 3, 4)}
-"""Four stages of one block each."""
+Made = tuple[int, dict[str, Any]]
+"""The side of a model's images, and what else it is made with."""
 
+
+def of(size: int = 64, **more: Any) -> Made:
+    return size, more
+
+
+def sized(size: int = 64, **more: Any) -> Made:
+    """Of a model that is told the side of its images."""
+    return size, {"img_size": size, **more}
+
+
+ONES = (1, 1, 1, 1)
+SEVERAL: dict[str, Any] = {"depths": ONES, "embed_dims": (8, 16, 24, 32), "num_heads": (1, 2, 3, 4)}
+"""Four stages of one block each."""
 SMALL = {"embed_dim": 32, "depth": 2, "num_heads": 4}
 """Two blocks of four heads."""
-
 TORCHVISION_PLAIN = """
     alexnet resnext50_32x4d wide_resnet50_2 mobilenet_v3_small mobilenet_v3_large shufflenet_v2_x0_5
     squeezenet1_0 efficientnet_b0 efficientnet_v2_s regnet_x_400mf regnet_y_400mf mnasnet0_5
 """
 
-TORCHVISION: dict[str, tuple[int, dict[str, Any]]] = {
-    **dict.fromkeys(TORCHVISION_PLAIN.split(), (64, {})),
-    "vgg11": (32, {}),
-    "vgg11_bn": (32, {}),
-    "resnet18": (64, {"width_per_group": 64}),
-    "resnet50": (64, {"width_per_group": 16}),
-    "googlenet": (64, {"aux_logits": False, "init_weights": False}),
-    "inception_v3": (96, {"aux_logits": False, "init_weights": False}),
-    "mobilenet_v2": (64, {"width_mult": 0.25}),
-    "lraspp_mobilenet_v3_large": (64, {"weights_backbone": None}),
-    "fcn_resnet50": (64, {"weights_backbone": None}),
-    "deeplabv3_mobilenet_v3_large": (64, {"weights_backbone": None}),
+BARE = {"aux_logits": False, "init_weights": False}
+TORCHVISION: dict[str, Made] = {
+    **dict.fromkeys(TORCHVISION_PLAIN.split(), of()),
+    **dict.fromkeys(("vgg11", "vgg11_bn"), of(32)),
+    "resnet18": of(width_per_group=64),
+    "resnet50": of(width_per_group=16),
+    "googlenet": of(**BARE),
+    "inception_v3": of(96, **BARE),
+    "mobilenet_v2": of(width_mult=0.25),
+    **dict.fromkeys(
+        ("lraspp_mobilenet_v3_large", "fcn_resnet50", "deeplabv3_mobilenet_v3_large"), of(weights_backbone=None)
+    ),
 }
-"""By the name of the builder: the side of its images, and what else it is called with."""
-
+"""By the name of the builder."""
 TIMM_PLAIN = """
     nfnet_f0 eca_nfnet_l0 hrnet_w18_small dla46_c dpn68 ghostnet_050 edgenext_xx_small mobilevit_xxs
     res2net50_14w_8s resnest14d skresnet18 selecsls42 ese_vovnet19b_slim_dw xception41 repvit_m0_9 fastvit_t8
@@ -53,61 +65,37 @@ TIMM_SIZED = (
     "efficientformerv2_s0 test_maxvit test_coatnet botnet26t_256 lambda_resnet26t mvitv2_tiny efficientvit_m0"
 )
 
-TIMM: dict[str, tuple[int, dict[str, Any]]] = {
-    **dict.fromkeys(TIMM_PLAIN.split(), (64, {})),
-    **dict.fromkeys(TIMM_SIZED.split(), (64, {"img_size": 64})),
-    "deit_tiny_distilled_patch16_224": (64, {"img_size": 64, **SMALL}),
-    "cait_xxs24_224": (64, {"img_size": 64, **SMALL}),
-    "beit_base_patch16_224": (64, {"img_size": 64, **SMALL}),
-    "eva02_tiny_patch14_224": (56, {"img_size": 56, **SMALL}),
-    "pvt_v2_b0": (64, SEVERAL),
-    "coat_tiny": (
-        64,
-        {
-            "img_size": 64,
-            "embed_dims": (16, 24, 24, 24),
-            "serial_depths": (1, 1, 1, 1),
-            "parallel_depth": 1,
-            "num_heads": 8,
-            "mlp_ratios": (2, 2, 2, 2),
-        },
+STAGES = (16, 24, 32, 48)
+TIMM: dict[str, Made] = {
+    **dict.fromkeys(TIMM_PLAIN.split(), of()),
+    **dict.fromkeys(TIMM_SIZED.split(), sized()),
+    "deit_tiny_distilled_patch16_224": sized(**SMALL),
+    "cait_xxs24_224": sized(**SMALL),
+    "beit_base_patch16_224": sized(**SMALL),
+    "eva02_tiny_patch14_224": sized(56, **SMALL),
+    "pvt_v2_b0": of(**SEVERAL),
+    "coat_tiny": sized(
+        embed_dims=(16, 24, 24, 24), serial_depths=ONES, parallel_depth=1, num_heads=8, mlp_ratios=(2, 2, 2, 2)
     ),
-    "efficientformer_l1": (224, {"depths": (1, 1, 1, 2), "embed_dims": (16, 24, 32, 48)}),
-    "xcit_nano_12_p16_224": (64, {"img_size": 64, **SMALL}),
-    "levit_128s": (64, {"img_size": 64, "embed_dim": (32, 48, 64), "key_dim": 8, "depth": (1, 1, 1)}),
-    "crossvit_tiny_240": (240, {"embed_dim": (16, 32), "num_heads": (2, 2)}),
-    "twins_svt_small": (64, {"img_size": 64, **SEVERAL}),
-    "tnt_s_legacy_patch16_224": (
-        64,
-        {"img_size": 64, "embed_dim": 32, "inner_dim": 8, "depth": 2, "num_heads_inner": 2, "num_heads_outer": 4},
+    "efficientformer_l1": of(224, depths=(1, 1, 1, 2), embed_dims=STAGES),
+    "xcit_nano_12_p16_224": sized(**SMALL),
+    "levit_128s": sized(embed_dim=(32, 48, 64), key_dim=8, depth=(1, 1, 1)),
+    "crossvit_tiny_240": of(240, embed_dim=(16, 32), num_heads=(2, 2)),
+    "twins_svt_small": sized(**SEVERAL),
+    "tnt_s_legacy_patch16_224": sized(embed_dim=32, inner_dim=8, depth=2, num_heads_inner=2, num_heads_outer=4),
+    "pit_ti_224": sized(base_dims=(8, 8, 8), depth=(1, 1, 1)),
+    "visformer_tiny": sized(init_channels=8, embed_dim=48, depth=(1, 1, 1), num_heads=3),
+    "convit_tiny": sized(embed_dim=32, depth=3, local_up_to_layer=2, num_heads=4),
+    "hiera_tiny_224": sized(embed_dim=16, stages=ONES),
+    "davit_tiny": of(**SEVERAL),
+    "sequencer2d_s": of(embed_dims=(16, 24, 24, 24), hidden_sizes=(4, 6, 6, 6), layers=ONES),
+    "tiny_vit_5m_224": of(
+        embed_dims=(16, 32, 32, 64), depths=ONES, num_heads=(1, 2, 2, 4), window_sizes=(2, 2, 2, 2)
     ),
-    "pit_ti_224": (64, {"img_size": 64, "base_dims": (8, 8, 8), "depth": (1, 1, 1)}),
-    "visformer_tiny": (
-        64,
-        {"img_size": 64, "init_channels": 8, "embed_dim": 48, "depth": (1, 1, 1), "num_heads": 3},
-    ),
-    "convit_tiny": (64, {"img_size": 64, "embed_dim": 32, "depth": 3, "local_up_to_layer": 2, "num_heads": 4}),
-    "mambaout_femto": (64, {"dims": (16, 24, 32, 48), "depths": (1, 1, 1, 1)}),
-    "hiera_tiny_224": (64, {"img_size": 64, "embed_dim": 16, "stages": (1, 1, 1, 1)}),
-    "davit_tiny": (64, SEVERAL),
-    "sequencer2d_s": (64, {"embed_dims": (16, 24, 24, 24), "hidden_sizes": (4, 6, 6, 6), "layers": (1, 1, 1, 1)}),
-    "tiny_vit_5m_224": (
-        64,
-        {
-            "embed_dims": (16, 32, 32, 64),
-            "depths": (1, 1, 1, 1),
-            "num_heads": (1, 2, 2, 4),
-            "window_sizes": (2, 2, 2, 2),
-        },
-    ),
-    "inception_next_tiny": (64, {"dims": (16, 24, 32, 48), "depths": (1, 1, 1, 1)}),
-    "convnextv2_atto": (64, {"dims": (16, 24, 32, 48), "depths": (1, 1, 1, 1)}),
-    "swinv2_cr_tiny_224": (
-        64,
-        {"img_size": 64, "window_size": 2, "embed_dim": 16, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 2, 4)},
-    ),
+    **dict.fromkeys(("mambaout_femto", "inception_next_tiny", "convnextv2_atto"), of(dims=STAGES, depths=ONES)),
+    "swinv2_cr_tiny_224": sized(window_size=2, embed_dim=16, depths=(1, 1, 2, 1), num_heads=(1, 2, 2, 4)),
 }
-"""By the name of the model: the side of its images, and what else it is made with."""
+"""By the name of the model."""
 
 
 def declare_operations() -> None:
@@ -239,65 +227,49 @@ class Logits(nn.Module):
 LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
 TEXT: dict[str, Any] = {"vocab_size": 30, "max_position_embeddings": 24, "num_labels": 5}
 TEXT |= {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
-GROUPED = {"num_key_value_heads": 2}
+CLASSIFIES, GENERATES = "ForSequenceClassification", "ForConditionalGeneration"
 WORDS = "input_ids"
 
+
+def read(head: str, *shapes: dict[str, Any], **more: Any) -> tuple[str, dict[str, Any]]:
+    """A model of words: its head, and its configuration."""
+    return head, dict(ChainMap(more, *shapes, TEXT))
+
+
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "Bert": ("ForSequenceClassification", LAYERS | TEXT),
-    "Roberta": ("ForSequenceClassification", LAYERS | TEXT),
-    "DistilBert": ("ForSequenceClassification", TEXT | {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 40}),
-    "Electra": ("ForSequenceClassification", LAYERS | TEXT | {"embedding_size": 16}),
-    "DebertaV2": (
-        "ForSequenceClassification",
-        LAYERS
-        | TEXT
-        | {
-            "relative_attention": True,
-            "pos_att_type": ["p2c", "c2p"],
-            "position_buckets": 8,
-            "type_vocab_size": 0,
-        },
+    "Bert": read(CLASSIFIES, LAYERS),
+    "Roberta": read(CLASSIFIES, LAYERS),
+    "DistilBert": read(CLASSIFIES, dim=32, n_layers=2, n_heads=4, hidden_dim=40),
+    "Electra": read(CLASSIFIES, LAYERS, embedding_size=16),
+    "DebertaV2": read(
+        CLASSIFIES,
+        LAYERS,
+        relative_attention=True,
+        pos_att_type=["p2c", "c2p"],
+        position_buckets=8,
+        type_vocab_size=0,
     ),
-    "Longformer": ("ForSequenceClassification", LAYERS | TEXT | {"attention_window": [4, 4]}),
-    "ModernBert": (
-        "ForSequenceClassification",
-        LAYERS | TEXT | {"local_attention": 4, "cls_token_id": 1, "sep_token_id": 2},
-    ),
-    "GPT2": ("LMHeadModel", TEXT | {"n_positions": 24, "n_embd": 32, "n_layer": 2, "n_head": 4}),
-    "Llama": ("ForCausalLM", LAYERS | TEXT | GROUPED | {"tie_word_embeddings": False}),
-    "Qwen2": ("ForCausalLM", LAYERS | TEXT | GROUPED),
-    "Mixtral": ("ForCausalLM", LAYERS | TEXT | GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "Mamba": (
-        "ForCausalLM",
-        TEXT | {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "time_step_rank": 4},
-    ),
-    "T5": (
-        "ForConditionalGeneration",
-        TEXT
-        | {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
-    ),
-    "Whisper": (
-        "ForConditionalGeneration",
-        TEXT
-        | {
-            "d_model": 32,
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 40,
-            "decoder_ffn_dim": 40,
-            "num_mel_bins": 8,
-            "max_source_positions": 16,
-            "max_target_positions": 24,
-            "decoder_start_token_id": 1,
-            "suppress_tokens": None,
-            "begin_suppress_tokens": None,
-        },
+    "Longformer": read(CLASSIFIES, LAYERS, attention_window=[4, 4]),
+    "ModernBert": read(CLASSIFIES, LAYERS, local_attention=4, cls_token_id=1, sep_token_id=2),
+    "GPT2": read("LMHeadModel", n_positions=24, n_embd=32, n_layer=2, n_head=4),
+    "Llama": read("ForCausalLM", LAYERS, num_key_value_heads=2, tie_word_embeddings=False),
+    "Qwen2": read("ForCausalLM", LAYERS, num_key_value_heads=2),
+    "Mixtral": read("ForCausalLM", LAYERS, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),
+    "Mamba": read("ForCausalLM", hidden_size=32, num_hidden_layers=2, state_size=4, time_step_rank=4),
+    "T5": read(GENERATES, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4, decoder_start_token_id=0),
+    "Whisper": read(
+        GENERATES,
+        {f"{part}_layers": 1 for part in ("encoder", "decoder")},
+        {f"{part}_attention_heads": 4 for part in ("encoder", "decoder")},
+        {f"{part}_ffn_dim": 40 for part in ("encoder", "decoder")},
+        {"num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 24, "decoder_start_token_id": 1},
+        d_model=32,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
     ),
     "ViT": ("ForImageClassification", LAYERS | {"image_size": 16, "patch_size": 4, "num_labels": 5}),
 }
-"""By the name of the model: its head, and what its configuration is made with."""
+"""By the name of the model."""
 
 
 def of_transformers(name: str) -> tuple[nn.Module, Inputs]:

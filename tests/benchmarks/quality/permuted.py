@@ -34,6 +34,7 @@ from roundweave.tasks.matching.groups import Tensors, UnitGroups
 from roundweave.tasks.matching.search.matches import match
 from roundweave.tasks.matching.units import find_units
 from tests.benchmarks.quality.packaged import MODELS, Inputs, declare_operations
+from tests.benchmarks.rounds import markdown
 
 TOLERANCE = 1e-10
 """The largest difference of outputs, relative to their spread, that is rounding in float64."""
@@ -55,17 +56,10 @@ class Line:
 
     def cells(self, name: str) -> list[str]:
         """The row of the table."""
-        numbers = [
-            "" if value is None else f"{value:.{digits}f}"
-            for value, digits in (
-                (None if self.covered is None else 100 * self.covered, 1),
-                (self.units, 0),
-                (self.groups, 0),
-                (self.analysis, 1),
-                (self.matching, 1),
-            )
-        ]
-        return [name, *numbers, self.result]
+        covered = None if self.covered is None else 100 * self.covered
+        numbers = (covered, 1), (self.units, 0), (self.groups, 0), (self.analysis, 1), (self.matching, 1)
+        shown = ["" if value is None else f"{value:.{digits}f}" for value, digits in numbers]
+        return [name, *shown, self.result]
 
 
 class Double(TorchFunctionMode):
@@ -206,11 +200,9 @@ def main(
 ) -> None:
     """Print the table as Markdown."""
     prepare()
-    titles = "model | tensors covered, % | free units | groups | analysis, s | matching, s | result"
-    print(f"| {titles} |\n|{' --- |' * 7}", flush=True)
-    for name in MODELS:
-        if not only or any(part in name for part in only):
-            print(f"| {' | '.join(apart(name, seconds).cells(name))} |", flush=True)
+    heads = ("model", "tensors covered, %", "free units", "groups", "analysis, s", "matching, s", "result")
+    chosen = [name for name in MODELS if not only or any(part in name for part in only)]
+    markdown(heads, (apart(name, seconds).cells(name) for name in chosen))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import timeit
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
@@ -56,11 +56,8 @@ class Corrupted(Map):
         if seed not in seeds:
             return update
         generator = torch.Generator().manual_seed(seeds[0] if self.alike else seed)
-        noise = {
-            name: SIZE * torch.randn(vector.shape, generator=generator)
-            for name, vector in update.direction.items()
-        }
-        return replace(update, direction=noise)
+        drawn = {name: torch.randn(v.shape, generator=generator) for name, v in update.direction.items()}
+        return replace(update, direction={name: SIZE * noise for name, noise in drawn.items()})
 
 
 @dataclass(frozen=True)
@@ -99,14 +96,12 @@ def milliseconds(run: Run, reduce: Reduce) -> float:
     return 1000 * min(timeit.repeat(lambda: reduce_all(reduce, state, updates), number=1, repeat=5))
 
 
-def main(data: Annotated[str, typer.Argument()], rounds: int = 5, seed: int = 0) -> None:
+def main(data: str, rounds: int = 5, seed: int = 0) -> None:
     """Print the table."""
     torch.set_num_threads(1)
     bench = Bench(data, rounds, seed)
-    show(
-        ("reduce", "ms", "f", "noise", "clean", "f", "f + 1", "f + 2"),
-        (row for reduce in REDUCES for row in bench.rows(reduce)),
-    )
+    heads = ("reduce", "ms", "f", "noise", "clean", "f", "f + 1", "f + 2")
+    show(heads, (row for reduce in REDUCES for row in bench.rows(reduce)))
 
 
 if __name__ == "__main__":

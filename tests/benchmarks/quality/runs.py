@@ -30,11 +30,8 @@ def pure_rounds(job: Job, data: Mapping[int, Partition], rounds: int) -> Iterato
     """The outcomes of synchronous rounds by the pure steps alone: nothing is digested or written."""
     outcome = read_outcome(job, 0)
     for _ in range(rounds):
-        mapped = [
-            each
-            for group in map_groups(job.work, outcome.state, [(p, part, {}) for p, part in data.items()])
-            for each in group
-        ]
+        groups = map_groups(job.work, outcome.state, [(p, part, {}) for p, part in data.items()])
+        mapped = [each for group in groups for each in group]
         updates = {each.partition: each.update for each in mapped}
         records = {each.partition: UpdateRecord("", each.update.weight, each.refused) for each in mapped}
         nodes = fold_block(job.work, outcome.state.round + 1, [job.plan.root], updates)

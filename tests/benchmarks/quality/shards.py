@@ -64,7 +64,7 @@ def cells(curves: list[Curve], beside: list[Curve]) -> list[str]:
 
 
 def main(
-    data: Annotated[str, typer.Argument()],
+    data: str,
     rounds: int = 20,
     seeds: int = 5,
     choose: bool = False,

@@ -26,7 +26,7 @@ from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.matching.search.activations import activation_moments
-from roundweave.tasks.matching.search.matches import Evidence, match_all
+from roundweave.tasks.matching.search.matches import By, Evidence, match_all
 from roundweave.tasks.matching.search.within import PAIRS, match_within
 from roundweave.tasks.matching.solving.grams import gram_matrices, layers_of
 from roundweave.tasks.matching.solving.solve import least_squares, regmean
@@ -35,8 +35,8 @@ from roundweave.tasks.merging.distilling import distil
 from roundweave.tasks.merging.gallery import Ensemble
 from roundweave.tasks.merging.repair import has_batch_norm, repair
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
-from tests.benchmarks.quality.merging import BATCH, Bench, bench, named
-from tests.benchmarks.rounds import spread
+from tests.benchmarks.quality.merging import BATCH, Bench, Matches, bench, named
+from tests.benchmarks.rounds import markdown, spread
 
 INPUTS = 1000
 """Unlabelled inputs of each network."""
@@ -89,14 +89,7 @@ class Parents:
     @cached_property
     def aligned(self) -> list[Tensors]:
         """The networks with their units matched by weights and activations."""
-        every = torch.cat(self.inputs)
-        network = self.here.network(self.states[0])
-        units = find_units(network, (every[:BATCH],))
-        pairs = list(combinations(range(len(self.states)), 2))
-        with pinned(0, threads=1):
-            moments = activation_moments(network, self.states, [every], units, pairs)
-            orders = match_all(Evidence(self.states, units, "mixed", None, moments))
-        return [units.permute(state, order) for state, order in zip(self.states, orders, strict=True)]
+        return self._permuted("mixed", list(combinations(range(len(self.states)), 2)), match_all)
 
     @property
     def equal(self) -> list[float]:
@@ -105,13 +98,7 @@ class Parents:
 
     def zipped(self) -> Tensors:
         """The mean of two networks whose units were matched within each as well as across, by activations."""
-        every, network = torch.cat(self.inputs), self.here.network(self.states[0])
-        units = find_units(network, (every[:BATCH],))
-        with pinned(0, threads=1):
-            moments = activation_moments(network, self.states, [every], units, PAIRS)
-            orders = match_within(Evidence(self.states, units, "activations", None, moments))
-        aligned = [units.permute(state, order) for state, order in zip(self.states, orders, strict=True)]
-        return self._repaired(average(aligned, self.equal))
+        return self._repaired(average(self._permuted("activations", PAIRS, match_within), self.equal))
 
     def mean(self) -> Tensors:
         """The mean of the matched networks."""
@@ -140,6 +127,14 @@ class Parents:
             distil(student, teachers, [islice(each, STEPS) for each in batches], STEPS, 1e-3, -1)
         return student.state_dict()
 
+    def _permuted(self, by: By, pairs: Sequence[tuple[int, int]], matches: Matches) -> list[Tensors]:
+        every, network = torch.cat(self.inputs), self.here.network(self.states[0])
+        units = find_units(network, (every[:BATCH],))
+        with pinned(0, threads=1):
+            moments = activation_moments(network, self.states, [every], units, pairs)
+            orders = matches(Evidence(self.states, units, by, None, moments))
+        return [units.permute(state, order) for state, order in zip(self.states, orders, strict=True)]
+
     def _repaired(self, state: Tensors) -> Tensors:
         network = self.here.network(state)
         if has_batch_norm(network):
@@ -161,7 +156,11 @@ def candidates(parents: Parents) -> dict[str, Callable[[], Tensors]]:
     teachers = [here.network(state) for state in parents.states]
     every = [part.train.inputs for part in here.parts]
     ensemble = Ensemble(teachers, logits=True).eval()
-    fresh = here.tensors(here.objective.seeded(derive_seed(here.partitions.split.seed, "fresh")).initial())
+
+    def taught(inputs: Sequence[torch.Tensor], teachers: Sequence[nn.Module], fresh: bool = False) -> Tensors:
+        return parents.distilled(start if fresh else parents.mean(), inputs, teachers)
+
+    start = here.tensors(here.objective.seeded(derive_seed(here.partitions.split.seed, "fresh")).initial())
     within = {"matched within and across": parents.zipped} if len(teachers) == 2 else {}
     return {
         "matched, mean": parents.mean,
@@ -169,18 +168,12 @@ def candidates(parents: Parents) -> dict[str, Callable[[], Tensors]]:
         "matched, PLeaS": parents.layered,
         "matched, PLeaS, all inputs for each": partial(parents.layered, shared=True),
         **within,
-        "matched, distilled on own 1,000 inputs": lambda: parents.distilled(
-            parents.mean(), parents.inputs, teachers
-        ),
-        "matched, distilled on all own inputs": lambda: parents.distilled(parents.mean(), every, teachers),
-        "matched, distilled from the ensemble": lambda: parents.distilled(
-            parents.mean(), [torch.cat(parents.inputs)], [ensemble]
-        ),
-        "matched, distilled from the ensemble on all inputs": lambda: parents.distilled(
-            parents.mean(), [torch.cat(every)], [ensemble]
-        ),
-        "from scratch, distilled on own 1,000 inputs": lambda: parents.distilled(fresh, parents.inputs, teachers),
-        "from scratch, distilled on all own inputs": lambda: parents.distilled(fresh, every, teachers),
+        "matched, distilled on own 1,000 inputs": lambda: taught(parents.inputs, teachers),
+        "matched, distilled on all own inputs": lambda: taught(every, teachers),
+        "matched, distilled from the ensemble": lambda: taught([torch.cat(parents.inputs)], [ensemble]),
+        "matched, distilled from the ensemble on all inputs": lambda: taught([torch.cat(every)], [ensemble]),
+        "from scratch, distilled on own 1,000 inputs": lambda: taught(parents.inputs, teachers, fresh=True),
+        "from scratch, distilled on all own inputs": lambda: taught(every, teachers, fresh=True),
     }
 
 
@@ -213,7 +206,7 @@ def rows(here: Dealt, whole: Bench, rounds: bool, only: str) -> Iterator[tuple[s
 
 
 def main(
-    data: Annotated[str, typer.Argument()],
+    data: str,
     deal: Annotated[str, typer.Option(help="halves, sevens, or classes:N")] = "halves",
     epochs: int = 10,
     seeds: int = 3,
@@ -232,9 +225,7 @@ def main(
         for name, value in rows(here, whole, rounds, only):
             every[-1][name] = value
             typer.echo(f"seed {seed}: {name} {value:.2f}", err=True)
-    print("| network | accuracy |\n| --- | --- |")
-    for name in every[0]:
-        print(f"| {name} | {spread([each[name] for each in every])} |", flush=True)
+    markdown(("network", "accuracy"), [(name, spread([each[name] for each in every])) for name in every[0]])
 
 
 if __name__ == "__main__":

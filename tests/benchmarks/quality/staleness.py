@@ -13,7 +13,6 @@ address, the examples are those in $ROUNDWEAVE_DATA.
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -42,11 +41,7 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "scale": {"stale": "scale"},
     "drop beyond 8": {"max_staleness": 8, "stale": "drop"},
 }
-SPEEDS: dict[str, tuple[float, ...]] = {
-    "4": (1.0,) * 4,
-    "4, one ten times as slow": (1.0, 1.0, 1.0, 0.1),
-    "8": (1.0,) * 8,
-}
+SPEEDS = {"4": [1.0] * 4, "4, one ten times as slow": [1.0, 1.0, 1.0, 0.1], "8": [1.0] * 8}
 
 
 @dataclass(frozen=True)
@@ -69,15 +64,14 @@ class Bench:
         """Train on so many examples."""
         updates = examples // BATCH
         rounds = updates // partitions if algorithm == WAITED else updates
-        with tempfile.TemporaryDirectory() as root:
-            fields = {"data": self.data, "seed": self.seed, "algorithm": algorithm, "partitions": partitions}
-            fields |= {"batch_size": BATCH, "rounds": rounds, "executor": "inline", "root": root}
-            with begun(InlineExecutor(), **fields, **options) as ready:
-                work, data, records = ready.job.work, load_block(ready.job, 0, 0), list[UpdateRecord]()
-                waited = pure_rounds(ready.job, data, rounds)
-                for outcome in waited if algorithm == WAITED else served(ready.job, data, rounds):
-                    records += outcome.records.values()
-                scored = score(work.objective, score_outcome(ready.job, outcome, data), work.threads)
+        fields = {"data": self.data, "seed": self.seed, "algorithm": algorithm, "partitions": partitions}
+        fields |= {"batch_size": BATCH, "rounds": rounds, "executor": "inline"}
+        with begun(InlineExecutor(), **fields, **options) as ready:
+            work, data, records = ready.job.work, load_block(ready.job, 0, 0), list[UpdateRecord]()
+            waited = pure_rounds(ready.job, data, rounds)
+            for outcome in waited if algorithm == WAITED else served(ready.job, data, rounds):
+                records += outcome.records.values()
+            scored = score(work.objective, score_outcome(ready.job, outcome, data), work.threads)
         assert scored is not None
         stalenesses = [record.arrival.staleness for record in records if record.arrival]
         refused = sum(record.refused is not None for record in records) / len(records)
@@ -96,7 +90,7 @@ class Bench:
         """The lines of the second table."""
         for (bound, options), (name, speeds) in itertools.product(BOUNDS.items(), SPEEDS.items()):
             for fetch_every in (1, 4, 16):
-                own = {**options, "fetch_every": fetch_every, "speeds": list(speeds)}
+                own = {**options, "fetch_every": fetch_every, "speeds": speeds}
                 ran = self.run(examples, SERVED, len(speeds), **own)
                 mean = sum(ran.stalenesses) / len(ran.stalenesses)
                 numbers = [f"{mean:.1f}", str(max(ran.stalenesses)), f"{100 * ran.refused:.0f}"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
@@ -82,7 +82,7 @@ def look(console: Console, root: Path, characters: str) -> None:
     console.print(generate(network.eval(), characters, 200, seed=0), highlight=False, markup=False)
 
 
-def main(file: Annotated[Path, typer.Argument()], rounds: int = 20, root: Path = ROOT) -> None:
+def main(file: Path, rounds: int = 20, root: Path = ROOT) -> None:
     """Train, or open what was trained, and print what became of it."""
     torch.set_num_threads(1)
     console, executor = Console(), InlineExecutor()

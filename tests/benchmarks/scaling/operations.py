@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated
 
 import typer
 
 from roundweave.tasks.executors.inline import InlineExecutor
-from tests.benchmarks.rounds import begun, idle, medians, run, show
+from tests.benchmarks.rounds import Numbers, begun, idle, medians, run, show
 from tests.storage.places.far_away import far_away
 from tests.storage.places.s3_server import s3_server
 
@@ -36,10 +34,10 @@ def count(event: str, arguments: object) -> None:
         counted[event] += 1
 
 
-def seconds(root: str, partitions: int, elements: int, rounds: int) -> list[float]:
+def seconds(partitions: int, elements: int, rounds: int, **place: str) -> list[float]:
     """The clock and the CPU time of a round, medians of those after the first."""
     executor, each = InlineExecutor(), list[tuple[float, float]]()
-    with begun(executor, **idle(partitions, rounds + 1, elements, root=root)) as ready:
+    with begun(executor, **idle(partitions, rounds + 1, elements), **place) as ready:
         run(executor, ready, 1, 1)
         counted.clear()
         for round in range(2, rounds + 2):
@@ -52,8 +50,7 @@ def seconds(root: str, partitions: int, elements: int, rounds: int) -> list[floa
 def on_disk(sizes: list[int], elements: int, rounds: int) -> Iterator[list[str]]:
     """The system's calls of a round."""
     for partitions in sizes:
-        with tempfile.TemporaryDirectory() as root:
-            clock, processor = seconds(root, partitions, elements, rounds)
+        clock, processor = seconds(partitions, elements, rounds)
         calls = counted.total() / rounds
         megabytes = (partitions + 1) * elements * 4 / 1e6
         named = (counted[call] / rounds for call in CALLS[:3])
@@ -69,7 +66,7 @@ def in_a_bucket(sizes: list[int], elements: int, rounds: int) -> Iterator[list[s
             requests: list[int] = []
             for number in (1, rounds):  # the difference is what rounds take
                 before = proxy.requests
-                clock, processor = seconds(server.bucket(), partitions, elements, number)
+                clock, processor = seconds(partitions, elements, number, root=server.bucket())
                 requests.append(proxy.requests - before)
             each = (requests[1] - requests[0]) / (rounds - 1)
             numbers = each, clock * 1e3, processor * 1e3, each / clock
@@ -80,11 +77,7 @@ DISK = ("partitions", "calls a round", *CALLS[:3], "ms", "CPU ms", "calls/s", "M
 BUCKET = ("partitions", "requests a round", "ms", "CPU ms", "requests/s")
 
 
-def main(
-    partitions: Annotated[list[int], typer.Option()] = [1, 10, 100, 1000],  # noqa: B006
-    elements: int = 100,
-    rounds: int = 5,
-) -> None:
+def main(partitions: Numbers = [1, 10, 100, 1000], elements: int = 100, rounds: int = 5) -> None:  # noqa: B006
     """Print the tables."""
     sys.addaudithook(count)
     show(DISK, on_disk([*partitions, 10 * partitions[-1]], elements, rounds), "a disk")

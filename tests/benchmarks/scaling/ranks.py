@@ -14,6 +14,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -23,7 +24,7 @@ from roundweave.storage.values.state import State, Update
 from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.process_group.channels import Network
-from roundweave.tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
+from roundweave.tasks.process_group.group import Connections, Group, Rendezvous, join_group, open_rendezvous
 from tests.benchmarks.rounds import medians, show
 
 STATE = State({})
@@ -47,11 +48,7 @@ def in_shares(group: Group, update: Update) -> Update:
     return Update({"float32": torch.cat([each.direction["float32"] for each in reduced])})
 
 
-KINDS: dict[str, Callable[[Group, Update], Any]] = {
-    "a number": nothing,
-    "updates, whole": whole,
-    "updates, in shares": in_shares,
-}
+KINDS = {"a number": nothing, "updates, whole": whole, "updates, in shares": in_shares}
 
 
 def timed(group: Group, kind: str, elements: int, rounds: int) -> tuple[float, float, int]:
@@ -74,8 +71,9 @@ def rank_of(meeting: Rendezvous, network: bool, work: Callable[[Group, str], Any
     opened = open_rendezvous(meeting.host) if meeting.rank == 0 else None
     if opened is not None:
         answers.put(opened.port)
-    with join_group(meeting, lambda: False, opened) as group:
-        if network and group._all_ranks:
+        meeting = replace(meeting, port=opened.port)
+    with join_group(meeting, lambda: False, Connections(), opened) as group:
+        if network:
             group._channels = [Network(group.rank, group._all_ranks)]
         answers.put([work(group, kind) for kind in KINDS])
 

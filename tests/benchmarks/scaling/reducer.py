@@ -12,17 +12,15 @@ from __future__ import annotations
 import os
 import re
 import statistics
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from distributed import Client, Worker
 
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import FAN_IN, GraphExecutor
-from tests.benchmarks.rounds import begun, idle, run, seconds, show
+from tests.benchmarks.rounds import Numbers, begun, idle, run, seconds, show
 
 KINDS = ("map", "fold", "reduce")
 """The results that travel: of blocks, of folds, and the state."""
@@ -56,10 +54,7 @@ def received(dask_worker: Worker) -> dict[str, int]:
 def measured(client: Client, fan_in: int, blocks: int, elements: int, rounds: int) -> list[str]:
     """A row of the table, from the second round on."""
     executor, times, most = GraphExecutor(client, fan_in=fan_in), list[float](), list[dict[str, int]]()
-    with (
-        tempfile.TemporaryDirectory() as root,
-        begun(executor, **idle(blocks, rounds, elements, root=root)) as ready,
-    ):
+    with begun(executor, **idle(blocks, rounds, elements)) as ready:
         for round in range(1, rounds + 1):
             client.run(begin)
             times.append(seconds(lambda round=round: run(executor, ready, round, round)))
@@ -80,11 +75,7 @@ def rows(blocks: list[int], elements: int, rounds: int) -> Iterator[list[str]]:
                 yield measured(client, fan_in, number, elements, rounds)
 
 
-def main(
-    blocks: Annotated[list[int], typer.Option()] = [16, 64],  # noqa: B006
-    elements: int = 2_500_000,
-    rounds: int = 3,
-) -> None:
+def main(blocks: Numbers = [16, 64], elements: int = 2_500_000, rounds: int = 3) -> None:  # noqa: B006
     """Print the table."""
     kinds = (f"{kind}s" for kind in KINDS)
     show(("blocks", "fan-in", *kinds, "received, MB", "memory, MB", "s a round"), rows(blocks, elements, rounds))

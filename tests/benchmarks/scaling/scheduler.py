@@ -9,18 +9,16 @@ too, and that of all workers. Not a test: it asserts nothing. It prints medians 
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated
 
 import typer
 from distributed import Client
 
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import FAN_IN, GraphExecutor
-from tests.benchmarks.rounds import begun, idle, medians, run, seconds, show
+from tests.benchmarks.rounds import Numbers, begun, idle, medians, run, seconds, show
 
 
 def spent(client: Client, work: Callable[[], object]) -> list[float]:
@@ -35,7 +33,7 @@ def spent(client: Client, work: Callable[[], object]) -> list[float]:
 def measured(client: Client, partitions: int, rounds: int, window: int, fan_in: int = FAN_IN) -> list[float]:
     """Seconds a round: the clock, the scheduler's CPU, the workers' CPU."""
     executor, each, last = GraphExecutor(client, fan_in=fan_in), list[list[float]](), rounds * window + 1
-    with tempfile.TemporaryDirectory() as root, begun(executor, **idle(partitions, last, root=root)) as ready:
+    with begun(executor, **idle(partitions, last)) as ready:
         run(executor, ready, 1, 1)
         for first in range(2, last + 1, window):
             took = spent(client, partial(run, executor, ready, first, first + window - 1))
@@ -76,8 +74,8 @@ CPU = "scheduler, CPU ms"
 
 
 def main(
-    workers: Annotated[list[int], typer.Option()] = [4, 16, 64],  # noqa: B006
-    partitions: Annotated[list[int], typer.Option()] = [4, 100, 1000, 10_000],  # noqa: B006
+    workers: Numbers = [4, 16, 64],  # noqa: B006
+    partitions: Numbers = [4, 100, 1000, 10_000],  # noqa: B006
     rounds: int = 8,
     window: int = 5,
 ) -> None:

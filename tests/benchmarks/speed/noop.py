@@ -8,7 +8,6 @@ Not a test: it asserts nothing. It prints medians over the rounds after the firs
 from __future__ import annotations
 
 import statistics
-import tempfile
 
 import typer
 
@@ -21,12 +20,12 @@ from tests.benchmarks.rounds import begun, idle, show, windows
 def main(elements: int = 100, rounds: int = 60, window: int = 10) -> None:
     """Print the table."""
     lines = []
-    with tempfile.TemporaryDirectory() as root, connect(None, 2) as client:
+    with connect(None, 2) as client:
         graph = GraphExecutor(client)
         for partitions in (2, 10, 100):
             lines.append([str(partitions)])
             for executor, size in ((InlineExecutor(), 1), (graph, 1), (graph, window)):
-                with begun(executor, **idle(partitions, rounds, elements), root=root) as ready:
+                with begun(executor, **idle(partitions, rounds, elements)) as ready:
                     spent = statistics.median([*windows(executor, ready, size)][1:])
                 lines[-1].append(f"{1e3 * spent:.1f}")
     show(("partitions", "inline", "graph, window 1", f"graph, window {window}"), lines, "ms a round")

@@ -26,10 +26,8 @@ LARGE = {f"{layer}.weight": (1250, 1000) for layer in range(10)}
 def compared(path: Path, repeats: int) -> list[float]:
     """The seconds of `verify` and of `sha256sum`, medians of so many turns; the first warms the cache."""
     line = ["sha256sum", *(str(file) for file in sorted(path.rglob("*")) if file.is_file())]
-    turns = [
-        (seconds(lambda: verify(path)), seconds(lambda: subprocess.run(line, check=True, capture_output=True)))
-        for _ in range(repeats + 1)
-    ]
+    ways = (lambda: verify(path), lambda: subprocess.run(line, check=True, capture_output=True))
+    turns = [[seconds(way) for way in ways] for _ in range(repeats + 1)]
     return medians(turns[1:])
 
 

@@ -52,12 +52,8 @@ def write_json(measured: Sequence[Measured], lines: Sequence[Line], file: Path) 
         {"name": each.row.name, "title": each.row.title, "turns": each.turns, "missing": each.missing}
         for each in measured
     ]
-    machine = {
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        **{package: version(package) for package in PACKAGES},
-    }
+    machine = {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
+    machine |= {package: version(package) for package in PACKAGES}
     told = {"machine": machine, "rows": rows, "lines": [asdict(line) for line in lines]}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.benchmarks.table.environments import PEERS, python_of
+from tests.benchmarks.table.environments import PEERS
 from tests.benchmarks.table.errors import NoReading
 from tests.benchmarks.table.measuring import Line, Measured, lines, measure
 from tests.benchmarks.table.picture import draw
@@ -84,16 +83,6 @@ def test_a_process_that_fails_says_why_in_a_line(tmp_path: Path) -> None:
         read(Contender("json", "json.tool"), tmp_path / "absent", tmp_path)
 
 
-@pytest.mark.slow
-def test_what_pip_cannot_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "absent").mkdir()
-    (tmp_path / "absent" / "requirements.txt").write_text(f"{tmp_path / 'nowhere'}\n")
-    monkeypatch.setattr("tests.benchmarks.table.environments.PEERS", tmp_path)
-    with pytest.raises(NoReading, match=r"^absent cannot be installed: ERROR: "):
-        python_of("absent", tmp_path / "environments")
-    assert python_of(None, tmp_path) == Path(sys.executable)
-
-
 @pytest.mark.parametrize("row", ALL, ids=ROWS)
 def test_every_contender_of_a_row_is_there_under_a_name_of_its_own(row: Row) -> None:
     names = [contender.name for contender in row.contenders]
@@ -112,9 +101,6 @@ def test_the_picture_and_the_numbers_are_written(tmp_path: Path) -> None:
     assert (tmp_path / "pictures" / "ratios.png").read_bytes().startswith(b"\x89PNG")
     write_json([measured()[0]], shown(), tmp_path / "numbers.json")
     told = json.loads((tmp_path / "numbers.json").read_text())
-    assert told["rows"][0]["turns"][1] == {
-        "peer": {"round": 10.0},
-        "inline": {"round": 5.0},
-        "graph": {"round": 1.0},
-    }
+    turn = told["rows"][0]["turns"][1]
+    assert turn == {"peer": {"round": 10.0}, "inline": {"round": 5.0}, "graph": {"round": 1.0}}
     assert told["lines"][0]["ours"]["inline"]["ratio"] == 2.0

@@ -13,9 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from roundweave.flows.command.app import COMMANDS, FLOWS, _begin_ahead
-from roundweave.tasks.executors.clusters import fork_server
-from tests.flows.command.in_process import WITHOUT_PREFECT, run, said
+from tests.flows.command.in_process import WITHOUT_PREFECT, run
 from tests.flows.prefect_server import command_line, until
 
 
@@ -37,7 +35,7 @@ def processes(mark: str) -> list[int]:
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["train", "--nonsense"], marks=pytest.mark.dear("what a training needs is begun")),
+        pytest.param(["train", "--nonsense"], marks=pytest.mark.thorough),
         pytest.param(["merge", "nowhere@1"], marks=pytest.mark.slow),
     ],
 )
@@ -52,43 +50,19 @@ def test_a_refused_command_leaves_no_process_and_no_file(tmp_path: Path, words: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_a_flow_is_a_command() -> None:
-    assert set(FLOWS) <= set(COMMANDS)
-
-
-@pytest.mark.parametrize(
-    ("words", "data"),
-    [
-        (["train", "--data", "mnist:here", "--rounds", "2"], "mnist:here"),
-        (["train", "--data=digits", "--data=npz:a=b.npz"], "npz:a=b.npz"),
-        (["train", "mine.toml", "--data"], ""),
-        (["resume", "--data", "digits"], ""),
-    ],
-)
-def test_workers_data_are_read_ahead_where_the_command_names_them(monkeypatch, words, data: str) -> None:
-    named: list[str] = []
-    monkeypatch.setattr("roundweave.flows.command.app.warm_up", lambda: None)
-    monkeypatch.setattr(fork_server, "begin", lambda: named.append(os.environ[fork_server.EXAMPLES]))
-    _begin_ahead(words)
-    assert named == [data]
-
-
 def test_the_version_is_that_of_the_package(capsys) -> None:
     assert run(capsys, "--version")[:2] == (0, f"roundweave {version('roundweave')}\n")
 
 
 @pytest.mark.parametrize(
     ("words", "complete"),
-    [
-        ("roundweave train --partition-", "--partition-options"),
-        pytest.param("roundweave rec", "recombine", marks=pytest.mark.thorough),
-    ],
+    [("roundweave train --partition-", "--partition-options"), ("roundweave rec", "recombine")],
 )
-def test_a_shell_completes_subcommands_and_their_options(words: str, complete: str) -> None:
+def test_a_shell_completes_subcommands_and_their_options(capsys, monkeypatch, words: str, complete: str) -> None:
     asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_ROUNDWEAVE_COMPLETE": "complete_bash"}
-    line = [str(Path(sys.executable).with_name("roundweave"))]
-    done = subprocess.run(line, env=os.environ | asked, capture_output=True, text=True, check=True)
-    assert (done.stdout.split(), done.stderr) == ([complete], "")
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    assert run(capsys)[1].split() == [complete]
 
 
 @pytest.mark.thorough
@@ -98,10 +72,6 @@ def test_an_output_that_nobody_reads_on_ends_the_command_without_a_word() -> Non
     done = subprocess.run(command_line("list", "--json"), stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
-
-
-def test_what_is_listed_for_another_program_has_lines_of_a_terminal(capsys) -> None:
-    assert max(map(len, said(capsys, "list").splitlines())) <= 80
 
 
 IMPORTED = """
@@ -115,7 +85,8 @@ finally:
 HEAVY = {"pandas", "matplotlib", "prefect", "distributed", "roundweave.flows.planning.plan"}
 
 
-@pytest.mark.parametrize("words", ["list", pytest.param("plan --help", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("words", ["list", "plan --help"])
 def test_what_names_things_does_not_import_what_runs_them(words: str) -> None:
     line = [sys.executable, "-c", IMPORTED, *words.split()]
     done = subprocess.run(line, capture_output=True, text=True, check=True)

@@ -13,15 +13,11 @@ from roundweave.flows.stored import open_run
 from tests.flows.command.in_process import WITHOUT_PREFECT, refused, run, said, told
 from tests.flows.prefect_server import command_line
 
-MINE = """
+OWN = """
 import torch
 from torch import nn
 def data():
     return torch.arange(200.0).reshape(50, 4) / 200, torch.arange(50) % 2
-def negative():
-    return torch.zeros(50, 4), torch.arange(50) - 1
-def model():
-    return nn.Linear(4, 2)
 def wide():
     return nn.Linear(7, 2)
 class views(nn.Module):
@@ -31,10 +27,8 @@ class views(nn.Module):
     def forward(self, inputs):
         return self.second(self.first(inputs).view(-1, 8))
 """
-
-
-SERVER = ["--algorithm", "async_sgd", "--executor", "inline"]
 SHARED = ["--executor", "inline", "--ranks", "2"]
+DEEP = '{"a":' * 100_000 + "0" + "}" * 100_000
 
 
 @pytest.mark.parametrize(
@@ -44,63 +38,38 @@ SHARED = ["--executor", "inline", "--ranks", "2"]
         (["--bogus"], 2, "No such option: --bogus"),
         (["--lr", "fast"], 2, "--lr"),
         (["nofile.toml"], 2, "cannot read nofile.toml"),
+        (["{deep}"], 2, "nested deeper than 64 levels"),
         (["--partitions", "0"], 2, "partitions = 0: Input should be greater than or equal to 1"),
-        (["--worker-timeout", "1"], 2, "worker_timeout = 1.0: Input should be greater than or equal to 10"),
-        (["--threads", "100000"], 2, "threads = 100000: Input should be less than or equal to 1024"),
-        (["--rounds", "1000000000"], 2, "rounds = 1000000000: Input should be less than or equal to 1000000"),
         (["--model-options", "hidden"], 2, "'--model-options': must be a JSON object"),
+        (["--model-options", DEEP], 2, "nested deeper than 64 levels"),
         (["--model-options", '{"hiden": 3}'], 1, "model mlp with options {'hiden': 3}"),
         (["--name", "a/b"], 2, "name = 'a/b'"),
-        (["--name", "n" * 251], 2, "String should have at most 250 characters"),
         (["--root", "{table}"], 1, "table.csv: Not a directory; name a folder"),
+        (["--root", "ftp://bucket/runs"], 2, "there are no places of scheme ftp://"),
         (["--scheduler", "nowhere.json"], 1, "no scheduler file nowhere.json"),
         # What is not there
         (["--model", "resnet"], 2, "unknown model 'resnet'; there are linear, logistic, mlp, cnn"),
-        (["--data", "mnist:nowhere"], 2, "no train-images-idx3-ubyte.gz or train-images-idx3-ubyte in"),
-        (["--data", "csv:nowhere.csv"], 2, "nowhere.csv; give the path of one to read as csv"),
         (["--data", "csv:{table}", "--target", "c"], 2, "has no column 'c'; it has a, b"),
-        (["--split", "odd"], 2, "unknown split 'odd'; there are iid, contiguous, dirichlet:ALPHA"),
-        (["--split", "by:role"], 2, "has no column 'role'"),
         (["--model", "none.py:model"], 2, "cannot read none.py"),
         (["--model", "{mine}:nothing"], 2, "the file has no such function"),
-        ([*SERVER, "--order", "recorded:nowhere"], 1, "nowhere"),
+        (["--algorithm", "async_sgd", "--executor", "inline", "--order", "recorded:nowhere"], 1, "nowhere"),
         # What does not fit
         (["--partitions", "5000"], 1, "5000 partitions need at least as many examples, and there are 1618"),
-        (["--quorum", "9"], 2, "quorum 9 is more than the 4 partitions"),
-        (["--sites", "berlin,paris", "--ranks", "2"], 2, "read all examples, and those of sites stay there"),
-        (["--sites", "berlin,berlin"], 2, "names a site twice; give how many partitions it has, as berlin:2"),
-        (["--sites", "berlin,paris:3", "--partitions", "5"], 2, "the sites have 4 partitions, not 5"),
         (["--data", "{mine}:data", "--model", "{mine}:wide"], 1, "fails with RuntimeError: "),
-        (["--data", "{mine}:negative"], 1, "label -1 of example 0 is out of range"),
         # What ranks cannot share
-        (["--executor", "inline", "--ranks", "0"], 2, "ranks"),
-        ([*SHARED, "--algorithm", "fed_prox"], 2, "by its own gradient alone, not for map FedProx()"),
         ([*SHARED, "--units", "fc1, fc3"], 2, "units 'fc3' cannot be shared by ranks; those of fc1 can"),
-        (
-            [*SHARED, "--hybrid"],
-            1,
-            "nothing is trained before fc1, the first of the shared layers; leave hybrid out",
-        ),
+        ([*SHARED, "--hybrid"], 1, "nothing is trained before fc1, the first of the shared layers; leave hybrid"),
         ([*SHARED, "--data", "{mine}:data", "--model", "{mine}:views"], 1, "shares of units first give another"),
     ],
 )
 def test_bad_input_is_one_clear_line(capsys, own, tmp_path, arguments, code, says) -> None:
-    mine = own(MINE)
     (tmp_path / "table.csv").write_text("a,b\n1,0\n2,1\n")
-    places = {"mine": mine, "table": str(tmp_path / "table.csv")}
+    (tmp_path / "deep.toml").write_text("partitions = " + "[" * 100 + "]" * 100)
+    places = {"mine": own(OWN), "table": f"{tmp_path}/table.csv", "deep": f"{tmp_path}/deep.toml"}
     arguments = [word if word.startswith('{"') else word.format(**places) for word in arguments]
     found, line = refused(capsys, "train", *arguments)
-    assert found == code
-    assert says in line
+    assert (found, says in line) == (code, True), line
     assert not list((tmp_path / "runs").glob("*.zarr"))
-
-
-def test_the_longest_name_can_be_used(capsys) -> None:
-    name = "n" * 250
-    assert (
-        run(capsys, "train", "--name", name, "--rounds", "1", "--executor", "inline", "--model", "linear")[0] == 0
-    )
-    assert open_run(name).done == 1
 
 
 def test_a_complete_run_cannot_be_resumed_with_fewer_rounds(stored, capsys) -> None:
@@ -111,18 +80,6 @@ def test_a_complete_run_cannot_be_resumed_with_fewer_rounds(stored, capsys) -> N
     again = ["--model", "logistic", "--partitions", "2", "--local-steps", "1", "--name", "four"]
     out = said(capsys, "train", *again, "--executor", "inline", "--rounds", "2")
     assert out.startswith("four: complete, 4 rounds")
-
-
-def test_units_are_named_with_commas_between_them(capsys) -> None:
-    options = ["--units", "fc1", "--rounds", "1", "--local-steps", "2", "--name", "named"]
-    said(capsys, "train", *SHARED, *options)
-    assert open_run("named").config["units"] == ["fc1"]
-
-
-def test_an_unknown_field_of_a_file_names_the_nearest(capsys, tmp_path) -> None:
-    (tmp_path / "a.toml").write_text("partitons = 3")
-    said = "unknown field 'partitons'; did you mean partitions?"
-    assert refused(capsys, "train", str(tmp_path / "a.toml")) == (2, said)
 
 
 def test_looking_at_what_is_no_run_is_one_clear_line(capsys, tmp_path) -> None:
@@ -161,57 +118,34 @@ def test_a_damaged_run_is_one_clear_line_and_listed(capsys, stored) -> None:
     assert [found["status"] for found in told(capsys, "runs")] == ["complete", "damaged"]
 
 
-@pytest.mark.dear("a user's whole way, in processes of its own")
-def test_a_run_from_init_to_show(capsys, tmp_path, monkeypatch) -> None:
-    """The whole way of a new user, in processes of its own, and nothing of Prefect in the home folder."""
-    home = tmp_path / "home"
-    home.mkdir()
-    cache = {"XDG_CACHE_HOME": str(template().parents[1])}  # with an empty database, which takes 4 s to make
-    environment = WITHOUT_PREFECT | cache | {"HOME": str(home), "ROUNDWEAVE_ROOT": str(tmp_path / "runs")}
-    work = tmp_path / "work"
-
-    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command_line(*arguments), cwd=work, env=environment, capture_output=True, text=True, check=True
-        )
-
+def test_what_init_writes_trains_from_where_the_user_stands_and_goes_on(capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    said(capsys, "init", "work")
-    assert run(capsys, "init", "work")[0] == 2
-    done = command("train", "train.toml", "--rounds", "3", "--executor", "inline", "--name", "mine", "--json")
-    result = json.loads(done.stdout.splitlines()[-1])
-    wanted = {"run": "mine", "status": "complete", "rounds": 3, "refused": 0}
+    out = said(capsys, "init", "my project")
+    assert run(capsys, "init", "my project")[0] == 2
+    line = shlex.split(out.splitlines()[-1].removeprefix("now: roundweave "))
+    assert line == ["train", "my project/train.toml"]
+    result = told(capsys, *line, "--rounds", "2", "--executor", "inline", "--name", "mine")
+    wanted = {"run": "mine", "status": "complete", "rounds": 2, "refused": 0, "digest": open_run("mine").digest}
     assert {key: result[key] for key in wanted} == wanted
-    assert result["digest"] == open_run("mine").digest
     assert result["accuracy"] > 0.5
     assert 0 < result["first_round_seconds"] < result["seconds"]
     assert result["seconds_per_round"] > 0
-    assert "round 3/3" in done.stderr
-
-    (work / "mine.py").write_text("the file may change or go: its source is kept")
-    assert "mine: complete, 4 rounds" in said(capsys, "resume", "mine", "--rounds", "4", "--executor", "inline")
-    assert open_run("mine").done == 4
-
-    out = said(capsys, "show", "mine")
-    assert "4/4 rounds" in out
+    assert open_run("mine").config["model"]["path"] == str(tmp_path / "my project/mine.py")
+    (tmp_path / "my project/mine.py").write_text("the file may change or go: its source is kept")
+    assert "mine: complete, 3 rounds" in said(capsys, "resume", "mine", "--rounds", "3", "--executor", "inline")
+    assert "3/3 rounds" in said(capsys, "show", "mine")
     assert [found["run"] for found in told(capsys, "runs")] == ["mine"]
-    assert not (home / ".prefect").exists()
 
 
-def test_init_says_what_trains_from_where_the_user_stands(capsys, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    out = said(capsys, "init", "my project")
-    line = shlex.split(out.splitlines()[-1].removeprefix("now: roundweave "))
-    assert line == ["train", "my project/train.toml"]
-    said(capsys, *line, "--rounds", "1", "--executor", "inline", "--name", "told")
-    assert open_run("told").config["model"]["path"] == str(tmp_path / "my project/mine.py")
-
-
-def test_code_of_a_foreign_store_needs_trust(capsys, own, train, tmp_path) -> None:
-    mine = own(MINE)
-    foreign = train(data=f"{mine}:data", model=f"{mine}:model", rounds=1, name="foreign", root=tmp_path / "theirs")
-    code, line = refused(capsys, "resume", str(foreign.path))
-    assert (code, f"{mine}:data" in line, "--trust" in line) == (2, True, True)
+@pytest.mark.thorough
+def test_a_training_in_a_process_of_its_own_leaves_nothing_of_prefect_at_home(tmp_path) -> None:
+    cache = {"XDG_CACHE_HOME": str(template().parents[1])}  # with an empty database, which takes 4 s to make
+    environment = WITHOUT_PREFECT | cache | {"HOME": str(tmp_path)}
+    line = command_line("train", "--rounds", "3", "--executor", "inline", "--name", "mine", "--json")
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1])["status"] == "complete"
+    assert "round 3/3" in done.stderr
+    assert not (tmp_path / ".prefect").exists()
 
 
 # What there is by name, and the options of algorithms.
@@ -219,28 +153,15 @@ def test_code_of_a_foreign_store_needs_trust(capsys, own, train, tmp_path) -> No
 
 def test_every_table_is_listed(capsys) -> None:
     tables = told(capsys, "list")
-    assert set(tables) == {
-        *("algorithms", "data", "splits", "models", "losses", "scores"),
-        *("maps", "reduces", "applies", "schedules", "topologies", "compressors", "averages"),
-    }
     named = {row["name"]: row for row in tables["algorithms"]}
     assert "mu=0.1" in named["fed_prox"]["options"]
-    assert "Li et al. 2020" in named["fed_prox"]["what it is"]
     averages = {row["name"]: row["options"] for row in tables["averages"]}
     assert averages["ties"] == "base, coefficients, layers, scaling=1.0, normalize=True, elect=sum, density=0.2"
     assert (averages["slerp"], averages["fisher"], averages["best"]) == ("t=0.5", "coefficients", "")
     assert all(row["what it is"] for rows in tables.values() for row in rows)
     out = said(capsys, "list", "splits")
-    assert "dirichlet:ALPHA" in out
-    assert "krum" not in out
+    assert ("dirichlet:ALPHA" in out, "krum" in out) == (True, False)
     assert run(capsys, "list", "splitz")[2].startswith("error: unknown table 'splitz'; did you mean splits?")
-
-
-def test_help_says_that_a_local_optimizer_restarts_or_is_carried(capsys, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    words = "each round the local optimizer restarts, or goes on with what the partition carries: fresh"
-    for algorithm in ("fed_avg", "diloco"):
-        assert words in " ".join(said(capsys, "train", "--algorithm", algorithm, "--help").split())
 
 
 def test_help_shows_the_options_of_the_algorithm_that_is_asked_for(capsys, own, monkeypatch) -> None:
@@ -250,13 +171,12 @@ def test_help_shows_the_options_of_the_algorithm_that_is_asked_for(capsys, own, 
         said(capsys, "train", *arguments, "--help")
         for arguments in ([], ["--algorithm", "fed_prox"], [f"--algorithm={path}:algorithm"])
     )
-    assert all(max(map(len, text.splitlines())) <= 100 for text in (plain, prox))
-    assert "--partitions" in plain
-    assert "--outer-lr" not in plain
-    assert "--mu" in prox
-    assert "--outer-lr" in prox
-    assert "--sharpness" in mine
-    assert "--outer-lr" not in mine
+    shown = ("--partitions", "--outer-lr", "--mu", "--sharpness")
+    assert [[option in text for option in shown] for text in (plain, prox, mine)] == [
+        [True, False, False, False],
+        [True, True, True, False],
+        [True, False, False, True],
+    ]
     assert all(f"--{part} " in text for text in (plain, prox, mine) for part in ("map", "reduce", "apply"))
 
 
@@ -286,19 +206,6 @@ def test_a_parameter_of_ones_own_that_the_command_takes_is_refused(capsys, own) 
     assert refused(capsys, "train", "--algorithm", f"{path}:clashing", "--seed", "5") == (2, says)
 
 
-def test_options_come_from_a_table_flat_keys_and_flags(capsys, tmp_path) -> None:
-    (tmp_path / "a.toml").write_text(
-        'rounds = 1\nexecutor = "inline"\nmomentum = 0.5\n[algorithm]\nname = "fed_prox"\nmu = 0.3\nlr = 0.05\n'
-    )
-    said(capsys, "train", str(tmp_path / "a.toml"), "--lr", "0.2", "--name", "a")
-    options = open_run("a").config["algorithm"]
-    taken = {name: options[name] for name in ("name", "mu", "lr", "momentum")}
-    assert taken == {"name": "fed_prox", "mu": 0.3, "lr": 0.2, "momentum": 0.5}
-    code, _, err = run(capsys, "train", str(tmp_path / "a.toml"), "--algorithm", "sync_sgd")
-    assert code == 2
-    assert "algorithm sync_sgd takes no mu" in err
-
-
 def test_a_schedule_without_rounds_goes_over_those_of_the_run(capsys) -> None:
     arguments = ["--executor", "inline", "--rounds", "3", "--name", "cosine", "--lr-schedule", "cosine"]
     said(capsys, "train", *arguments)
@@ -316,24 +223,9 @@ def test_a_split_is_shown_and_drawn(capsys, tmp_path) -> None:
     rows = told(capsys, "split", *arguments)["partitions"]
     assert sum(row["size"] for row in rows) == 1797
     assert all(sum(count > 0 for label, count in row.items() if label != "size") <= 4 for row in rows)
-    assert "unknown split" in run(capsys, "split", "--split", "shard:2")[2]
-    assert "has no column 'role'" in run(capsys, "split", "--split", "by:role")[2]
-    assert "a plot ends in .png" in run(capsys, "split", "--plot", "a.txt")[2]
-    there = ("--sites", "berlin,paris", "--data", "npz:examples.npz")
-    assert "the examples of sites are read there alone" in run(capsys, "split", *there)[2]
-
-
-def test_a_root_of_a_kind_that_is_not_known_is_refused(capsys, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, line = refused(capsys, "train", "--root", "ftp://bucket/runs", "--rounds", "1")
-    assert (code, "ftp" in line) == (2, True)
-    assert not list(tmp_path.glob("ftp*"))
-
-
-@pytest.mark.parametrize("depth", [100, 100_000])
-def test_what_is_nested_too_deep_is_one_line(capsys, tmp_path, depth) -> None:
-    (tmp_path / "a.toml").write_text("partitions = " + "[" * depth + "]" * depth)
-    deep = '{"a":' * depth + "0" + "}" * depth
-    for arguments in ([str(tmp_path / "a.toml")], ["--model-options", deep]):
-        code, line = refused(capsys, "train", *arguments)
-        assert (code, "nested deeper than 64 levels" in line) == (2, True)
+    for words, says in (
+        (["--split", "by:role"], "has no column 'role'"),
+        (["--plot", "a.txt"], "a plot ends in .png"),
+        (["--sites", "berlin,paris", "--data", "npz:examples.npz"], "the examples of sites are read there alone"),
+    ):
+        assert says in refused(capsys, "split", *words)[1]

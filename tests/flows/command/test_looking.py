@@ -5,35 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from rich.table import Table
 
-from roundweave.flows.command.common import console
 from roundweave.flows.command.subcommands.looking import print_result, summary_or_damage
-from roundweave.flows.stored import Run, open_run
+from roundweave.flows.stored import open_run
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.runs.listing import list_runs, looked_through
-from roundweave.storage.runs.run import StoredRun
 from tests.flows.command.in_process import refused, run, said, told
 
-MINE = """
-import roundweave as rw
-def algorithm():
-    return rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1))
-"""
-ONE_IS_POISONED = """
-import torch
-def data(partition, partitions):
-    inputs = torch.ones(20, 2) / (0 if partition == 1 else 1)
-    return inputs, torch.arange(20) % 2
-"""
-CONTENTS = (b"", b"\xff" * 50, b"{}", b"[]", b"[" * 100_000)
+CONTENTS = (b"\xff" * 50, b"{}", b"[" * 100_000)
 SMALL = {"model": "logistic", "partitions": 2, "local_steps": 1}
 
 
@@ -58,27 +43,9 @@ def test_runs_takes_a_root_as_other_commands_do(stored, capsys, tmp_path: Path) 
     assert refused(capsys, "runs", "here", "--root", "there") == (2, "one root at a time: here, or --root there")
 
 
-def test_where_a_run_is_stored_is_told_in_one_way(stored, capsys, tmp_path: Path, monkeypatch) -> None:
-    path = stored("four").path
-    monkeypatch.chdir(tmp_path)
-    for name in ("four", "runs/four.zarr"):
-        assert f"stored in  {path}\n" in said(capsys, "show", name, "--root", "runs")
-        assert told(capsys, "show", name, "--root", "runs")["path"] == str(path)
-    print_result(Run("runs/four.zarr"), {"seconds": 2.0, "first_round_seconds": 1.0})
-    assert f"stored in {path}, digest" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("rounds", "said"),
-    [
-        (1, "1 update was refused; `roundweave show f` names it\n"),
-        (2, "2 updates were refused; `roundweave show f` names them\n"),
-    ],
-)
-def test_refused_updates_are_counted_in_words_that_fit(train, own, capsys, rounds, said) -> None:
-    run = train(data=f"{own(ONE_IS_POISONED)}:data", partitions=2, rounds=rounds, model="logistic", name="f")
-    print_result(run, {"seconds": 2.0, "first_round_seconds": 1.0})
-    assert said in capsys.readouterr().out
+def test_refused_updates_are_counted(stored, capsys) -> None:
+    print_result(stored("counting"), {"seconds": 2.0, "first_round_seconds": 1.0})
+    assert "2 updates were refused; `roundweave show counting` names them\n" in capsys.readouterr().out
 
 
 NO_LOSS = """
@@ -97,19 +64,6 @@ def test_a_run_none_of_whose_held_out_examples_has_a_loss_says_so(train, own, ca
     assert says in said(capsys, "show", "f")
 
 
-OWN_HELD_OUT = """
-import torch
-def data(partition, partitions):
-    inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(partition))
-    return inputs, (inputs.sum(1) > 0).long()
-"""
-
-
-def test_held_out_examples_of_partitions_that_sat_out_are_not_said_to_have_no_loss(train, own, capsys) -> None:
-    train(data=f"{own(OWN_HELD_OUT)}:data", model="logistic", partitions=4, cohort=2, rounds=2, name="f")
-    assert "were not scored" not in said(capsys, "show", "f")
-
-
 def test_examples_that_score_partitions_are_not_said_to_be_trained_on(stored, capsys) -> None:
     history = stored("scored").history()
     examples = history["examples"][1]
@@ -123,16 +77,6 @@ def test_what_is_not_of_roundweave_is_not_called_damaged(capsys, tmp_path: Path)
     (tmp_path / "runs/theirs.zarr").mkdir(parents=True)
     out = said(capsys, "runs", "--root", str(tmp_path / "runs"))
     assert out.startswith(f"theirs is no run: {tmp_path}/runs/theirs.zarr is not a run of Roundweave")
-
-
-def test_texts_between_colons_are_no_emoji(capsys) -> None:
-    code, line = refused(capsys, "train", "--split", "shards:x:")
-    assert (code, "shards:x:" in line) == (2, True)
-    table = Table(":x:")
-    table.add_row(":smile:")
-    console().print(table, ":heart:")
-    out = capsys.readouterr().out
-    assert all(text in out for text in (":x:", ":smile:", ":heart:"))
 
 
 def test_texts_in_brackets_are_no_markup(train, capsys, tmp_path: Path) -> None:
@@ -149,18 +93,8 @@ def test_texts_in_brackets_are_no_markup(train, capsys, tmp_path: Path) -> None:
     assert "classes    0 [/y], 1 [x]" in out
 
 
-def test_own_algorithms_are_told_apart(train, own, capsys) -> None:
-    for name in ("trim", "clip"):
-        own(MINE, name)
-        train(algorithm=f"{own(MINE, name)}:algorithm", model="logistic", partitions=2, rounds=1)
-    _, out, _ = run(capsys, "runs")
-    assert "trim.py:algorithm" in out
-    assert "clip.py:algorithm" in out
-    assert {name.partition("-")[0] for name in looked_through()} == {"trim.algorithm", "clip.algorithm"}
-
-
 def test_nothing_is_cut_where_no_terminal_is(train, capsys) -> None:
-    name = "n" * 200
+    name = "n" * 250
     train(**SMALL, rounds=1, name=name, scores="accuracy,top5")
     out = said(capsys, "runs")
     (row,) = [each for each in out.splitlines() if name in each]
@@ -169,7 +103,7 @@ def test_nothing_is_cut_where_no_terminal_is(train, capsys) -> None:
     assert "top5" in row
 
 
-def test_the_list_is_of_the_last_that_match_in_the_order_asked_for(train, capsys, monkeypatch) -> None:
+def test_the_list_is_of_the_last_that_match_in_the_order_asked_for(train, capsys) -> None:
     runs = {
         n: train(model="logistic", partitions=2, rounds=r, name=n) for n, r in (("a", 2), ("b1", 1), ("b2", 3))
     }
@@ -187,27 +121,6 @@ def test_the_list_is_of_the_last_that_match_in_the_order_asked_for(train, capsys
     (row,) = told(capsys, "runs", "--match", "a")
     assert row["seconds_of_rounds"] == pytest.approx(runs["a"].history()["seconds"].sum())
     assert row["bytes"] == sum(path.stat().st_size for path in runs["a"].path.rglob("*") if path.is_file())
-    opened = []
-    monkeypatch.setattr(StoredRun, "refresh", lambda self: opened.append(self._place.path.stem))
-    with suppress(AttributeError):
-        looked_through(last=1)
-    assert opened == ["b2"]
-
-
-def test_columns_that_do_not_fit_are_left_out_and_those_of_a_run_stay(train, capsys, monkeypatch) -> None:
-    train(**SMALL, rounds=1, name="nightly-20261127")
-    train(**SMALL, rounds=1, name="nightly-20261128", start_from="nightly-20261127@-1")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("TTY_COMPATIBLE", "0")
-    heads = {}
-    for width in (100, 160):
-        monkeypatch.setenv("COLUMNS", str(width))
-        head, *rows = said(capsys, "runs").splitlines()
-        assert len(rows) == 2
-        assert max(map(len, (head, *rows))) <= width
-        heads[width] = head.split()
-    kept = ["run", "status", "rounds", "loss", "accuracy", "seconds", "size", "began"]
-    assert (heads[100][:8], heads[160]) == (kept, [*kept, "parent", "algorithm", "data"])
 
 
 def test_seconds_of_a_round_are_told_in_one_way(stored, capsys) -> None:
@@ -257,14 +170,6 @@ def test_what_a_run_began_with_is_named_wherever_a_run_is_summed_up(tmp_path, ca
         (data,) = (row for row in shown if row.startswith("data "))
         assert data.endswith(f", digest {digest[:16]}")
         assert [row.split()[1].rstrip(",") for row in shown if row.startswith("parent")] == [parent] * bool(parent)
-
-
-def test_json_of_what_was_skipped_says_so(capsys, stored) -> None:
-    stored("four")
-    line = ["train", "--model", "logistic", "--partitions", "2", "--local-steps", "1", "--executor", "inline"]
-    code, out, err = run(capsys, *line, "--rounds", "4", "--name", "four", "--on-complete", "skip", "--json")
-    says = "four is complete, 4 rounds; skipped, as on_complete says"
-    assert (code, err.strip(), json.loads(out)["skipped"]) == (0, says, says)
 
 
 def test_a_store_of_another_version_says_what_to_do_and_is_not_called_damaged(tmp_path, capsys, stored) -> None:
@@ -333,28 +238,15 @@ def test_no_number_and_no_name_is_cut_in_a_narrow_terminal(train, capsys, monkey
         assert f"{history['loss'][2]:.4f}" in listed.split()
 
 
-def rows_of(shown: str) -> list[list[str]]:
-    """The rows of the one table of rounds, without its head."""
-    return [line.split() for line in shown[shown.index("\nround ") :].splitlines()[2:]]
-
-
-def test_an_ellipsis_stands_for_scored_rounds_that_are_left_out_and_for_nothing_else(train, capsys) -> None:
-    train(**SMALL, rounds=14, name="long")
-    train(**SMALL, rounds=14, evaluate_every=7, name="seldom")
-    first = [row[0] for row in rows_of(said(capsys, "show", "long"))]
-    assert first == ["0", "1", "2", "…", *map(str, range(6, 15))]
-    assert [row[0] for row in rows_of(said(capsys, "show", "seldom"))] == ["0", "7", "14"]
-
-
-def test_an_algorithm_is_its_name_and_what_is_not_as_by_default(train, own, capsys) -> None:
-    mine = f"{own(MINE)}:algorithm"
-    for name, options, shown in (
-        ("usual", {}, "fed_avg"),
-        ("other", {"optimizer": "AdamW", "lr": 0.05}, "fed_avg, lr 0.05, optimizer AdamW"),
-        ("median", {"reduce": "median", "outer_momentum": 0.5}, "fed_avg, reduce median, outer_momentum 0.5"),
-        ("mine", {"algorithm": mine}, "mine.py:algorithm"),
-    ):
-        train(model="logistic", partitions=3, rounds=1, name=name, **options)
-        lines = said(capsys, "show", name).splitlines()
-        (line,) = [line.removeprefix("algorithm").strip() for line in lines if line.startswith("algorithm")]
-        assert sorted(line.split(", ")) == sorted(shown.split(", "))
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("adam", "fed_adam, local_steps 2, batch_size 8"),
+        ("momentum", "fed_avg, local_steps 2, batch_size 8, outer_momentum 0.5"),
+        ("cohort", "fed_avg, local_steps 2, batch_size 8, optimizer AdamW, optimizer_state carried"),
+    ],
+)
+def test_an_algorithm_is_its_name_and_what_is_not_as_by_default(stored, capsys, name, shown) -> None:
+    stored(name)
+    (line,) = [line for line in said(capsys, "show", name).splitlines() if line.startswith("algorithm")]
+    assert sorted(line.removeprefix("algorithm").strip().split(", ")) == sorted(shown.split(", "))

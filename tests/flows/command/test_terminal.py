@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -47,16 +46,6 @@ def test_a_map_that_interrupts_the_command_is_one_line(capsys, own) -> None:
     path = own(DEADLY_ONCE.format(how="raise KeyboardInterrupt"))
     code, line = refused(capsys, "train", *FLAGS, "--loss", f"{path}:loss")
     assert (code, line.split(";")[0]) == (1, "interrupted")
-
-
-def test_a_wrong_setting_of_prefect_is_an_error_in_one_line_at_the_end(tmp_path: Path) -> None:
-    """Prefect prints its own account before it."""
-    line = command_line("train", "--rounds", "1", "--executor", "inline")
-    environment = os.environ | {"PREFECT_API_REQUEST_TIMEOUT": "soon"}
-    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "APISettings: request_timeout" in done.stderr.splitlines()[-1]
 
 
 def test_a_quiet_training_prints_nothing_but_json_and_errors(tmp_path: Path) -> None:

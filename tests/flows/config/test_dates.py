@@ -61,15 +61,9 @@ def test_a_day_before_a_clock_is_changed_is_one_day_before() -> None:
 
 
 def test_every_text_of_data_start_name_and_options_may_have_dates() -> None:
-    fields = {
-        "name": "a-{date:%d.%m}",
-        "data": ("npz:{date-1}.npz", "npz:x.npz"),
-        "partitions": 2,
-        "start_from": "a-{date-1:%d.%m}@-1",
-        "data_options": {"days": ["{date-1}", 3], "at": {"day": "{date}"}},
-        "model_options": {"since": "{date}"},
-        "timezone": "UTC",
-    }
+    fields = {"name": "a-{date:%d.%m}", "start_from": "a-{date-1:%d.%m}@-1", "timezone": "UTC", "partitions": 2}
+    fields |= {"data": ("npz:{date-1}.npz", "npz:x.npz"), "model_options": {"since": "{date}"}}
+    fields |= {"data_options": {"days": ["{date-1}", 3], "at": {"day": "{date}"}}}
     now = dated(rw.TrainConfig(**fields), NEW_YEAR)
     assert (now.name, now.start_from) == ("a-01.01", "a-31.12@-1")
     assert now.data == ("npz:20301231.npz", "npz:x.npz")
@@ -142,13 +136,9 @@ def test_serving_begins_before_the_data_of_a_day_are_there(tmp_path: Path, capfd
 def test_a_night_with_the_examples_of_its_parent_is_skipped_if_the_configuration_says_so(
     tmp_path: Path, capfd
 ) -> None:
-    def begin(name: str, value: float, **fields: Any) -> Any:
-        np.savez(
-            file := tmp_path / f"{name}.npz", inputs=np.full((40, 3), value, np.float32), targets=np.arange(40) % 2
-        )
-        return trained(
-            **{"start_from": "night-*@-1", "on_unchanged": "skip"} | fields, name=name, data=f"npz:{file}"
-        )
+    def begin(name: str, value: float, start: str | None = "night-*@-1") -> Any:
+        np.savez(tmp_path / name, inputs=np.full((40, 3), value, np.float32), targets=np.arange(40) % 2)
+        return trained(start_from=start, on_unchanged="skip", name=name, data=f"npz:{tmp_path}/{name}.npz")
 
     first, second = begin("night-1", 1), begin("night-2", 2)
     assert [each.name for each in (first, second)] == ["night-1", "night-2"]
@@ -160,7 +150,7 @@ def test_a_night_with_the_examples_of_its_parent_is_skipped_if_the_configuration
     assert begin("night-4", 1).name == "night-4"
     assert list(looked_through(tmp_path / "runs")) == ["night-1", "night-2", "night-4"]
     with pytest.raises(UsageError, match="on_unchanged is about the run that this one begins with"):
-        begin("night-5", 1, start_from=None)
+        begin("night-5", 1, None)
     first.round(-1).save(tmp_path / "a.safetensors")
     with pytest.raises(UsageError, match=r"needs the examples of a run, and .*a.safetensors is a file"):
-        begin("night-5", 1, start_from=str(tmp_path / "a.safetensors"))
+        begin("night-5", 1, f"{tmp_path}/a.safetensors")

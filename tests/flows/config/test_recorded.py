@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -88,18 +89,8 @@ def test_a_scheduler_that_a_foreign_store_names_is_not_connected_to(theirs, atta
 
 
 def test_nothing_of_execution_is_taken_from_a_foreign_store(theirs: Store, tmp_path: Path) -> None:
-    told = {
-        "scheduler": "tcp://evil:1",
-        "certificates": str(tmp_path / "mine"),
-        "executor": "inline",
-        "workers": 7,
-        "window": 3,
-        "evaluate_every": 2,
-        "target_accuracy": 0.5,
-        "patience": 4,
-        "fsync": True,
-        "root": str(tmp_path / "theirs"),
-    }
+    told = {"scheduler": "tcp://evil:1", "certificates": str(tmp_path / "mine"), "root": str(tmp_path / "theirs")}
+    told |= {"executor": "inline", "workers": 7, "window": 3, "evaluate_every": 2, "patience": 4, "fsync": True}
     config = resumed_config(str(theirs(**told).path), None, trust=True, changes={})
     ours = Execution(root=config.root, name="foreign", rounds=2)
     assert {name: getattr(config, name) for name in Execution.model_fields} == dict(ours)
@@ -143,9 +134,16 @@ def recorded_code(script: str, mark: Path) -> dict[str, dict[str, object]]:
 
 
 CASES = sorted(recorded_code(__file__, Path()))
+FIRST = ("model kept", "model pickled", "algorithm", "scores", "loss ", "input")
+MERGED = [case for case in CASES if case.split()[0] in ("data", "model", "loss")] + ["input"]
 
 
-@pytest.mark.parametrize("case", CASES)
+def first(cases: list[str]) -> list[Any]:
+    """As parameters, of which those of each way to run code are in the first suite."""
+    return [pytest.param(case, marks=[pytest.mark.thorough] * (case not in FIRST)) for case in cases]
+
+
+@pytest.mark.parametrize("case", first(CASES))
 def test_code_of_a_foreign_store_is_not_run_without_trust(theirs, script, mark, capsys, monkeypatch, case) -> None:
     monkeypatch.syspath_prepend(Path(script).parent)
     run = theirs(**recorded_code(script, mark)[case])
@@ -164,25 +162,20 @@ def test_code_of_a_foreign_store_is_run_with_trust(theirs: Store, script, mark: 
     assert mark.exists() == (case != "model mnist:")
 
 
-MERGED = [case for case in CASES if case.split()[0] in ("data", "model", "loss")] + ["input"]
-FIRST = ("model kept", "loss ", "input")
-"""Code by its source, code that is taken from the first network alone, and an input to draw activations from."""
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=() if c in FIRST else pytest.mark.thorough) for c in MERGED]
-)
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("case", first(MERGED))
+@pytest.mark.parametrize("foremost", [True, False])
 def test_a_merge_does_not_run_the_code_of_a_foreign_store(
-    theirs: Store, store_at: Store, script: str, mark: Path, tmp_path: Path, monkeypatch, case: str, first: bool
+    theirs: Store, store_at: Store, script: str, mark: Path, tmp_path: Path, monkeypatch, case: str, foremost: bool
 ) -> None:
     monkeypatch.syspath_prepend(Path(script).parent)
     records = recorded_code(script, mark) | {"input": {"data": None, "input": f"{script}:fn"}}
     foreign = f"{theirs(**records[case]).path}@0"
     mine = f"{store_at(tmp_path / 'runs' / 'mine.zarr').path}@0"
-    networks = (foreign, mine) if first else (mine, foreign)
+    networks = (foreign, mine) if foremost else (mine, foreign)
     config = MergeConfig(networks=networks, executor="inline")
-    if first or case.startswith(("data", "model")):  # each network's data are its own run's, and so is its model
+    if foremost or case.startswith(
+        ("data", "model")
+    ):  # each network's data are its own run's, and so is its model
         with pytest.raises(UsageError, match=r"is outside .* and holds code"):
             plan_merge(config)
     else:  # what else is left open is taken from the first stored round
@@ -196,7 +189,7 @@ def test_what_the_user_gives_is_not_the_stores(theirs: Store, script: str, mark:
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", first(CASES))
 def test_looking_runs_nothing(theirs: Store, script: str, mark: Path, capsys, monkeypatch, case: str) -> None:
     monkeypatch.syspath_prepend(Path(script).parent)
     run = theirs(**recorded_code(script, mark)[case])
@@ -223,7 +216,7 @@ def test_a_symlinked_run_goes_on_in_that_very_run(store_at: Store, tmp_path: Pat
     assert sorted(tmp_path.rglob("*.zarr")) == before
 
 
-@pytest.mark.parametrize("folder", ["theirs", "runs"])
+@pytest.mark.parametrize("folder", ["runs", pytest.param("theirs", marks=pytest.mark.thorough)])
 def test_a_folder_without_suffix_is_found_and_goes_on(store_at: Store, tmp_path: Path, folder, capsys) -> None:
     run = store_at(tmp_path / folder / "bare")
     assert command(capsys, "resume", "bare" if folder == "runs" else str(run.path), "--executor", "inline")[0] == 0

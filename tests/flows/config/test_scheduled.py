@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +21,6 @@ from roundweave.storage.runs.listing import looked_through
 from roundweave.storage.values.digests import tensor_digests
 from roundweave.storage.values.hashing import json_digest
 from tests.flows.nights import night, trained
-from tests.flows.prefect_server import command_line, ended, rounds_done, until
 
 
 @pytest.fixture
@@ -144,6 +140,7 @@ def test_each_night_begins_with_the_network_of_the_newest_complete_run(capfd) ->
     assert second.config["start_from"]["reference"] == f"{first.address}@2"
 
 
+@pytest.mark.thorough
 def test_a_night_that_goes_on_keeps_what_it_began_with() -> None:
     nightly = {"start_from": "night-*@-1"}
     for number in (1, 2, 3):
@@ -172,28 +169,3 @@ def test_a_run_that_is_busy_is_refused_or_skipped() -> None:
         with pytest.raises(RunBusy, match="is being written by process"):
             trained(name="night", rounds=3)
         assert trained(name="night", rounds=3, on_busy="skip").done == 2
-
-
-LONG = """
-data = "digits"
-model = "logistic"
-executor = "inline"
-partitions = 2
-rounds = 100000
-name = "night"
-on_busy = "skip"
-algorithm = {name = "fed_avg", local_steps = 1}
-"""
-
-
-@pytest.mark.slow
-def test_of_two_processes_on_one_name_the_second_is_skipped(tmp_path: Path) -> None:
-    (tmp_path / "night.toml").write_text(LONG)
-    line, log = command_line("train", "night.toml"), tmp_path / "first.log"
-    with ended(line, dict(os.environ), log, cwd=tmp_path) as first:
-        until(lambda: rounds_done(tmp_path / "runs" / "night.zarr") >= 2, log)
-        second = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
-        first.send_signal(signal.SIGINT)
-        first.wait(60)
-    assert (second.returncode, second.stdout) == (0, ""), second.stderr
-    assert re.search(rf"is being written by process {first.pid} .*; skipped, as on_busy says\n", second.stderr)

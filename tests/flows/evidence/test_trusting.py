@@ -11,6 +11,7 @@ import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.storage.rounds.store import RoundStore
 from tests.flows.command.in_process import run as command
+from tests.rows import but_first
 
 COMPUTED: dict[str, Callable[..., object]] = {
     "replay": lambda run, **trust: run.replay(**trust),
@@ -35,7 +36,7 @@ def test_code_from_outside_the_root_is_run_with_trust_alone(theirs, what: str) -
     COMPUTED[what](theirs, trust=True)
 
 
-@pytest.mark.parametrize("what", COMMANDS)
+@pytest.mark.parametrize("what", but_first(["score"], COMMANDS))
 def test_so_say_the_commands(theirs, what: str, capsys) -> None:
     place = f"{theirs.path}@1" if what == "score" else str(theirs.path)
     line = [what, place, *COMMANDS[what], *([] if what == "score" else ["--executor", "inline"])]

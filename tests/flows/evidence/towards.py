@@ -28,10 +28,4 @@ def algorithm(*, momentum: float = 0.0):
 class Least(rw.Robust):
     def center(self, points):
         return points.max(0).values
-
-def number():
-    return 3
-
-def failing():
-    raise RuntimeError("no")
 """

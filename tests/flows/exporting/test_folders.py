@@ -99,11 +99,11 @@ def failing():
 
 @pytest.fixture
 def exported(train, tmp_path) -> Callable[..., rw.Run]:
-    """Trains two rounds, and writes the second one into the folder `out`."""
+    """Trains a round, and writes it into the folder `out`."""
 
     def go(**fields: object) -> rw.Run:
-        run = train(**SMALL, name="first", **fields)
-        write_folder(run, run.round(2), str(tmp_path / "out"))
+        run = train(**SMALL | {"rounds": 1}, name="first", **fields)
+        write_folder(run, run.round(1), str(tmp_path / "out"))
         return run
 
     return go
@@ -178,7 +178,7 @@ def test_an_own_network_of_a_package_finds_what_lies_beside_it(exported, own, tm
     own("", "pack/__init__"), own("WIDTH = 5\n", "pack/width")
     own(OWN.replace("from helper", "from pack.width"), "pack/beside")
     run = exported(model=own("from . import width\nfrom beside import model", "pack/net") + ":model")
-    assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
+    assert_loads(run, 1, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
 @pytest.mark.thorough
@@ -188,7 +188,7 @@ def test_a_network_of_a_notebook_is_loaded_by_cloudpickle(exported, tmp_path) ->
     run = exported(model=namespace["model"])
     assert (run.config["model"]["name"], run.replay("all").identical) == ("model", True)
     assert "This needs cloudpickle and Python 3" in (tmp_path / "out/README.md").read_text()
-    assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
+    assert_loads(run, 1, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
 def test_a_network_that_needs_roundweave_says_so(exported, own, tmp_path) -> None:
@@ -217,15 +217,12 @@ def test_the_card_says_what_the_round_is(stored, train, tmp_path) -> None:
     assert safetensors.safe_open(tmp_path / "out/model.safetensors", "pt").metadata()["chain"] == which.chain
 
 
-def test_the_card_names_a_form_of_the_networks_own(exported, own, tmp_path) -> None:
-    exported(model=f"{own(SAVING)}:model")
-    assert 'import_module("mine").Saving.from_pretrained(folder)' in block(tmp_path / "out")
-
-
-@pytest.mark.thorough
-def test_a_network_with_a_form_of_its_own_is_loaded_by_that(exported, own, tmp_path) -> None:
+@pytest.mark.parametrize("loaded", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_a_network_with_a_form_of_its_own_is_loaded_by_that(exported, own, tmp_path, loaded) -> None:
     run = exported(model=f"{own(SAVING)}:model")
-    assert_loads(run, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
+    assert 'import_module("mine").Saving.from_pretrained(folder)' in block(tmp_path / "out")
+    if loaded:
+        assert_loads(run, 1, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
 @pytest.mark.thorough  # its process imports transformers
@@ -235,13 +232,10 @@ def test_a_network_of_transformers_is_loaded_by_transformers(exported, own, tmp_
     run = exported(data=f"{place}:data", model=f"{place}:model", loss="cross_entropy")
     assert "GPT2LMHeadModel.from_pretrained(folder)" in block(tmp_path / "out")
     assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "out").iterdir()}
-    assert_loads(run, 2, tmp_path / "out", torch.randint(0, 7, (5, 8)))
+    assert_loads(run, 1, tmp_path / "out", torch.randint(0, 7, (5, 8)))
 
 
-@pytest.mark.dear("torch's exporter takes seconds to import")
-@pytest.mark.parametrize(
-    "model", ["logistic", *(pytest.param(m, marks=pytest.mark.thorough) for m in ("cnn", "gpt"))]
-)
+@pytest.mark.parametrize("model", ["logistic", "cnn", "gpt"])
 @pytest.mark.thorough
 def test_onnx_gives_the_same_for_any_number_of_examples(train, own, tmp_path, capsys, model) -> None:
     onnx = pytest.importorskip("onnx")
@@ -332,28 +326,6 @@ def test_an_export_that_fails_leaves_the_folder_as_it_was(stored, train, own, tm
     assert [path.name for pattern in ("*.partial", ".*") for path in tmp_path.glob(pattern)] == []
     with pytest.raises(CheckpointError, match=r"/proc/none cannot be written"):
         write_folder(plain, plain.round(2), "/proc/none")
-
-
-BAD = {
-    "model.foo": r"a checkpoint ends in .*, not in '\.foo'; a folder whose name has a dot ends in /",
-    "mlfow": "mlfow is no tracker; did you mean mlflow.* A folder of that name is mlfow/",
-    "": "an export to '' goes nowhere; give a folder",
-    ".": r"\. holds what no export wrote",
-    "file": "file is a file; give the folder another name",
-    "model.pt --onnx": "--onnx writes a file into a folder",
-    "tensorboard --onnx": "--onnx writes a file into a folder",
-    "out --out x": "--out says where a tracker",
-}
-
-
-@pytest.mark.parametrize("to", BAD)
-def test_bad_places_are_one_clear_line(stored, tmp_path, monkeypatch, capsys, to) -> None:
-    stored("plain")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    code, line = refused(capsys, "export", "plain@2", "--to", *(to.split() or [""]))
-    assert code == 2
-    assert re.search(BAD[to], line), line
 
 
 def test_folders_may_have_names_of_other_places(stored, capsys, monkeypatch, tmp_path) -> None:

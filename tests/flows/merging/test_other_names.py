@@ -1,12 +1,11 @@
-"""Networks that know other things by one number have no mean: they are refused, or their labels put together."""
+"""Networks that know or compute other things are refused, not averaged unseen; or labels are put together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch.nn import functional
@@ -55,12 +54,15 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 def plan(tmp_path_factory: pytest.TempPathFactory, tables) -> Callable[..., MergePlan]:
     """Plan the merge of runs, each on the table or text of its name."""
     root = tmp_path_factory.mktemp("runs")
-    of_text = {"model": "gpt", "model_options": {"width": 8, "depth": 1}}
-    for name in (*TABLES, "letters", "others"):
-        more = {} if name in TABLES else of_text
+
+    @cache
+    def train(name: str) -> None:
+        more = {} if name in TABLES else {"model": "gpt", "model_options": {"width": 8, "depth": 1}}
         training.trained(root, data=tables(name), name=name, **SHORT, **more)
 
     def planned(*names: str, **fields: object) -> MergePlan:
+        for name in {*names, str(fields.get("base", "")).removesuffix("@-1")} & {*TABLES, "letters", "others"}:
+            train(name)
         networks = tuple(name if "." in name else f"{name}@-1" for name in names)
         given = {"networks": networks, "root": str(root), "out": f"{root}/out.safetensors"}
         return plan_merge(rw.MergeConfig(**given, **fields))
@@ -93,16 +95,6 @@ def test_a_run_of_the_first_labels_of_another_is_refused_with_the_way_out(plan) 
     with pytest.raises(UsageError, match=r"^one@-1 knows 2 labels of 3; give --labels union$"):
         plan("three", "one")
     assert plan("three", "one", labels="union").states[1]["fc2.bias"].shape == (3,)
-
-
-@pytest.mark.thorough
-def test_columns_may_have_any_names(plan, tmp_path) -> None:
-    assert plan("inputs", "inputs").gallery is not None
-    table = pd.DataFrame({0: np.arange(40) / 7, 1: np.arange(40) % 3, 2: np.arange(40) % 2})
-    table.to_parquet(tmp_path / "numbered.parquet")
-    data = f"parquet:{tmp_path}/numbered.parquet"
-    training.trained(plan.root, data=data, name="numbered", **SHORT)
-    assert plan("numbered", "numbered").gallery is not None
 
 
 def test_a_merge_that_is_kept_knows_the_labels_of_its_networks(plan) -> None:
@@ -241,15 +233,102 @@ def test_what_no_union_can_be_made_of_is_refused(apart, tmp_path) -> None:
             merged(apart, tmp_path / "out.safetensors", **fields)
 
 
-@pytest.mark.thorough
-def test_a_union_is_merged_with_a_further_run(apart, tmp_path) -> None:
-    """On the data of all, of which the union has two."""
-    lines = [f"{4 + row % 5 / 10},{4 + row % 7 / 10},cow\n{row % 3 / 10},{row % 4 / 10},cat" for row in range(60)]
-    (apart / "farm.csv").write_text("\n".join(["a,b,animal", *lines]))
-    fields = {"partitions": 1, "rounds": 2, "local_epochs": 10, "lr": 0.1, "name": "farm"}
-    training.trained(apart, data=f"csv:{apart}/farm.csv", **fields)
-    merged(apart, tmp_path / "out.safetensors", name="both")
-    for networks in (("both@-1", "farm@-1"), ("farm@-1", "both@-1")):
-        result, state = merged(apart, tmp_path / "all.safetensors", networks=networks)
-        assert len(state["fc2.bias"]) == 4
-        assert result.scores[result.chosen].accuracy > 0.9
+MINE = """
+import torch
+from torch import nn
+
+def data(day=1):
+    inputs = torch.randn(60, 4, generator=torch.Generator().manual_seed(day))
+    return inputs, (inputs[:, 0] > 0).long()
+
+class Masked(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs).masked_fill(torch.arange(3) == 2, -torch.inf)
+
+def masked(): return Masked(4, 3)
+
+def net(act="ReLU", dropout=0.0):
+    head = nn.Linear(8, 2)
+    nn.init.zeros_(head.weight)  # by which no difference of what comes before would show
+    return nn.Sequential(nn.Linear(4, 8), getattr(nn, act)(), nn.Dropout(dropout), head)
+
+def plain(inputs): return inputs
+
+def tenfold(inputs): return 10 * inputs
+"""
+RUNS: dict[str, dict[str, object]] = {
+    "first": {},
+    "tanh": {"model_options": {"act": "Tanh"}},
+    "dropped": {"model_options": {"dropout": 0.5}},
+    "tenfold": {"transform": "tenfold", "held_out_transform": "tenfold"},
+    "relu6": {"model_options": {"act": "ReLU6"}},
+    "masked": {"model": "masked"},
+    "later": {"data_options": {"day": 2}},
+    "latest": {"data_options": {"day": 3}},
+}
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., MergePlan]:
+    """Plan the merge of runs by their names; functions are of one file, or of its copy where it was edited."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "mine.py").write_text(MINE)
+    (folder / "edited.py").write_text(f"# an edit that changes nothing\n{MINE}".replace("head", "last"))
+
+    def fields(file: Path, given: dict[str, object]) -> dict[str, object]:
+        functions = ("data", "model", "transform", "held_out_transform")
+        return {name: f"{file}:{text}" if name in functions else text for name, text in given.items()}
+
+    basic = {"data": "data", "model": "net", "partitions": 1, "rounds": 1, "local_steps": 1}
+    for name, more in (RUNS | {"edited": {}, "edited_mask": {"model": "masked"}}).items():
+        file = folder / ("edited.py" if name.startswith("edited") else "mine.py")
+        training.trained(folder, **fields(file, basic | more), name=name)
+
+    def of(*names: str, **given: object) -> MergePlan:
+        config = {"networks": tuple(f"{name}@-1" for name in names), "root": str(folder), "executor": "inline"}
+        return plan_merge(rw.MergeConfig(**config, **fields(folder / "mine.py", given)))
+
+    return of
+
+
+@pytest.mark.parametrize("fields", [{}, {"match": "none", "input": "2x4", "out": "out.safetensors"}])
+def test_models_that_compute_something_else_with_the_same_weights_are_refused(planned, fields) -> None:
+    with pytest.raises(
+        ModelError, match=r"\{\} and .*net \{.act.: .Tanh.\} of these runs are other networks; give"
+    ):
+        planned("first", "first", "tanh", **fields)
+    assert planned("first", "tanh", model="net", model_options={"act": "Tanh"}).model.options == '{"act": "Tanh"}'
+
+
+def test_large_numbers_and_the_base_are_looked_at_too(planned) -> None:
+    for names, more in ((["first", "relu6"], {}), (["first", "first"], {"base": "tanh@-1", "average": "ties"})):
+        with pytest.raises(ModelError, match="of these runs are other networks"):
+            planned(*names, **more)
+
+
+@pytest.mark.parametrize("pair", [("first", "dropped"), ("first", "edited"), ("masked", "edited_mask")])
+def test_models_that_compute_the_same_are_merged(planned, pair) -> None:
+    """Though their text or their options are others."""
+    assert planned(*pair).function_error < 1e-10
+
+
+def test_examples_that_are_prepared_in_another_way_are_refused(planned) -> None:
+    with pytest.raises(
+        UsageError, match="run tenfold has another held_out_transform than run first; give the one by"
+    ):
+        planned("first", "tenfold")
+    planned("first", "tenfold", transform="plain", held_out_transform="plain")
+    assert planned("tenfold", "tenfold").config.transform.name == "tenfold"
+
+
+def test_options_of_the_data_are_those_of_the_runs(planned) -> None:
+    pairs = (("later", "later"), {}), (("first", "first"), {}), (("later", "latest"), {"data_options": {"day": 3}})
+    plans = [planned(*names, **given) for names, given in pairs]
+    first = [each.gallery.partitions.load(0, 0).train.inputs for each in plans]
+    assert [each.config.data_options for each in plans] == [{"day": 2}, {}, {"day": 3}]
+    assert not any((first[0] == each).all() for each in first[1:])
+    with pytest.raises(UsageError, match=r"run latest has another data_options than run later.* --data-options"):
+        planned("later", "latest")
+    own = [samples.partitions.load(0, 0).train.inputs for samples in plans[-1].own]
+    assert not (own[0] == own[1]).all()  # each network's own are those of its day
+    planned("later", "latest", data="data")  # the user names data, which have options of their own

@@ -65,8 +65,8 @@ TOML = """
 networks = ["a.safetensors", "b.safetensors"]
 base = "base.safetensors"
 average = "ties"
-coefficients = [0.6, 0.4]
-density = [0.5, 0.25]
+coefficients = "0.6,0.4"
+density = "0.5,0.25"
 scaling = 0.9
 match = "none"
 """
@@ -82,12 +82,6 @@ def test_the_command_reads_a_file_and_its_options_count_before_those(
         said(capsys, "merge", name, "--out", f"{name}.pt", "--executor", "inline", "--force", *more)
         wanted = by_hand(folder, Ties(density=(0.5, 0.25), scaling=scaling), (0.6, 0.4))
         assert same_bits(read_checkpoint(f"{name}.pt"), wanted)
-
-
-def test_options_as_texts_are_those_of_a_file(folder) -> None:
-    options = {"average": "ties", "base": f"{folder}/base.safetensors", "coefficients": "0.6,0.4"}
-    found = merged(folder, "options", **options, density="0.5,0.25", scaling="0.9")
-    assert same_bits(found, by_hand(folder, Ties(density=(0.5, 0.25), scaling=0.9), (0.6, 0.4)))
 
 
 def test_layers_have_coefficients_of_their_own_negative_ones_too(folder) -> None:

@@ -35,9 +35,7 @@ def merged(out: Path, *slices: tuple[str, int, int], **more: object) -> Path:
 
 
 def test_prefect_takes_the_plan_as_the_parameters_of_a_flow(folder) -> None:
-    parts = tuple(
-        {"network": folder(name, made("llama", seed)), "layers": (0, 1)} for seed, name in enumerate("ab")
-    )
+    parts = tuple({"network": folder(name, "llama", seed), "layers": (0, 1)} for seed, name in enumerate("ab"))
     plan = plan_merge(rw.MergeConfig(slices=parts, out="out/", executor="inline"))
     assert merge_flow.validate_parameters({"config": plan.config})["config"] == plan.config
 

@@ -10,13 +10,11 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.config.merging.merge import GramConfig
-from roundweave.flows.merging.flow import merge_flow
 from roundweave.flows.merging.grams import write_gram_file
 from roundweave.flows.merging.result import MergeResult
 from roundweave.storage.errors import UsageError
 from tests import training
 from tests.flows.merging.test_merging import TENSORS, loaded, score
-from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import same_bits
 from tests.tasks.merging.second import second
@@ -39,7 +37,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def merge(halves: Path) -> Callable[..., MergeResult]:
     def run(*networks: str, **fields: object) -> MergeResult:
         given = DISJOINT | {"root": halves, "examples": 400, "points": 2} | fields
-        return merge_flow.fn(rw.MergeConfig(networks=networks or ("low@-1", "high@-1"), **given))
+        return rw.merge(rw.MergeConfig(networks=networks or ("low@-1", "high@-1"), **given))
 
     return run
 
@@ -53,12 +51,13 @@ def tensors(result: MergeResult) -> TENSORS:
     return dict(result.run.round(1).tensors)
 
 
-def test_a_solve_is_chosen_where_the_networks_saw_other_classes(auto) -> None:
+def test_a_solve_is_chosen_where_the_networks_saw_other_classes(auto, halves) -> None:
     candidates = ["merged", "merged, regmean", "merged, pleas"]
     assert [name for name in auto.scores if name.startswith("merged")] == candidates
     assert auto.chosen == min(candidates, key=lambda name: auto.scores[name].loss) != "merged"
     assert auto.scores[auto.chosen].accuracy > auto.scores["merged"].accuracy + 0.1
     assert auto.run.round(1).score == auto.scores[auto.chosen]
+    assert not list(halves.glob(".merge-*"))
 
 
 def test_the_network_that_is_kept_is_the_one_that_was_scored(auto) -> None:
@@ -150,32 +149,9 @@ def test_a_network_without_layers_is_averaged(merge, halves) -> None:
         merge(*scales, **fields | {"average": "pleas"})
 
 
-@pytest.mark.thorough
-def test_distilling_without_data_feeds_noise(merge, tmp_path) -> None:
-    fields = {"input": "2x1x8x8", "average": "mean", "distil": 50, "distil_lr": 0.01}
-    found, again = (merge(**fields, out=str(tmp_path / f"{i}.safetensors")) for i in range(2))
-    assert found.scores == {}
-    assert same_bits(read_checkpoint(found.out), read_checkpoint(again.out))
-    plain = merge(input="2x1x8x8", average="mean", out=str(tmp_path / "plain.safetensors"))
-    assert not same_bits(read_checkpoint(found.out), read_checkpoint(plain.out))
-
-
-def test_nothing_is_left_in_the_root(merge, halves, auto) -> None:
-    assert not list(halves.glob(".merge-*"))
-
-
-@pytest.mark.thorough
-def test_networks_of_one_start_are_solved_without_a_match(merge) -> None:
-    found = merge("low@-1", "low@-1", "high@-1", match="none", average="regmean", coefficients=(1, 1, 2))
-    assert found.coefficients == (0.25, 0.25, 0.5)
-    twice = merge("low@-1", "high@-1", match="none", average="regmean")
-    for name, tensor in tensors(found).items():
-        torch.testing.assert_close(tensor, tensors(twice)[name], rtol=1e-4, atol=1e-6)
-
-
 def test_gram_matrices_need_data(halves, tmp_path) -> None:
     rw.open_run("low", halves).round(-1).save(tmp_path / "low.safetensors")
-    fields = {"network": str(tmp_path / "low.safetensors"), "root": str(halves), "model": "mlp"}
+    fields = {"network": str(tmp_path / "low.safetensors"), "model": "mlp"}
     with pytest.raises(UsageError, match="give --data"):
         write_gram_file(GramConfig(**fields, out=str(tmp_path / "g.safetensors")))
     with pytest.raises(UsageError, match=r"must end in \.safetensors"):

@@ -22,7 +22,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a run whose strategy was chosen inside the flow, as a served one's is."""
     root = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("roundweave.flows.planning.plan.HEAT", 0.3)
+        patch.setattr("roundweave.flows.planning.plan.HEAT", 0.1)
         assert train_flow.fn(config(root)).config["planned"]["strategy"].startswith("single")
     return root
 
@@ -43,12 +43,6 @@ def test_another_experiment_of_the_name_is_refused(root: Path) -> None:
         rw.train(config(root, lr=0.3))
 
 
-@pytest.mark.slow
-def test_training_says_what_it_chooses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rw.train(config(tmp_path))
-    assert "auto: single" in capsys.readouterr().err
-
-
 def test_a_run_that_was_not_planned_goes_on_by_its_own_algorithm(tmp_path: Path) -> None:
     rw.train(config(tmp_path, algorithm="fed_avg", executor="inline", rounds=1))
     with pytest.raises(UsageError, match="auto was not begun by auto; name its algorithm, or give another name"):
@@ -62,7 +56,6 @@ def test_a_new_run_in_the_same_process_is_of_the_file_as_it_is_now(tmp_path: Pat
         rows = "\n".join(f"{number},{number % 2}" for number in range(first, first + 40))
         file.write_text(f"a,label\n{rows}\n")
         resolved = settled(rw.TrainConfig(data=f"csv:{file}", partitions=2))
-        assert resolved.description is not None
         digests.append(resolved.description.digest)
         assert resolved.partitions.load(0, 0).train.inputs.min() >= first
     assert digests[0] != digests[1]

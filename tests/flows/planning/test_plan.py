@@ -46,7 +46,6 @@ def test_all_strategies_have_raced_or_are_refused(planned: Plan) -> None:
 @pytest.mark.thorough
 def test_who_is_chosen_is_about_the_quickest(planned: Plan) -> None:
     chosen = planned.raced[planned.chosen.name]
-    assert chosen.behind is not None
     assert chosen.behind <= 1.1
     assert planned.reason.startswith(planned.chosen.name)
     assert f" has a held-out loss of {chosen.loss:.3g} after " in planned.reason
@@ -54,7 +53,6 @@ def test_who_is_chosen_is_about_the_quickest(planned: Plan) -> None:
 
 @pytest.mark.thorough
 def test_a_run_shorter_than_the_race_is_judged_at_its_end(planned: Plan) -> None:
-    assert planned.length is not None
     alone = [row for name, row in planned.raced.items() if name.startswith("single")]
     judged = [row.rounds for row in alone if row.behind]  # who was out before the last heat trained less
     assert judged == pytest.approx([2] * len(judged))
@@ -96,18 +94,6 @@ def of_race(**behind: tuple[str, int, float | None]) -> Plan:
 )
 def test_one_process_is_chosen_where_it_is_about_as_good(race: dict, chosen: str) -> None:
     assert of_race(**race).chosen.name == chosen
-
-
-def test_the_reason_names_the_best_of_the_others_and_the_learning_rate_of_a_larger_batch() -> None:
-    made = of_race(ranks=("auto", 1, 1.0), single=("inline", 1, 1.05))
-    assert made.reason == (
-        "single has a held-out loss of 0.5 after 2 s of training; "
-        "ranks takes 0.95 times as long to come 95% of the way to the lowest loss"
-    )
-    made = of_race(single=("inline", 1, 1.0))
-    assert made.reason.endswith("; no other way of training came as far")
-    made = replace(made, strategies={"single": replace(made.strategies["single"], batch=128)})
-    assert made.reason.startswith("single (learning rate 0.4) has a held-out loss of 0.5")
 
 
 class Ran:
@@ -202,13 +188,6 @@ def test_what_no_strategy_can_do_is_refused(tmp_path: Path) -> None:
     says = "no strategy can do this work here: algorithm fed_avg takes no mu"
     with pytest.raises(rw.RoundweaveError, match=says):
         plan(config)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["scaffold", "mime_lite"])
-def test_algorithms_whose_maps_use_the_servers_memory_are_planned(tmp_path: Path, algorithm: str) -> None:
-    config = rw.TrainConfig(algorithm=algorithm, local_steps=3, rounds=20, model="logistic", root=tmp_path)
-    assert {"single", "local epoch"} <= plan(config).raced.keys()
 
 
 def test_the_command_prints_and_shows(monkeypatch, capsys, tmp_path: Path) -> None:

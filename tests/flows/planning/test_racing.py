@@ -102,10 +102,3 @@ def test_where_no_loss_falls_the_lowest_is_the_best_and_others_are_not_compared(
     assert behind(curves, goal(curves)) == {"bad": 1}
     assert goal(curves | {"good": [start, Point(1, 1.0)]}) == pytest.approx(1.05)
     assert list(behind(curves | {"good": [start, Point(1, 1.0)]}, 1.05)) == ["good"]
-
-
-def test_curves_need_not_fall() -> None:
-    rising = [Point(1, 2.0), Point(2, 3.0), Point(3, 1.0)]
-    assert seconds_to(rising, 2.5) == 1
-    assert 2 < seconds_to(rising, 1.5) < 3
-    assert seconds_to(rising, 0.5) == 3

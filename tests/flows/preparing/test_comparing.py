@@ -32,7 +32,7 @@ def fields(own) -> dict[str, object]:
     return {**options, "partitions": 2, "local_steps": 2, "name": "run"}
 
 
-@pytest.mark.parametrize(("every", "stops"), [(100, 12), (10, 10)])
+@pytest.mark.parametrize(("every", "stops"), [(100, 12), pytest.param(10, 10, marks=pytest.mark.thorough)])
 def test_a_run_is_compared_at_its_end_and_after_each_hundredth_round(
     train, fields, monkeypatch, every: int, stops: int
 ) -> None:

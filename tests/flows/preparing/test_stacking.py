@@ -36,12 +36,14 @@ def data(partition, partitions):
 """
 
 
+@pytest.mark.thorough
 def test_partitions_that_are_loaded_where_they_are_mapped_are_stacked_as_well(train, own) -> None:
     fields = {"data": f"{own(PARTITIONED)}:data", "model": "logistic", "partitions": 10, "rounds": 2}
     run = train(**fields, stacked=8, name="run")
     assert run.replay("all").identical
 
 
+@pytest.mark.thorough
 def test_the_command_takes_a_number(capsys, tmp_path) -> None:
     words = ["--partitions=10", "--local-steps=2", "--rounds=1", "--executor=inline", f"--root={tmp_path}"]
     code, out, _ = command(capsys, "train", *words, "--stacked=8", "--name=run", "--json")

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from io import StringIO
 
-import pytest
 from rich.console import Console
 
 from roundweave.flows.reporting.bar import Bar, bar_of_rounds
 from roundweave.flows.reporting.listening import notify_commit
 from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
-
-
-@pytest.fixture
-def bar() -> Bar:
-    return Bar(Console(file=StringIO()), 9)
-
-
-def shown(bar: Bar, commit: Commit) -> str:
-    bar.committed(commit, 9)
-    return str(bar.progress.tasks[0].fields["score"])
 
 
 def committed(round: int, *stale: int, score: Score | None = None) -> Commit:
@@ -29,14 +18,13 @@ def committed(round: int, *stale: int, score: Score | None = None) -> Commit:
     return Commit(round, "t", 1, "s", {}, updates=updates, server=server, score=score)
 
 
-def test_a_round_of_all_partitions_has_its_last_score(bar) -> None:
-    assert shown(bar, committed(1, score=Score(0.5, {"accuracy": 0.25}, 8))) == "loss 0.5000  accuracy 25.00%"
-    assert shown(bar, committed(2)) == "loss 0.5000  accuracy 25.00%"
-
-
-def test_a_round_of_a_server_has_the_largest_staleness(bar) -> None:
-    assert shown(bar, committed(1, 0, 2)) == "staleness 2"
-    assert shown(bar, committed(2, 3, score=Score(0.5, {}, 8))) == "loss 0.5000  staleness 3"
+def test_a_round_has_its_last_score_and_that_of_a_server_the_largest_staleness() -> None:
+    bar, shown = Bar(Console(file=StringIO()), 9), []
+    scores = [Score(0.5, {"accuracy": 0.25}, 8), None, Score(0.4, {}, 8)]
+    for round, stale, score in zip((1, 2, 3), ((), (), (0, 2)), scores, strict=True):
+        bar.committed(committed(round, *stale, score=score), 9)
+        shown.append(str(bar.progress.tasks[0].fields["score"]))
+    assert shown == [*["loss 0.5000  accuracy 25.00%"] * 2, "loss 0.4000  staleness 2"]
 
 
 def test_a_terminal_shows_how_many_rounds_are_done(monkeypatch, capsys) -> None:

@@ -112,10 +112,6 @@ def test_what_cannot_be_reported_is_said_once_and_changes_nothing() -> None:
     assert user.all == [1, "Prefect was not told all (OSError: no server); the run itself is not affected"]
 
 
-def test_without_a_thread_that_follows_a_function_is_called_alone() -> None:
-    assert reported(lambda function: pytest.fail("reported"), lambda: 4) == 4
-
-
 def test_listeners_are_notified_while_they_listen(capsys) -> None:
     one, two = Heard(), Heard()
     with listening(one):
@@ -126,11 +122,6 @@ def test_listeners_are_notified_while_they_listen(capsys) -> None:
     commit(5)
     assert (one.all, two.all) == ([3, "partition 7 is slow", 4], [3, "partition 7 is slow"])
     assert capsys.readouterr().err == ""
-
-
-def test_without_listeners_a_notice_goes_to_standard_error(capsys) -> None:
-    notice("a worker is lost")
-    assert capsys.readouterr().err == "a worker is lost\n"
 
 
 def test_lines_of_the_executors_log_are_notices_and_appear_nowhere_else(caplog) -> None:

@@ -45,12 +45,6 @@ def test_a_log_has_a_line_for_each_commit_and_event(tmp_path: Path) -> None:
     assert "logged is complete, 2 rounds; skipped, as on_complete says" in [line.get("text") for line in told]
 
 
-def test_a_log_ends_with_what_the_gate_said(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    trained(name="a", log_file=log, accept="loss <= 0")
-    assert (lines(log)[-1]["event"], lines(log)[-1]["status"]) == ("ended", "rejected")
-
-
 def test_a_log_that_cannot_be_written_is_refused_before_anything_begins(tmp_path, capsys) -> None:
     line = ["train", "--root", str(tmp_path / "runs"), "--executor", "inline", "--log-file"]
     for place, why in (("absent/log", "No such file"), (".", "Is a directory")):

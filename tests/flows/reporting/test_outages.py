@@ -156,13 +156,3 @@ def test_the_line_has_what_a_server_answered_that_does_not_take_the_run(capsys) 
     assert "does not take the run (" in line
     assert "503" in line
     assert line.endswith("so nothing is reported; mend it, or set PREFECT_API_URL to another")
-
-
-@pytest.mark.slow
-def test_a_merge_without_its_server_is_one_line(apart, tmp_path) -> None:
-    apart(tmp_path / "runs", "mlp", 2)
-    environment = PrefectServer(tmp_path / "prefect").environment | {"PREFECT_API_URL": "http://127.0.0.1:1/api"}
-    line = command_line("merge", "mlp0@-1", "mlp1@-1", "--points", "2", "--executor", "inline", "--json")
-    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
-    assert "http://127.0.0.1:1/api" in done.stderr

@@ -69,6 +69,7 @@ def test_each_round_is_in_one_event(server, run) -> None:
     until(lambda: [*chain(*server.rounds("taught"))] == [1, 2, 3, 4])  # they arrive a moment after they were sent
 
 
+@pytest.mark.thorough
 def test_a_server_leaves_its_arrivals_as_a_table_and_their_staleness_as_a_plot(server) -> None:
     run = rw.train(
         rw.TrainConfig(algorithm="async_sgd", name="served", model="logistic", executor="inline", rounds=6)
@@ -82,6 +83,7 @@ def test_a_server_leaves_its_arrivals_as_a_table_and_their_staleness_as_a_plot(s
     assert picture(artifacts["staleness"]).startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_names_have_letters_that_keys_of_prefect_have_not_and_scores_may_be_no_numbers(server) -> None:
     assert rw.train(rw.TrainConfig(name="größe", **SMALL, rounds=1, held_out=0)).done == 1
     assert artifacts_of(server, "gr--e").keys() == ALWAYS

@@ -25,10 +25,3 @@ def test_events_and_logs_are_handed_over() -> None:
         give_back(10)
     assert {"message": "logged"} in received, GONE
     assert any(each.get("event") == "roundweave.test" for each in received), GONE
-
-
-def test_prefect_has_the_loggers_whose_lines_are_kept_off_the_screen() -> None:
-    from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH, load_logging_config
-
-    loggers = load_logging_config(DEFAULT_LOGGING_SETTINGS_PATH)["loggers"]
-    assert {"prefect", "prefect._internal"} <= loggers.keys(), GONE

@@ -12,6 +12,7 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows import train_flow
+from roundweave.flows.config.files import write_toml
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.runs.listing import looked_through
@@ -19,6 +20,7 @@ from tests.flows.nights import night
 from tests.flows.prefect_server import command_line, ended
 
 pytestmark = pytest.mark.prefect
+THOROUGH = pytest.mark.thorough
 
 OWN = """
 import time
@@ -57,13 +59,9 @@ def nightly(own, tmp_path: Path) -> Callable[..., rw.TrainConfig]:
     return config
 
 
-NAMED = [
-    {"name": "again-{date}"},
-    *(pytest.param(each, marks=pytest.mark.thorough) for each in ({}, {"name": "again", "on_complete": "new"})),
-]
-
-
-@pytest.mark.parametrize("named", NAMED, ids=str)
+@pytest.mark.parametrize(
+    "named", [{"name": "again-{date}"}, pytest.param({"name": "again", "on_complete": "new"}, marks=THOROUGH)]
+)
 def test_a_run_that_failed_is_tried_again_and_goes_on_after_its_last_round(
     server, nightly, named, monkeypatch
 ) -> None:
@@ -92,35 +90,15 @@ def test_it_is_tried_as_often_as_it_says_and_not_once_more(server, nightly) -> N
         rw.train(nightly(failures=1, retries=1, name="by-hand"))
 
 
-CONFIG = """
-data = "{here}/mine.py:data"
-loss = "{here}/mine.py:loss"
-model = "logistic"
-executor = "{executor}"
-workers = 1
-algorithm = {{name = "fed_avg", local_steps = 1, batch_size = 20}}
-partitions = 2
-held_out = 0.1
-rounds = 4
-window = 1
-name = "night-{{date}}"
-retries = 1
-retry_delay = 1
-timeout = {timeout}
-tags = ["nightly", "digits"]
-concurrency = 3
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "graph"])
 def test_a_deployment_says_how_often_and_how_long_its_runs_are_tried(
     server, environment, tmp_path: Path, nightly, executor: str
 ) -> None:
     """Both of its attempts hang in round 3. The next night goes on with the run, whose lease was let go."""
-    nightly()
+    tried = {"retries": 1, "retry_delay": 1, "timeout": 15, "tags": ["nightly", "digits"], "concurrency": 3}
+    write_toml(tmp_path / "night.toml", nightly(executor=executor, workers=1, name="night-{date}", **tried))
     (tmp_path / "hangs").touch()
-    (tmp_path / "night.toml").write_text(CONFIG.format(here=tmp_path, executor=executor, timeout=15))
     log = tmp_path / "serve.log"
     with ended(command_line("serve", str(tmp_path / "night.toml"), "--name", executor), environment, log):
         deployment = server.deployed(executor, log)

@@ -46,7 +46,7 @@ def test_mlflow_gets_a_version_of_the_model_with_the_alias_that_the_run_took(tmp
     where = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", where)
     nightly = {"export": "mlflow", "promote": "champion", "start_from": "champion@-1"}
-    first = trained(name="first", **nightly)
+    trained(name="first", **nightly)
     later = trained(name="second", **nightly)
     client = mlflow.MlflowClient(where)
     taken = client.get_model_version_by_alias("roundweave", "champion")
@@ -62,11 +62,6 @@ def test_mlflow_gets_a_version_of_the_model_with_the_alias_that_the_run_took(tmp
     assert int(client.get_model_version_by_alias("roundweave", "champion").version) == 2
     newest = max(client.search_model_versions("name='roundweave'"), key=lambda each: int(each.version))
     assert client.get_run(newest.run_id).data.tags["chain"] == other.chain
-    plain = trained(name="plain", export="mlflow")
-    (experiment,) = [each for each in client.search_experiments() if each.name == "roundweave"]
-    chains = {each.data.tags["chain"] for each in client.search_runs([experiment.experiment_id])}
-    assert chains == {run.chain for run in (first, later, other, plain)}
-    assert len(client.search_model_versions("name='roundweave'")) == 3
 
 
 def test_an_export_that_fails_leaves_a_complete_run_and_the_next_attempt_exports(tmp_path, capsys) -> None:

@@ -64,7 +64,7 @@ def moved_on() -> bool:
 
 
 @pytest.mark.dear("a cluster that is sent messages all the time, where replays once differed")
-@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_every_round_replays_whose_transform_draws_from_pythons_random(
     own, train: Train, busy, rounds: int
 ) -> None:
@@ -72,7 +72,7 @@ def test_every_round_replays_whose_transform_draws_from_pythons_random(
     assert all(busy.gather([busy.submit(moved_on, workers=one, pure=False) for one in workers])), "they are busy"
     file = own(SHAKEN)
     fields = {"data": "digits", "transform": f"{file}:shake", "algorithm": "fed_avg", "lr": 0.1}
-    run = train(GraphExecutor(busy), rounds, **fields, local_steps=10, partitions=4, rounds=rounds)
+    run = train(GraphExecutor(busy), rounds, **fields, local_steps=4, partitions=4, rounds=rounds)
     replay = rw.open_run(run.path).replay("all", trust=True, executor="inline")
     assert [result.status for result in replay.results] == ["bit-identical"] * rounds
 

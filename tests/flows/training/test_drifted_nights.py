@@ -59,7 +59,7 @@ def trained(tmp_path: Path) -> Any:
     return train
 
 
-def test_a_description_of_a_table_is_recorded_by_column(trained) -> None:
+def test_a_description_of_a_table_is_recorded_by_column_and_images_are_one(trained, stored) -> None:
     run = trained(table(), "night-1")
     described = run.description
     assert list(described.index) == ["age", "flag", "targets"]
@@ -69,16 +69,15 @@ def test_a_description_of_a_table_is_recorded_by_column(trained) -> None:
     assert described.loc["targets", "classes"] == f"cat {shares['cat']:.1%}, dog {shares['dog']:.1%}"
     assert described["examples"].tolist() == [600] * 3
     assert described["missing"].tolist() == [0.0] * 3
-    assert "columns" not in run.attributes["data"]  # which is read for each run of a list
+    assert list(stored("plain").description.index) == ["inputs", "targets"]
 
 
-def night_by_night(*first: str) -> list[Any]:
-    """All nights as parameters, but those of the first suite thorough."""
-    return [pytest.param(night, marks=() if night in first else pytest.mark.thorough) for night in NIGHTS]
+def night_by_night(first: str, *others: str) -> list[Any]:
+    """Nights as parameters, of which one is in the first suite."""
+    return [first, *(pytest.param(night, marks=pytest.mark.thorough) for night in others)]
 
 
-# Numbers that moved; the other ways are found by the same comparison.
-@pytest.mark.parametrize("night", night_by_night("shifted"))
+@pytest.mark.parametrize("night", night_by_night(*NIGHTS))
 def test_a_night_that_has_drifted_is_rejected_before_it_trains(trained, tmp_path: Path, capfd, night: str) -> None:
     data, begins = NIGHTS[night]
     trained(table(), "night-1")
@@ -86,7 +85,6 @@ def test_a_night_that_has_drifted_is_rejected_before_it_trains(trained, tmp_path
     for _ in range(2):  # it stays so when it is tried again
         run = trained(data, "night-2", **fields)
         assert (run.status, run.done, run.parent) == ("rejected", 0, "night-1@2")
-        assert run.judgement is not None
         assert len(run.judgement.reasons) == len(begins)
         assert all(map(str.startswith, run.judgement.reasons, begins))
     assert f"drift: {begins[0]}" in capfd.readouterr().err
@@ -96,6 +94,7 @@ def test_a_night_that_has_drifted_is_rejected_before_it_trains(trained, tmp_path
     assert f"{following.start_from}".endswith("night-1.zarr@-1")
 
 
+@pytest.mark.thorough
 def test_a_night_that_fits_neither_gate_nor_validation_data_is_rejected_for_its_drift(trained, tmp_path) -> None:
     table(300).to_csv(tmp_path / "validation.csv", index=False)
     gate = {"validation": f"csv:{tmp_path}/validation.csv", "accept": "validation_accuracy >= 0.1"}
@@ -106,7 +105,7 @@ def test_a_night_that_fits_neither_gate_nor_validation_data_is_rejected_for_its_
     assert run.judgement.reasons[0].startswith("targets 'dog' is gone")
 
 
-@pytest.mark.parametrize("night", [each for each in night_by_night("taller") if each.values != ("shifted",)])
+@pytest.mark.parametrize("night", night_by_night("taller", "birds"))
 def test_what_the_network_does_not_fit_is_named_first(trained, capfd, night: str) -> None:
     data, begins = NIGHTS[night]
     trained(table(), "night-1")
@@ -131,6 +130,7 @@ def test_a_night_like_the_one_before_and_a_first_one_are_not_refused(trained, ca
     assert "drift:" not in capfd.readouterr().err
 
 
+@pytest.mark.thorough
 def test_what_recorded_no_columns_cannot_be_compared(trained, tmp_path: Path, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("roundweave.tasks.data.description.columns_of", lambda dataset: {})
@@ -149,11 +149,11 @@ def test_what_recorded_no_columns_cannot_be_compared(trained, tmp_path: Path, mo
             trained(table(), "new", start_from=start, drift="refuse")
 
 
-def test_partitions_that_lie_apart_are_described_where_they_lie(trained, tmp_path: Path) -> None:
+def test_partitions_that_lie_apart_are_described_where_they_lie(trained, client, tmp_path: Path) -> None:
     """Their columns are those of all examples at once, which one process has."""
     (tmp_path / "own.py").write_text(OWN)
     data = f"{tmp_path}/own.py:part"
-    run = trained(data, "apart", executor="graph", workers=2)
+    run = trained(data, "apart", executor="graph", scheduler=client.scheduler.address)
     inputs = torch.cat([torch.randn(300, 3, generator=torch.Generator().manual_seed(n)) for n in range(2)])
     whole = columns_of(Dataset(Examples(inputs, torch.arange(600) % 2)))
     assert {name: each.bins for name, each in run.columns.columns.items()} == {n: e.bins for n, e in whole.items()}
@@ -165,13 +165,6 @@ def test_partitions_that_lie_apart_are_described_where_they_lie(trained, tmp_pat
         assert again.status == "rejected"
         assert any(reason.startswith(column) for reason in again.judgement.reasons)
     assert "50.0% missing" in again.judgement.reasons[0]
-
-
-def test_images_are_one_column(trained) -> None:
-    run = trained("digits", "images")
-    assert list(run.description.index) == ["inputs", "targets"]
-    assert run.description.loc["inputs", "dtype"] == "float32"
-    assert len(run.columns.columns["targets"].categories) == 10
 
 
 def test_a_description_that_was_changed_is_found(trained) -> None:

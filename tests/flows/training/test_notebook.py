@@ -1,10 +1,8 @@
-"""`rw.train` where people look at it: in a notebook's kernel, and in a script."""
+"""`rw.train` where people look at it: in a notebook's kernel."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,23 +36,19 @@ def _one_server() -> None:
     """None: these tests have processes of their own."""
 
 
-@pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a user's: no Prefect API, and runs beneath this folder."""
-    for key in [key for key in os.environ if key.startswith("PREFECT")]:
-        monkeypatch.delenv(key)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
-
-
 @pytest.mark.filterwarnings("default")  # of nbclient's own libraries
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "graph"])
 def test_a_notebook_shows_progress_and_an_interrupted_cell_says_so_in_a_line(
-    environment, tmp_path: Path, executor: str
+    tmp_path: Path, monkeypatch, executor: str
 ) -> None:
+    """In an environment as a user's: no Prefect API, and runs beneath the folder."""
     import nbformat
 
+    for key in [key for key in os.environ if key.startswith("PREFECT")]:
+        monkeypatch.delenv(key)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     status = "run.status, rw.open_run('long').status"
     texts = [CELL.format(name="first"), CELL.format(name="second"), LONG.format(executor=executor), status]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
@@ -70,11 +64,3 @@ def test_a_notebook_shows_progress_and_an_interrupted_cell_says_so_in_a_line(
     kept = "committed rounds are kept, `roundweave resume long` goes on"
     assert (error.output_type, error.traceback) == ("error", [f"interrupted; {kept}"])
     assert notebook.cells[3].outputs[0].data["text/plain"] == "('complete', 'interrupted')"
-
-
-@pytest.mark.slow
-def test_a_script_prints_nothing_that_it_was_not_told_to(environment, tmp_path: Path) -> None:
-    script = f"if __name__ == '__main__':\n{CELL.format(name='script').replace(chr(10), chr(10) + '    ')}"
-    (tmp_path / "script.py").write_text(script)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -49,7 +49,10 @@ def run(tmp_path: Path):
     return go
 
 
-@pytest.mark.parametrize(("algorithm", "number"), [("fed_avg", 0), ("scaffold", 2), ("d_psgd", 2)])
+@pytest.mark.parametrize(
+    ("algorithm", "number"),
+    [("fed_avg", 0), pytest.param("scaffold", 2, marks=pytest.mark.thorough), ("d_psgd", 2)],
+)
 def test_a_partition_that_cannot_be_read_is_refused_as_one_with_an_unsound_update(run, algorithm, number) -> None:
     """So the others' bits are those of a run in which its update is not finite."""
     unsound = run("not finite", number, algorithm=algorithm, name="unsound")

@@ -11,7 +11,7 @@ import torch
 
 import roundweave as rw
 from roundweave.storage.checkpoints.writing import write_checkpoint
-from roundweave.storage.errors import CodeError, DataError, ModelError, PlaceError, RoundFailed, StoreError
+from roundweave.storage.errors import DataError, ModelError, PlaceError, RoundFailed, StoreError
 from tests.hostile.stores import Store
 
 SOURCE = """
@@ -173,17 +173,3 @@ def test_a_disk_without_hard_links_is_named(given, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("roundweave.storage.places.local.os.link", link)
     with pytest.raises(PlaceError, match="its disk has no hard links; give another --root"):
         given("(X, Y)")
-
-
-def test_a_pickled_function_whose_module_is_gone_is_one_line(tmp_path: Path, monkeypatch) -> None:
-    import functools
-    import sys
-
-    (tmp_path / "gone_again.py").write_text("def data(of): return of, of")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module = __import__("gone_again")
-    code = rw.TrainConfig(data=functools.partial(module.data, 1)).data
-    monkeypatch.undo()
-    monkeypatch.delitem(sys.modules, "gone_again")
-    with pytest.raises(CodeError, match="No module named 'gone_again'; is it in PYTHONPATH"):
-        code.load()

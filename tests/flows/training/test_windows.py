@@ -9,12 +9,12 @@ from roundweave.flows.training.rounds import run_rounds
 
 
 class Recorded:
-    """An executor and a prepared run that write down what is asked of them; perhaps rounds end with the third."""
+    """An executor and a prepared run that write down what is asked of them."""
 
-    def __init__(self, stops: bool = False) -> None:
+    job = SimpleNamespace(attempt=SimpleNamespace(rounds=100, stop_reason=lambda commit: None))
+
+    def __init__(self) -> None:
         self.asked: list[Any] = []
-        attempt = SimpleNamespace(rounds=100, stop_reason=lambda commit: stops and commit.round >= 3)
-        self.job = SimpleNamespace(attempt=attempt)
 
     def run(self, job: Any, first: int, last: int) -> list[Any]:
         self.asked.append((first, last))
@@ -35,9 +35,3 @@ def test_windows_are_as_long_as_the_last_round_makes_them_and_end_with_the_task(
     # A second has two rounds as the first was; as the third was, three; as the sixth was, six, but two are left.
     assert run_rounds(recorded, recorded, 2, 8, 0.5).round == 8
     assert recorded.asked == [(2, 3), 3, (4, 6), 6, (7, 8), 8]
-
-
-def test_a_run_that_stops_begins_no_further_window() -> None:
-    recorded: Any = Recorded(stops=True)
-    assert run_rounds(recorded, recorded, 2, 8, 0.5).round == 3
-    assert recorded.asked == [(2, 3), 3]

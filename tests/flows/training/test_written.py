@@ -86,18 +86,11 @@ EXECUTORS: dict[str, tuple[Callable[[Client], Executor], dict[str, object]]] = {
 }
 
 
-# Each executor once, with the policy that it could get wrong most easily: states between, or only at the end.
-FIRST = {
-    "inline": "every:3",
-    "graph": "every:3",
-    "ranks": "last:2",
-    "server": "last:2",
-    "server on Dask": "every:3",
-}
+MORE = pytest.mark.thorough
+# With the policy that each could get wrong most easily: states between, or only at the end.
+FIRST = {("inline", "every:3"), ("graph", "every:3"), ("server", "last:2")}
 EACH = [
-    pytest.param(name, keep, marks=() if FIRST.get(name) == keep else pytest.mark.thorough)
-    for name in EXECUTORS
-    for keep in WRITTEN
+    pytest.param(name, keep, marks=[MORE] * ((name, keep) not in FIRST)) for name in EXECUTORS for keep in WRITTEN
 ]
 
 
@@ -121,22 +114,18 @@ def test_no_update_is_written_that_is_not_kept(train, client, deleted, name: str
         assert run.digest == train(window=8, **fields, keep="all", name="whole").digest
 
 
-def test_of_updates_that_are_not_kept_those_are_written_that_carry(train, deleted, client, own) -> None:
+@pytest.mark.parametrize("make", [GraphExecutor, pytest.param(RanksExecutor, marks=MORE)])
+def test_of_updates_that_are_not_kept_those_are_written_that_carry(train, deleted, client, own, make) -> None:
     """By hand: partition 1 is refused in rounds 2 and 3, and goes on with what it carried away from round 1."""
     fields = counting(own) | {"partitions": 3, "rounds": 4}
-    digest = train(**fields, name="whole").digest
-    for executor in (InlineExecutor(), GraphExecutor(client), RanksExecutor(client)):
-        name = type(executor).__name__
-        deleted.clear()
-        run = train(executor, 4, **fields, keep="states", name=name)
-        assert run.digest == digest
-        place = LocalPlace(run.path)
-        keys = [key.split("/") for key in [*place.sizes(), *deleted] if key.startswith("updates/float32/c/")]
-        assert {(int(key[3]), int(key[4])) for key in keys} == {
-            (round, partition) for round in range(1, 5) for partition in range(3)
-        } - {(2, 1), (3, 1)}
-        assert run.absent.carried == {(4, partition) for partition in range(3)}
-        assert verify(run.path).sound
+    run = train(make(client), 4, **fields, keep="states", name="run")
+    assert run.digest == train(**fields, name="whole").digest
+    keys = [key.split("/") for key in LocalPlace(run.path).sizes() if key.startswith("updates/float32/c/")]
+    keys += [key.split("/") for key in deleted if key.startswith("updates/float32/c/")]
+    sent = {(round, partition) for round in range(1, 5) for partition in range(3)} - {(2, 1), (3, 1)}
+    assert {(int(key[3]), int(key[4])) for key in keys} == sent
+    assert run.absent.carried == {(4, partition) for partition in range(3)}
+    assert verify(run.path).sound
 
 
 @pytest.fixture
@@ -158,14 +147,11 @@ def cut(tmp_path: Path) -> Callable[..., Path]:
 ABSENT = r"the updates of round 4 of .* were not stored, as the run does not keep them; there are those of "
 
 
-MORE = pytest.mark.thorough
-
-
 @pytest.mark.parametrize(
     ("fields", "keep", "others"),
     [
         pytest.param(SYNCHRONOUS, "every:3", "rounds 3", id="between"),
-        pytest.param(ASYNCHRONOUS, "states", "no round", id="server"),
+        pytest.param(ASYNCHRONOUS, "states", "no round", id="server", marks=MORE),
         pytest.param(SYNCHRONOUS, "states", "no round", id="none", marks=MORE),
         pytest.param(ASYNCHRONOUS, "every:3", "rounds 3", id="between of a server", marks=MORE),
     ],
@@ -195,19 +181,10 @@ def test_a_run_that_is_killed_says_what_was_not_stored_and_goes_on(train, cut, f
     assert (verify(path).findings, verify(path).notes) == ((), ())
 
 
-LATER = [
-    pytest.param(
-        fields,
-        later,
-        id=f"{later} {kind}",
-        marks=() if (kind, later) in {("", "last:1"), ("server", "all")} else MORE,
-    )
-    for kind, fields in {"": SYNCHRONOUS, "server": ASYNCHRONOUS}.items()
-    for later in ("updates:4", "last:1", "every:2", "all")
-]
-
-
-@pytest.mark.parametrize(("fields", "later"), LATER)
+@pytest.mark.parametrize("fields", [SYNCHRONOUS, pytest.param(ASYNCHRONOUS, marks=MORE)], ids=["", "server"])
+@pytest.mark.parametrize(
+    "later", ["last:1", *(pytest.param(k, marks=MORE) for k in ("updates:4", "every:2", "all"))]
+)
 def test_states_stay_that_cannot_be_made_again_as_the_updates_were_not_written(train, cut, fields, later) -> None:
     whole, path = train(window=8, **fields, keep="all", name="whole"), cut("states", **fields)
     prune_run(RoundStore(path), Keep.of(later))
@@ -223,12 +200,11 @@ def test_states_stay_that_cannot_be_made_again_as_the_updates_were_not_written(t
 
 @pytest.mark.parametrize("executor", [lambda client: InlineExecutor(), pytest.param(GraphExecutor, marks=MORE)])
 def test_how_units_were_matched_is_written_with_the_updates_alone(train, client, executor) -> None:
-    fields = SYNCHRONOUS | {"algorithm": "matched", "match": "weights"}
-    digest = train(**fields, name="whole").digest
-    run = train(executor(client), 8, **fields, keep="every:4", name="run")
-    assert run.digest == digest
-    assert written("permutations", run, []) == written("similarities", run, []) == {4, 8}
+    fields = SYNCHRONOUS | {"algorithm": "matched", "match": "weights", "rounds": 4}
+    run = train(executor(client), 4, **fields, keep="every:2", name="run")
+    assert run.digest == train(**fields, name="whole").digest
+    assert written("permutations", run, []) == written("similarities", run, []) == {2, 4}
     assert verify(run.path).sound
-    assert run.round(4).match(0).permutation.keys() == {"fc1"}
+    assert run.round(2).match(0).permutation.keys() == {"fc1"}
     with pytest.raises(RoundPruned, match=r"the updates of round 3 of .* were not stored"):
         RoundStore(run.path).tensors.read_match(3, 0)

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from roundweave.storage.checkpoints import files
 from roundweave.storage.checkpoints.files import SUFFIXES, open_file
 from roundweave.storage.checkpoints.writing import DTYPES, write_checkpoint
 from roundweave.storage.errors import CheckpointError
-from roundweave.storage.values.lazy import BLOCK, LazyTensors
+from roundweave.storage.values.lazy import BLOCK, LazyTensors, blocks_of, changed, computed, picked
 from roundweave.storage.values.tensors import same_bits, specs_of
 
 TENSORS = {"module.a": torch.arange(4.0).reshape(2, 2), "module.b": torch.ones(3, dtype=torch.int64)}
@@ -37,12 +38,10 @@ def test_a_file_says_what_was_written(file) -> None:
 
 
 def test_a_safetensors_file_tells_what_it_is_of(tmp_path) -> None:
-    write_checkpoint(tmp_path / "a.safetensors", TENSORS, {"merge": "of two"})
-    with safe_open(tmp_path / "a.safetensors", "pt") as opened:
-        assert opened.metadata() == {"format": "pt", "merge": "of two"}
-    write_checkpoint(tmp_path / "b.safetensors", TENSORS)
-    with safe_open(tmp_path / "b.safetensors", "pt") as opened:
-        assert opened.metadata() == {"format": "pt"}, "transformers takes no file without it"
+    for told in ({"merge": "of two"}, {}):
+        write_checkpoint(tmp_path / "a.safetensors", TENSORS, told)
+        with safe_open(tmp_path / "a.safetensors", "pt") as opened:
+            assert opened.metadata() == told | {"format": "pt"}, "transformers takes no file without it"
     for suffix in SUFFIXES:
         write_checkpoint(tmp_path / f"c{suffix}", TENSORS, {"merge": "of two"})
         assert sorted(open_file(tmp_path / f"c{suffix}")) == ["a", "b"]
@@ -51,12 +50,8 @@ def test_a_safetensors_file_tells_what_it_is_of(tmp_path) -> None:
 def test_a_safetensors_file_has_the_bytes_that_the_library_writes(tmp_path) -> None:
     eight = torch.arange(3)
     tensors = {"b": torch.ones(2, 3), "a": torch.randn(3, 4).T, 'é"\\\x01': eight, "on": eight > 1}
-    tensors |= {
-        "tied": tensors["b"],
-        "view": eight[1:],
-        "scalar": torch.tensor(2.5),
-        "none": torch.ones(0, 5).half(),
-    }
+    tensors |= {"tied": tensors["b"], "view": eight[1:], "scalar": torch.tensor(2.5)}
+    tensors |= {"none": torch.ones(0, 5).half()}
     plain = {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
     save_file(plain, tmp_path / "a", {"format": "pt"})
     read = []
@@ -90,21 +85,7 @@ def test_a_file_that_changed_since_is_not_mixed_with_what_it_was(file) -> None:
         opened["a"]
 
 
-@pytest.mark.parametrize(("most", "times"), [(1 << 26, 1), (16, 3)])
-def test_a_torch_file_is_opened_once_until_much_of_it_was_read(tmp_path, monkeypatch, most, times) -> None:
-    """A row has 12 bytes: with 16 at most, the file of four rows is opened again after each second one."""
-    write_checkpoint(tmp_path / "a.pt", {f"row{i}": torch.full((3,), float(i)) for i in range(4)})
-    opened, load = [], torch.load
-    monkeypatch.setattr(torch, "load", lambda *args, **named: opened.append(1) or load(*args, **named))
-    monkeypatch.setattr(files, "MOST_MAPPED", most)
-    rows = open_file(tmp_path / "a.pt")
-    assert [rows[name].tolist() for name in (*rows, "row0")] == [[i] * 3 for i in (0, 1, 2, 3, 0)]
-    assert len(opened) == times
-
-
-def test_a_file_is_synced_before_it_takes_the_place_of_another_and_so_is_its_name_then(
-    file, tmp_path, monkeypatch
-) -> None:
+def test_a_file_is_synced_before_it_replaces_another_and_its_name_after(file, tmp_path, monkeypatch) -> None:
     synced = []
 
     def sync(descriptor: int) -> None:
@@ -114,6 +95,8 @@ def test_a_file_is_synced_before_it_takes_the_place_of_another_and_so_is_its_nam
     before = file.stat().st_ino
     write_checkpoint(file, {name: 2 * tensor for name, tensor in TENSORS.items()})
     new = file.stat()
+    (tmp_path / "other").touch()
+    assert new.st_mode == (tmp_path / "other").stat().st_mode  # whoever reads its neighbours may read it
     (content, named, size), (folder, renamed, _) = synced
     assert (content, named, size) == (new.st_ino, before, new.st_size)
     assert (folder, renamed) == (tmp_path.stat().st_ino, new.st_ino)
@@ -133,6 +116,57 @@ def test_a_file_that_becomes_too_large_for_the_system_leaves_the_one_before(tmp_
     assert place.read_bytes() == before and [*tmp_path.iterdir()] == [place]
 
 
-def test_a_file_may_be_read_by_all_who_may_read_its_neighbours(file, tmp_path) -> None:
-    (tmp_path / "other").touch()
-    assert file.stat().st_mode == (tmp_path / "other").stat().st_mode
+# Blocks of tensors, joined, are the tensors, wherever they come from.
+
+SHAPES = {"scalar": (), "none": (0, 5), "few": (2, 3), "less": (BLOCK - 1,), "one": (BLOCK,)}
+LARGE = {name: torch.randn(shape) for name, shape in (SHAPES | {"more": (3, BLOCK - 7)}).items()}
+
+
+def joined(tensors, name: str) -> torch.Tensor:
+    """A tensor's elements (elements,) from its blocks, each copied before the next one is asked for."""
+    return torch.cat([block.clone() for block in blocks_of(tensors, name)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fn])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_the_blocks_of_a_file_are_its_tensors(tmp_path, suffix, dtype) -> None:
+    tensors = {name: tensor.to(dtype) for name, tensor in LARGE.items()}
+    write_checkpoint(tmp_path / f"a{suffix}", tensors)
+    opened = open_file(tmp_path / f"a{suffix}")
+    for name, tensor in tensors.items():
+        assert [len(block) for block in blocks_of(opened, name)] == [len(b) for b in blocks_of(tensors, name)]
+        assert same_bits(joined(opened, name), tensor.reshape(-1)) and same_bits(opened[name], tensor)
+
+
+@given(st.lists(st.integers(0, 2 * BLOCK + 1), min_size=1, max_size=3))
+@settings(max_examples=15)
+def test_names_and_elements_are_changed_whole_and_by_block_alike(sizes) -> None:
+    tensors = {f"t{i}": torch.arange(float(size)) for i, size in enumerate(sizes)}
+    renamed = picked({f"new {name}": (tensors, name) for name in tensors} | {"again": (tensors, "t0")})
+    halves = changed(renamed, renamed.specs, lambda _, tensor: tensor / 2)
+    lazy = computed(halves.specs, lambda name: blocks_of(halves, name))
+    assert list(lazy) == [*(f"new {name}" for name in tensors), "again"]
+    for name in lazy:
+        wanted = tensors["t0" if name == "again" else name.removeprefix("new ")] / 2
+        for given_tensors in (halves, lazy):
+            assert same_bits(given_tensors[name], wanted) and same_bits(joined(given_tensors, name), wanted)
+
+
+def test_a_file_is_written_from_blocks_alone(tmp_path) -> None:
+    def read(name: str) -> torch.Tensor:
+        raise AssertionError(f"{name} was read whole")
+
+    lazy = LazyTensors(tuple(LARGE), read, specs_of(LARGE.items()), lambda name: blocks_of(LARGE, name))
+    write_checkpoint(tmp_path / "a.safetensors", lazy)
+    write_checkpoint(tmp_path / "b.safetensors", LARGE)
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+def test_a_file_that_ends_between_two_blocks_is_refused(tmp_path) -> None:
+    write_checkpoint(tmp_path / "a.safetensors", {"more": LARGE["more"]})
+    blocks = blocks_of(open_file(tmp_path / "a.safetensors"), "more")
+    next(blocks)
+    with (tmp_path / "a.safetensors").open("rb+") as file:
+        file.truncate(BLOCK * 5)
+    with pytest.raises(CheckpointError, match="the file ends within more"):
+        list(blocks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.hierarchy.schema import ArraySpec, Schema
@@ -13,19 +13,13 @@ from roundweave.storage.values.state import Layout
 from roundweave.storage.values.tensors import TensorSpec
 
 NAMES = st.text("abc.:_0", min_size=1, max_size=6)
-SPECS = st.lists(
-    st.builds(
-        TensorSpec,
-        NAMES,
-        st.sampled_from(["float32", "bfloat16", "int64", "bool"]),
-        st.lists(st.integers(0, 9), max_size=3).map(tuple),
-    ),
-    max_size=3,
-).map(tuple)
+DTYPES, SHAPES = st.sampled_from(["float32", "bfloat16", "int64", "bool"]), st.lists(st.integers(0, 9), max_size=3)
+SPECS = st.lists(st.builds(TensorSpec, NAMES, DTYPES, SHAPES.map(tuple)), max_size=3).map(tuple)
 ALIASES = st.dictionaries(NAMES, NAMES, max_size=3).map(lambda aliases: tuple(aliases.items()))
 SLOTS = st.lists(NAMES, max_size=2).map(tuple)
 
 
+@settings(max_examples=40)
 @given(st.builds(Schema, st.builds(Layout, SPECS, SPECS, SPECS, ALIASES), st.just(3), SLOTS, SLOTS, SLOTS, SPECS))
 def test_a_schema_comes_back_from_json(schema) -> None:
     assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
@@ -42,16 +36,15 @@ def test_vectors_have_a_chunk_for_each_round_and_partition(tiny) -> None:
     groups = ["updates", "updates/extras/control", "carry/variate"]
     params = {f"{group}/{dtype}": size for group in groups for dtype, size in (("float32", 7), ("bfloat16", 4))}
     buffers = {"updates/buffers/float32": 2, "updates/buffers/int64": 1, "updates/buffers/bool": 3}
-    assert {path: spec.shape for path, spec in vectors.items()} == {
-        path: (6, 2, size) for path, size in (params | buffers).items()
-    }
+    wanted = {path: (6, 2, size) for path, size in (params | buffers).items()}
+    assert {path: spec.shape for path, spec in vectors.items()} == wanted
     assert all(spec.chunks == (1, 1, spec.shape[2]) for spec in vectors.values())
 
 
-@pytest.mark.parametrize(
-    ("dtype", "stored", "fill"),
-    [("float32", "float32", "NaN"), ("bfloat16", "uint16", 0), ("int64", "int64", 0), ("bool", "bool", False)],
-)
+STORED = [("float32", "float32", "NaN"), ("bfloat16", "uint16", 0), ("int64", "int64", 0), ("bool", "bool", False)]
+
+
+@pytest.mark.parametrize(("dtype", "stored", "fill"), STORED)
 def test_what_is_stored_of_a_dtype(dtype, stored, fill) -> None:
     spec = ArraySpec("a", dtype, (1,), (1,), ("x",))
     assert (spec.stored, spec.fill) == (stored, fill)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import NotARun, StoreDamaged, StoreError, UsageError
@@ -18,7 +19,7 @@ from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.state import Layout
 from roundweave.storage.values.tensors import TensorSpec
-from tests.storage.conftest import lengthened
+from tests.storage.conftest import contents, lengthened, thorough
 
 
 def named(*names: object, dtype: object = "float32", shape: object = (2,), kind: str = "params", **more) -> Schema:
@@ -28,14 +29,6 @@ def named(*names: object, dtype: object = "float32", shape: object = (2,), kind:
         return Schema(Layout(**{"params": ()} | {kind: specs} | more), 1)
     slots = {kind: specs if kind == "matches" else names} | more
     return Schema(Layout((TensorSpec("c", "float32", ()), TensorSpec("b/c", "float32", ()))), 1, **slots)
-
-
-def problem(schema: Schema) -> str | None:
-    try:
-        checked_schema(schema.to_json())
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 CLIMBING = ["../../../../climbed/w", "a/../../b", "/etc/w", "..", ".", "", "a//b", "a/", "a/./b", "a\0b", "a\nb"]
@@ -59,21 +52,22 @@ UNSOUND = {
 
 @pytest.mark.parametrize("schema", UNSOUND.values(), ids=map(ascii, UNSOUND))
 def test_what_no_run_has_is_refused(schema) -> None:
-    assert problem(schema)
+    with pytest.raises(ValueError, match=r"\S"):
+        checked_schema(schema.to_json())
 
 
 def test_what_networks_are_called_is_sound(tiny) -> None:
-    assert problem(tiny.schema) is None
-    assert problem(named("layers.0.weight", "a/b.weight", "a b", "größe", "n" * 255, "..a")) is None
+    for schema in (tiny.schema, named("layers.0.weight", "a/b.weight", "a b", "größe", "n" * 255, "..a")):
+        checked_schema(schema.to_json())
 
 
 @given(st.lists(st.text(max_size=8), max_size=3))
+@settings(max_examples=50)
 def test_what_is_sound_stays_inside(names) -> None:
     schema = named(*names)
-    if problem(schema) is None:
-        place = LocalPlace(Path("/nowhere"))
-        for path in schema.arrays(1):
-            assert place.read(path) is None
+    with suppress(ValueError):
+        checked_schema(schema.to_json())
+        assert not any(LocalPlace(Path("/nowhere")).has(path) for path in schema.arrays(1))
 
 
 def test_a_store_with_such_names_is_not_made(tiny, tmp_path) -> None:
@@ -83,28 +77,24 @@ def test_a_store_with_such_names_is_not_made(tiny, tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def renamed(store: RoundStore, old: str, new: str) -> None:
-    """Call a tensor otherwise in all that a store's documents say."""
-    for path in store.path.rglob("*.json"):
-        path.write_text(path.read_text().replace(json.dumps(old), json.dumps(new)))
-
-
 def test_a_store_with_such_names_is_not_opened(tiny, tmp_path) -> None:
     store = tiny.train(tiny.create(), 1)
-    renamed(store, "fc.weight", "../../../../climbed/w")
+    for path in store.path.rglob("*.json"):  # all that documents say
+        path.write_text(path.read_text().replace('"fc.weight"', '"../../../../climbed/w"'))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(NotARun, match=r"no run that Roundweave made: .*climbed"):
         RoundStore(store.path)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("inside", ["params", "params/fc.weight/c", "commits", "zarr.json", "updates/float32/c/1"])
+@pytest.mark.parametrize("inside", ["params", "params/fc.weight/c", "commits", "zarr.json"])
 def test_nothing_is_written_or_read_through_a_link_in_a_run(tiny, tmp_path, inside) -> None:
     store = tiny.train(tiny.create(), 1)
-    victim = tmp_path / "victim"
+    victim = tmp_path / "elsewhere/victim"
+    victim.parent.mkdir()
     (store.path / inside).rename(victim)
     (store.path / inside).symlink_to(victim)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and victim in path.parents}
+    before = contents(victim.parent)
 
     def use() -> None:
         again = RoundStore(store.path)
@@ -113,9 +103,7 @@ def test_nothing_is_written_or_read_through_a_link_in_a_run(tiny, tmp_path, insi
 
     with pytest.raises(StoreError):
         use()
-    assert before == {
-        path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and victim in path.parents
-    }
+    assert contents(victim.parent) == before
 
 
 def test_more_than_belongs_there_is_not_read(tiny) -> None:
@@ -130,8 +118,7 @@ def test_more_than_belongs_there_is_not_read(tiny) -> None:
         RoundStore(store.path)
 
 
-@pytest.mark.parametrize("depth", [100, 100_000])
-def test_documents_that_are_nested_too_deep_are_one_clear_error(tiny, depth) -> None:
+def test_documents_that_are_nested_too_deep_are_one_clear_error(tiny, depth=100_000) -> None:
     store = tiny.train(tiny.create(), 1)
     for key in ("commits/1.json", "zarr.json"):
         (store.path / key).write_text('{"attributes":' * depth + "0" + "}" * depth)
@@ -150,11 +137,11 @@ def test_a_number_of_rounds_that_is_none_is_that_of_the_records(tiny, nonsense) 
     assert recover(RoundStore(store.path))[0] == 1
 
 
-@pytest.mark.parametrize("kind", ["memory", "carry", "extras"])
+@pytest.mark.parametrize("kind", ["memory", *thorough("carry", "extras")])
 def test_more_slots_than_any_optimizer_has_are_refused_in_a_line(tiny, kind) -> None:
     store = tiny.train(tiny.create(), 1)
     document = json.loads((store.path / "zarr.json").read_text())
-    document["attributes"]["schema"][kind] = [f"s{number}" for number in range(100_000)]
+    document["attributes"]["schema"][kind] = [f"s{number}" for number in range(1_001)]
     (store.path / "zarr.json").write_text(json.dumps(document))
     with pytest.raises(NotARun, match=f"{kind}: .* at most 1000 items"):
         RoundStore(store.path)

@@ -32,9 +32,9 @@ def spec_of(dtype: str, shape: tuple[int, ...], chunks: tuple[int, ...]) -> Arra
     return ArraySpec("group/a", dtype, shape, chunks, tuple(f"axis{n}" for n in range(len(shape))))
 
 
-def drawn(spec: ArraySpec, seed: int = 0) -> np.ndarray:
+def drawn(spec: ArraySpec) -> np.ndarray:
     """A chunk of an array with as many axes as the chunk."""
-    return (np.random.default_rng(seed).standard_normal(spec.chunks) * 9).astype(spec.stored)
+    return (np.random.default_rng(0).standard_normal(spec.chunks) * 9).astype(spec.stored)
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -42,37 +42,32 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in found}
 
 
-@given(
-    dtype=st.sampled_from(STORED),
-    element=st.lists(st.integers(1, 4), max_size=3).map(tuple),
-    rows=st.integers(1, 4),
-    zeros=st.booleans(),
-)
-@settings(max_examples=50)
+ELEMENTS = st.lists(st.integers(1, 4), max_size=3).map(tuple)
+
+
+@given(st.sampled_from(STORED), ELEMENTS, st.integers(1, 4), st.booleans())
+@settings(max_examples=30)
 def test_the_bytes_are_those_that_zarr_writes(tmp_path_factory, dtype, element, rows, zeros) -> None:
     spec = spec_of(dtype, (rows, *element), (1, *element))
     by_zarr, by_hand = tmp_path_factory.mktemp("zarr"), tmp_path_factory.mktemp("hand")
     chunk = np.zeros(spec.chunks, spec.stored) if zeros else drawn(spec)
     created(by_zarr, spec)[rows - 1 : rows] = chunk
-    array = created(by_hand, spec)
-    write_chunk(LocalPlace(by_hand), spec, (rows - 1,), chunk)
-    assert files(by_hand) == files(by_zarr)
+    array, place = created(by_hand, spec), LocalPlace(by_hand)
+    for row in (chunk, chunk[0]):  # which may come without the axes of its index
+        write_chunk(place, spec, (rows - 1,), row)
+        assert files(by_hand) == files(by_zarr)
     assert np.array_equal(array[rows - 1 : rows], chunk)
-    assert np.array_equal(read_chunk(LocalPlace(by_hand), spec, (rows - 1,)), chunk)
+    assert np.array_equal(read_chunk(place, spec, (rows - 1,)), chunk)
+    assert rows == 1 or read_chunk(place, spec, (0,)) is None
 
 
-def test_a_row_may_come_without_the_axes_of_its_index(tmp_path) -> None:
-    spec = spec_of("float32", (4, 2, 3), (1, 1, 3))
-    write_chunk(LocalPlace(tmp_path), spec, (2, 1), np.array([1, 2, 3], np.float32))
-    assert read_chunk(LocalPlace(tmp_path), spec, (2, 1)).tolist() == [[[1, 2, 3]]]
-
-
-@given(seed=st.integers(0, 3), bit=st.integers(0, 8 * (24 + 4) - 1))
-def test_any_flipped_bit_is_refused_here_and_by_zarr(tmp_path_factory, seed, bit) -> None:
+@given(bit=st.integers(0, 8 * (24 + 4) - 1))
+@settings(max_examples=50)
+def test_any_flipped_bit_is_refused_here_and_by_zarr(tmp_path_factory, bit) -> None:
     root = tmp_path_factory.mktemp("flipped")
     spec = spec_of("float32", (1, 6), (1, 6))
     array = created(root, spec)
-    write_chunk(LocalPlace(root), spec, (0,), drawn(spec, seed))
+    write_chunk(LocalPlace(root), spec, (0,), drawn(spec))
     path = root / "group/a/c/0/0"
     content = bytearray(path.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
@@ -83,15 +78,11 @@ def test_any_flipped_bit_is_refused_here_and_by_zarr(tmp_path_factory, seed, bit
         array[:]
 
 
-def test_a_missing_chunk_is_none(tmp_path) -> None:
-    assert read_chunk(LocalPlace(tmp_path), spec_of("float32", (1, 6), (1, 6)), (0,)) is None
+OTHERS = [((1, 5), "<f4"), ((3, 2), "<f4"), (6, "<f4"), ((), "<f4")]
+OTHERS += [((1, 2, 3), dtype) for dtype in ("<f8", ">f4", "<i4")]
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [((1, 5), "<f4"), ((3, 2), "<f4"), (6, "<f4"), ((), "<f4")]
-    + [((1, 2, 3), dtype) for dtype in ("<f8", ">f4", "<i4")],
-)
+@pytest.mark.parametrize(("shape", "dtype"), OTHERS)
 def test_an_array_that_is_not_the_chunk_is_refused_and_nothing_is_written(tmp_path, shape, dtype) -> None:
     spec = spec_of("float32", (2, 2, 3), (1, 2, 3))
     with pytest.raises(ShapeMismatch, match=r"group/a: a chunk is \(1, 2, 3\) float32"):
@@ -136,15 +127,13 @@ def test_parts_that_make_no_whole_chunk_are_refused(tmp_path, elements) -> None:
     assert place.read(f"{spec.path}/c/0/0") is None
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [lambda b: b[:-1], lambda b: b + b"x", lambda b: b"\1" + b[1:], *(lambda b, n=n: b[:n] for n in (0, 3, 4, 7))],
-)
-def test_a_damaged_chunk_is_refused_whole_and_in_parts(tmp_path, damage) -> None:
+def test_a_damaged_chunk_is_refused_whole_and_in_parts(tmp_path) -> None:
     place, spec = LocalPlace(tmp_path), spec_of("float32", (1, 6), (1, 6))
     write_chunk(place, spec, (0,), np.zeros((1, 6), "float32"))
     key = f"{spec.path}/c/0/0"
-    place.write(key, damage(bytes(place.read(key))))
-    for read in (lambda: read_chunk(place, spec, (0,)), lambda: list(read_parts(place, spec, (0,), 2))):
-        with pytest.raises(StoreDamaged, match=r"are not those that were written|at most 28 belong"):
-            read()
+    whole = bytes(place.read(key))
+    for content in (whole + b"x", b"\1" + whole[1:], *(whole[:size] for size in (0, 3, 4, 7, len(whole) - 1))):
+        place.write(key, content)
+        for read in (lambda: read_chunk(place, spec, (0,)), lambda: list(read_parts(place, spec, (0,), 2))):
+            with pytest.raises(StoreDamaged, match=r"are not those that were written|at most 28 belong"):
+                read()

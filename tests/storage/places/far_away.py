@@ -65,8 +65,6 @@ class Proxy:
     def requests(self) -> int:
         """How many requests there were."""
         with self._lock:
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
             self.process.stdin.write(f"{self.seconds}\n")
             self.process.stdin.flush()
             return int(self.process.stdout.readline())
@@ -78,7 +76,6 @@ def far_away(port: int, seconds: float = 0.0) -> Iterator[Proxy]:
     command = [sys.executable, str(Path(__file__)), str(port)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, **pipes) as process:
-        assert process.stdout is not None
         proxy = Proxy(process, int(process.stdout.readline()), seconds)
         assert proxy.requests == 0
         try:

@@ -67,10 +67,10 @@ def free_port() -> int:
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """A server of this machine, without any contents; a page of a list has 250 names."""
+    """A server of this machine, without any contents; a page of a list has 100 names."""
     port = free_port()
     own = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
-    own |= {"MOTO_PORT": str(port), "MOTO_S3_DEFAULT_MAX_KEYS": "250"}
+    own |= {"MOTO_PORT": str(port), "MOTO_S3_DEFAULT_MAX_KEYS": "100"}
     command, quiet = [sys.executable, "-c", SERVER, str(port)], subprocess.DEVNULL
     process = subprocess.Popen(command, stdout=quiet, stderr=quiet, env=own)
     try:

@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 from roundweave.storage.errors import UsageError
-from roundweave.storage.places.base import (
-    above,
-    address_of,
-    as_path,
-    full_address,
-    join_address,
-    last_name,
-    scheme_of,
-)
+from roundweave.storage.places import base
+from roundweave.storage.places.base import address_of, as_path, full_address, join_address, scheme_of
 
 
 @pytest.mark.parametrize(
@@ -33,7 +26,7 @@ def test_an_address_has_one_spelling_and_a_path_no_scheme(where, address, scheme
 def test_what_is_joined_is_parted_again() -> None:
     for root in ("s3://bucket", "s3://bucket/deep/runs", "runs", "/runs"):
         address = join_address(root, "a.zarr")
-        assert (above(address), last_name(address)) == (root, "a.zarr")
+        assert (base.above(address), base.last_name(address)) == (root, "a.zarr")
 
 
 def test_a_name_that_leads_there_by_itself_does_so() -> None:

@@ -38,15 +38,15 @@ def victim(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("way", [*LOOKS, *CHANGES])
-@pytest.mark.parametrize("key", ["link/file", "link/deep/new", "down/link/file"])
-def test_no_link_on_the_way_is_followed(tmp_path, victim, way, key) -> None:
+def test_no_link_on_the_way_is_followed(tmp_path, victim, way) -> None:
     place = LocalPlace(tmp_path / "place")
     place.write("down/a", b"")
     for name in ("link", "down/link"):
         (tmp_path / "place" / name).symlink_to(victim)
     before = sorted(victim.rglob("*"))
-    with pytest.raises(StoreError, match="link is a link, which may lead anywhere"):
-        (LOOKS | CHANGES)[way](place, key)
+    for key in ("link/file", "link/deep/new", "down/link/file"):
+        with pytest.raises(StoreError, match="link is a link, which may lead anywhere"):
+            (LOOKS | CHANGES)[way](place, key)
     assert sorted(victim.rglob("*")) == before
     assert (victim / "file").read_bytes() == b"mine"
 
@@ -133,14 +133,12 @@ def test_a_disk_that_fails_leaves_what_was_there(tmp_path, monkeypatch, method) 
     assert content(place, "a") == b"before"
 
 
-@pytest.mark.parametrize(
-    "address", ["ftp://bucket/runs", "FTP://bucket", "ftp:/bucket", Path("ftp://bucket/runs")]
-)
-def test_an_unknown_scheme_is_refused_in_one_line_and_nothing_is_made(tmp_path, monkeypatch, address) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"^[^\n]*there are no places of scheme ftp://; give a folder or s3://$"):
-        place_of(address)
-    assert list(tmp_path.iterdir()) == []
+def test_a_path_is_a_folder_unless_it_begins_as_an_address() -> None:
+    for address in ("ftp://bucket/runs", "FTP://bucket", "ftp:/bucket", Path("ftp://bucket/runs")):
+        with pytest.raises(UsageError, match=r"there are no places of scheme ftp://; give a folder or s3://$"):
+            place_of(address)
+    for path in ("runs", "/tmp/a:b/c", "a:b", "C:/runs", "./s3:", "a b://c"):
+        assert place_of(path) == place_of(Path(path)) == LocalPlace(Path(path))
 
 
 def test_a_scheme_in_the_table_makes_the_place(tmp_path, monkeypatch) -> None:
@@ -148,11 +146,6 @@ def test_a_scheme_in_the_table_makes_the_place(tmp_path, monkeypatch) -> None:
     assert place_of("mem://a") == LocalPlace(tmp_path / "a")
     with pytest.raises(UsageError, match="give a folder or s3://, mem://"):
         place_of("ftp://a")
-
-
-@pytest.mark.parametrize("address", ["runs", "/tmp/a:b/c", "a:b", "C:/runs", "./s3:", "a b://c"])
-def test_a_path_is_a_folder(address) -> None:
-    assert place_of(address) == place_of(Path(address)) == LocalPlace(Path(address))
 
 
 def test_what_cannot_be_written_is_one_clear_line(tmp_path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
 from roundweave.storage.errors import PlaceError, PlaceTaken, UsageError
 from roundweave.storage.places import objects
+from roundweave.storage.places.base import Place, beside, together
 from roundweave.storage.places.objects import MAKING
 from roundweave.storage.places.schemes import place_of
 from tests.storage.conftest import thorough
@@ -41,10 +43,7 @@ ENVIRONMENTS: dict[str, dict[str, str | None]] = {
 }
 
 
-SAID = [*ENVIRONMENTS]
-
-
-@pytest.mark.parametrize("said", [SAID[-1], *thorough(*SAID[:-1])])  # which are repeated for seconds
+@pytest.mark.parametrize("said", [*thorough(*[*ENVIRONMENTS][:-1]), [*ENVIRONMENTS][-1]])  # repeated for seconds
 def test_what_is_wrong_with_a_bucket_is_told_in_seconds(s3, monkeypatch, said) -> None:
     place = place_of(s3.bucket() if ENVIRONMENTS[said] else "s3://no-such-bucket/runs")
     for name, value in ENVIRONMENTS[said].items():
@@ -61,15 +60,15 @@ def test_a_place_carries_no_credentials(s3) -> None:
     assert not any(SECRET.encode() in each or b"tester" in each for each in told)
 
 
-@pytest.mark.parametrize("address", ["s3://", "s3://bucket/../other", "s3://bucket//a", "s3://bucket/./a"])
-def test_an_address_that_is_none_is_refused(address) -> None:
-    with pytest.raises(UsageError, match="give s3://BUCKET/NAME"):
-        place_of(address)
+def test_an_address_that_is_none_is_refused() -> None:
+    for address in ("s3://", "s3://bucket/../other", "s3://bucket//a", "s3://bucket/./a"):
+        with pytest.raises(UsageError, match="give s3://BUCKET/NAME"):
+            place_of(address)
 
 
 def test_more_names_than_a_page_has(s3) -> None:
     place = place_of(s3.bucket())
-    names = sorted(f"n{number}" for number in range(260))
+    names = sorted(f"n{number}" for number in range(110))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: place.write(f"a/{name}", b""), names))
     assert place.names("a") == names
@@ -102,7 +101,7 @@ def cut_short(monkeypatch, place, after: int) -> None:
         patch.setattr(objects.ObjectPlace, "create", creating)
 
 
-@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("after", [1, *thorough(2), 3])
 def test_what_a_killed_maker_left_is_never_mixed_in(s3, monkeypatch, after) -> None:
     place = place_of(f"{s3.bucket()}/a")
     cut_short(monkeypatch, place, after)
@@ -133,22 +132,38 @@ def test_a_maker_killed_at_its_end_has_made_it(s3, monkeypatch) -> None:
 
 
 def test_of_makers_at_once_one_makes_it(s3) -> None:
-    for _ in range(2):
-        place = place_of(f"{s3.bucket()}/a")
-        start, made = threading.Barrier(4), []
+    place, start, made = place_of(f"{s3.bucket()}/a"), threading.Barrier(4), []
 
-        def making(number: int, place=place, start=start, made=made) -> None:
-            try:
-                with place.aside() as aside:
-                    aside.write(f"deep/{number}", str(number).encode())
-                    aside.write("top", str(number).encode())
-                    start.wait()
-            except PlaceTaken:
-                return
+    def making(number: int) -> None:
+        with suppress(PlaceTaken):
+            with place.aside() as aside:
+                aside.write(f"deep/{number}", str(number).encode())
+                aside.write("top", str(number).encode())
+                start.wait()
             made.append(number)
 
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(making, range(4)))
-        assert place.sizes() == {f"deep/{made[0]}": 1, "top": 1}
-        assert bytes(place.read("top")) == str(made[0]).encode()
-        assert len(made) == 1
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(making, range(4)))
+    assert place.sizes() == {f"deep/{made[0]}": 1, "top": 1}
+    assert bytes(place.read("top")) == str(made[0]).encode()
+    assert len(made) == 1
+
+
+# Several requests at once.
+
+
+@pytest.fixture(params=["bucket", "disk"])
+def place(request, tmp_path) -> Place:
+    return place_of(request.getfixturevalue("s3").bucket() if request.param == "bucket" else tmp_path)
+
+
+def test_what_fails_beside_is_told_at_the_end(place) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), beside(place, 1) as call:
+        call(fail)
+
+
+def test_together_keeps_the_order(place) -> None:
+    assert together(place, lambda number: number * number, range(40)) == [n * n for n in range(40)]

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import obstore
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from obstore.store import MemoryStore
 
 from roundweave.storage.errors import StoreDamaged
 from roundweave.storage.hierarchy.schema import UNPACKED, VERSION
-from roundweave.storage.places import objects
 from roundweave.storage.places.local import LocalPlace
-from roundweave.storage.places.objects import ObjectPlace
 from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore, synced
@@ -109,7 +103,7 @@ def test_whenever_packing_dies_each_round_is_whole_and_the_next_writer_ends_it(m
 
 
 @given(data=st.data())
-@settings(max_examples=5)
+@settings(max_examples=4)
 def test_a_flipped_bit_of_a_pack_is_named_and_costs_one_round_at_most(made, tmp_path_factory, data) -> None:
     path = Path(shutil.copytree(made, tmp_path_factory.mktemp("flipped") / "run.zarr"))
     packs.ROUNDS = 3  # hypothesis runs all examples within one call of the fixture
@@ -139,60 +133,18 @@ def test_a_flipped_bit_of_a_pack_is_named_and_costs_one_round_at_most(made, tmp_
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("left", [0, 1, 0.4, 0.999])
-def test_of_a_pack_that_was_cut_short_the_records_before_the_cut_are_left(packed, left) -> None:
-    pack = packed / "commits/3-5.jsonl"
-    content = pack.read_bytes()
-    size = left if isinstance(left, int) else int(len(content) * left)
-    whole = content[:size].count(b"\n")
-    os.truncate(pack, size)
-    lost = list(range(3 + whole, 6))
-    assert StoredRun(packed).lost == lost
-    told = [str(finding) for finding in verify(packed).findings]
-    assert [round for round in range(8) if any(f"of round {round} is no commit" in each for each in told)] == lost
-    assert recover(RoundStore(packed)) == (7, lost)
-    assert StoredRun(packed).lost == lost
-
-
-@pytest.mark.thorough
 def test_what_was_added_to_a_pack_is_found_and_goes(packed) -> None:
     pack = packed / "commits/0-2.jsonl"
     content = pack.read_bytes()
     first, *_ = content.splitlines(keepends=True)
     for added in (content + first, first + content, content + b"\n", content.replace(b"\n", b"\n\n", 1)):
         pack.write_bytes(added)
-        assert StoredRun(packed).lost == []
-        (finding,) = verify(packed).findings
-        assert str(finding) == "commits/0-2.jsonl: it has damaged line breaks; `roundweave resume` mends them"
+        told = ["commits/0-2.jsonl: it has damaged line breaks; `roundweave resume` mends them"]
+        assert (StoredRun(packed).lost, [str(each) for each in verify(packed).findings]) == ([], told)
         store = RoundStore(packed)
         assert recover(store) == (7, [])
         store.log.pack(6)
-        assert pack.read_bytes() == content
-        assert verify(packed).sound
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["1-3.jsonl", "0-3.jsonl", "00-2.jsonl", "6-8.json", "9999999-10000001.jsonl"])
-def test_a_file_with_a_name_that_no_pack_has_is_none(packed, name) -> None:
-    (packed / "commits" / name).write_text("x")
-    assert StoredRun(packed).committed == list(range(8))
-    assert [str(each) for each in verify(packed).findings] == [f"commits/{name}: it does not belong to the run"]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("what", ["folder", "link", "noise"])
-def test_what_has_the_name_of_a_pack_and_is_none_hides_no_bytes(path, what) -> None:
-    """Beside the records in their own files, as nobody leaves it."""
-    pack = path / "commits/3-5.jsonl"
-    {
-        "folder": pack.mkdir,
-        "link": lambda: pack.symlink_to(path / "commits/3.json"),
-        "noise": lambda: pack.write_bytes(bytes(99)),
-    }[what]()
-    with suppress(StoreDamaged):
-        assert StoredRun(path).done == 7
-    with suppress(StoreDamaged):
-        assert not verify(path).sound or what == "folder"
+        assert (pack.read_bytes(), verify(packed).sound) == (content, True)
 
 
 def test_a_state_that_is_lost_takes_its_pack_apart_and_the_rounds_are_done_again(tiny, packed) -> None:
@@ -263,23 +215,6 @@ def test_records_of_a_run_of_the_version_before_stay_in_own_files(tiny, monkeypa
     own = [f"{number}.json" for number in range(8)]
     assert records(store.path) == (own if version == UNPACKED else [*PACKED, *own[6:]])
     assert verify(store.path).sound
-
-
-@pytest.mark.thorough
-def test_in_a_bucket_a_history_is_read_by_a_request_a_pack(made, monkeypatch) -> None:
-    objects._memories["packs"] = MemoryStore()
-    place = ObjectPlace("memory://packs/run")
-    copy_run(RoundStore(made), place)
-    RoundStore(place).log.pack(6)
-    asked: list[object] = []
-    get = obstore.get
-    monkeypatch.setattr(obstore, "get", lambda *args, **options: asked.append(args[1]) or get(*args, **options))
-    store = RoundStore(place)
-    asked.clear()
-    assert len(store.log.links(range(6))) == 6
-    assert len(asked) == 2
-    assert verify(place).sound
-    del objects._memories["packs"]
 
 
 def test_a_run_that_is_packed_as_it_goes_has_the_bits_of_one_that_is_not_and_goes_on(train, monkeypatch) -> None:

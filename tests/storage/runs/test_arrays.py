@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import xarray as xr
 
+from roundweave.storage.errors import RoundMissing, TensorMissing
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.arrays import lazy_variable
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.values.state import Layout, State
 from roundweave.storage.values.tensors import TensorSpec, views
+from tests.storage.conftest import ATTRIBUTES
 
 
 @pytest.fixture
@@ -123,21 +124,20 @@ def test_a_name_of_two_things_is_that_of_the_first(tiny) -> None:
     """Parameters go before scores, and those before metrics; coordinates keep their names."""
     layout = Layout(params=(TensorSpec("loss", "float32", (2,)), TensorSpec("round", "float32", ())))
     state = State({"float32": torch.ones(3)})
-    attributes = {"config": {"algorithm": {"name": "fed_avg"}}, "created": 1.0}
-    store = RoundStore.create(tiny.folder / "odd.zarr", Schema(layout, 1), 1, attributes, state)
+    store = RoundStore.create(tiny.folder / "odd.zarr", Schema(layout, 1), 1, ATTRIBUTES, state)
     run = StoredRun(store.path)
     assert run.ds["loss"].dims == ("round", "loss.0")
     assert run.ds["params/round"].values.tolist() == [1.0]
     assert run.ds["round"].values.tolist() == [0]
     assert run.tree["params/round_"].values.tolist() == [1.0]
     store = tiny.create()
-    metrics = tiny.write(store, 1, score=Score(0.5, {"train_loss": 0.75}, 8))
-    store.commit(metrics)
+    store.commit(tiny.write(store, 1, score=Score(0.5, {"train_loss": 0.75}, 8)))
     ds = StoredRun(store.path).ds
     assert ds["train_loss"].dims == ("round",)
     assert ds["metrics/train_loss"].sel(round=1).values.tolist() == [1.0, 2.0]
 
 
+@pytest.mark.thorough
 def test_a_tree_can_be_saved_and_opened_without_roundweave(run, tmp_path) -> None:
     run.tree.load().to_zarr(tmp_path / "copy.zarr", consolidated=False)
     copy = xr.open_datatree(tmp_path / "copy.zarr", engine="zarr", consolidated=False, chunks=None)
@@ -162,27 +162,54 @@ def test_what_was_pruned_is_nan_among_numbers_of_all_rounds(tiny) -> None:
     assert not np.isnan(sent.sel(round=3)).any()
 
 
-NEEDED = ("ExplicitIndexer", "IndexingSupport", "LazilyIndexedArray", "explicit_indexing_adapter")
+# How a reduce matched units: by group; what was not is said.
 
 
-@pytest.mark.parametrize("name", NEEDED)
-def test_what_is_not_public_of_xarray_is_there(name: str) -> None:
-    indexing = importlib.import_module("xarray.core.indexing")
-    assert hasattr(indexing, name), (
-        f"xarray {xr.__version__} has no xarray.core.indexing.{name} any more, "
-        "which storage/runs/arrays.py needs: see its guide to backends for what has come in its place"
-    )
+@pytest.fixture
+def matched(every) -> StoredRun:
+    """Two rounds with units of a permutation, `fc`, and a mixture, `mix`; partition 0 is refused."""
+    store = every.create()
+    for round in (1, 2):
+        store.commit(every.write(store, round, refused=(0,)))
+    return StoredRun(store.path)
 
 
-def test_values_are_read_when_they_are_used_and_no_others() -> None:
-    asked: list[tuple[int, int]] = []
+def test_a_mixture_has_a_similarity_a_unit_and_a_permutation_one_in_each_place(tiny) -> None:
+    """Units that depend on the head they are in have two axes."""
+    specs = (TensorSpec("fc1", "float32", (3, 3)), TensorSpec("inner:2", "int64", (2, 4)))
+    arrays = replace(tiny.schema, matches=specs).matching(5)
+    assert arrays["permutations/inner:2"].shape == arrays["similarities/inner:2"].shape == (5, 2, 2, 4)
+    assert arrays["similarities/inner:2"].chunks == (1, 1, 2, 4)
+    assert (arrays["permutations/fc1"].shape, arrays["permutations/fc1"].dtype) == ((5, 2, 3, 3), "float32")
+    assert (arrays["similarities/fc1"].shape, arrays["similarities/fc1"].dtype) == ((5, 2, 3), "float32")
+    assert set(tiny.schema.matching(5)) == set()
 
-    def read(row: int, partition: int) -> np.ndarray:
-        asked.append((row, partition))
-        return np.array([row, partition, 7.0])
 
-    variable = lazy_variable((4, 5, 3), ("round", "partition", "x"), "float64", 2, read)
-    part = variable[1:4:2, [0, 4]][:, :, 1:]
-    assert (asked, part.shape) == ([], (2, 2, 2))
-    np.testing.assert_array_equal(part, [[[0, 7], [4, 7]], [[0, 7], [4, 7]]])
-    assert asked == [(1, 0), (1, 4), (3, 0), (3, 4)]
+def test_permutations_and_similarities_of_a_round(every, matched) -> None:
+    found, wanted = matched.round(2), every.match(2, 1)
+    assert list(found.permutations) == list(found.similarities) == ["fc", "mix"]
+    for kind, dims, dtype in (("fc", ("fc.0",), "int64"), ("mix", ("mix.0", "mix.1"), "float32")):
+        array = found.permutations[kind]
+        assert (array.dtype, array.dims, array.name) == (np.dtype(dtype), ("partition", *dims), kind)
+        assert array["partition"].values.tolist() == [1]
+        assert array.sel(partition=1).values.tolist() == wanted.permutation[kind].tolist()
+        near = found.similarities[kind]
+        assert (near.dtype, near.dims) == (np.dtype("float32"), ("partition", f"{kind}.0"))
+        assert near.values[0].tolist() == wanted.similarity[kind].tolist()
+
+
+def test_what_is_not_matched_or_no_group_is_told(tiny, matched) -> None:
+    read = matched._store.tensors.read_match
+    for round, partition in ((1, 0), (0, 0), (1, 7)):
+        with pytest.raises(RoundMissing, match=rf"round {round} of .* matched no units of partition {partition}"):
+            read(round, partition)
+    with pytest.raises(RoundMissing, match="no committed round 3"):
+        read(3, 0)
+    with pytest.raises(TensorMissing, match=r"no group of units 'fc9' is matched; there are fc, mix"):
+        matched.round(1).permutations["fc9"]
+    with pytest.raises(RoundMissing, match="round 0 matched no units"):
+        matched.round(0).similarities["fc"]
+    plain = StoredRun(tiny.train(tiny.create("plain"), 1).path).round(1)
+    assert list(plain.permutations) == []
+    with pytest.raises(TensorMissing, match="there are none"):
+        plain.permutations["fc"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
@@ -65,16 +64,10 @@ def test_where_rounds_waited_nothing_arrived(waiting) -> None:
         Plots(waiting).staleness()
 
 
-def bars(axes: plt.Axes) -> dict[str, list[tuple[float, float]]]:
-    """Where the bars of each label begin, and how high they are, from staleness 0 on."""
-    return {
-        group.get_label(): [(bar.get_y(), bar.get_height()) for bar in group.patches] for group in axes.containers
-    }
-
-
 def test_bars_of_partitions_stand_on_one_another_with_what_was_refused_on_top(run) -> None:
     axes = Plots(run).staleness()
-    assert bars(axes) == {
+    bars = {group.get_label(): [(bar.get_y(), bar.get_height()) for bar in group] for group in axes.containers}
+    assert bars == {
         "0": [(0, 1), (0, 1), (0, 0)],
         "1": [(1, 2), (1, 0), (0, 1)],
         "refused": [(3, 0), (1, 1), (1, 0)],
@@ -82,8 +75,6 @@ def test_bars_of_partitions_stand_on_one_another_with_what_was_refused_on_top(ru
     assert to_hex(axes.containers[-1].patches[1].get_facecolor()) == OUTCOMES["refused"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["0", "1", "refused"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("staleness", "updates")
-    bottom, top = axes.get_ylim()
-    assert (bottom, top > 3) == (0, True)
 
 
 def test_the_card_of_a_round_tells_of_turns_and_staleness(run, waiting) -> None:

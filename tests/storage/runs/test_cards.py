@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 
 from roundweave.storage.places.local import LocalPlace
-from roundweave.storage.rounds.commits import Commit, UpdateRecord
-from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.runs.run import StoredRun
 
 
@@ -44,15 +42,6 @@ def test_a_round_shows_what_became_of_each_update(run) -> None:
         ["1", "11", "accepted", "3"],
     ]
     assert str(run.round(0)) == repr(run.round(0))
-
-
-def test_of_many_partitions_the_first_are_shown(run) -> None:
-    updates = {partition: UpdateRecord("d", 1, metrics={"weight": 0.5}) for partition in range(100)}
-    of_many = StoredRound(run._store, Commit(1, "t", 1, "s", {}, updates))
-    lines = cells(str(of_many))
-    assert lines[0] == ["partition", "weight", "result", "weight"]  # the last is a metric of that name
-    assert lines[1] == ["0", "1", "accepted", "0.5"]
-    assert (len(lines), lines[-1]) == (14, ["and", "88", "more", "partitions"])
 
 
 def test_what_others_wrote_moves_no_cursor_and_begins_no_line(tiny) -> None:

@@ -16,7 +16,6 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.figures import OUTCOMES, Plots, draw_columns, draw_map
 from roundweave.storage.runs.run import StoredRun
-from tests.storage.conftest import thorough
 
 HISTORY = pd.DataFrame({"loss": [float("nan"), 2.0, float("nan"), 1.0], "f1": [0.1, 0.2, 0.3, 0.4]})
 
@@ -57,46 +56,20 @@ def test_a_plot_is_drawn_on_the_axes_that_it_is_given(run, name) -> None:
     assert all(tick == round(tick) for tick in axes.get_xticks())
 
 
-def scored(tiny, **values: float) -> Plots:
-    """The plots of a run with these scores in each of its two rounds."""
-    store = tiny.create()
-    for round in (1, 2):
-        store.commit(tiny.write(store, round, score=Score(1.0 / round, values, 8)))
-    return Plots(StoredRun(store.path))
-
-
 def test_each_kind_of_score_has_a_panel_whose_colours_mean_the_same(tiny) -> None:
     scores = {"worst_loss": 2.0, "accuracy": 0.5, "worst_accuracy": 0.4, "spread_accuracy": 0.1, "worst_case": 3.0}
-    panels = scored(tiny, **scores).history().figure.axes
-    drawn = {
-        panel.get_title("left"): {
-            line.get_label(): (line.get_color(), line.get_ydata()[-1]) for line in panel.lines
-        }
-        for panel in panels
-    }
-    train, held_out, worst, spread = (f"C{number}" for number in (0, 1, 3, 4))
-    assert drawn == {
-        "loss": {"training": (train, 2.5 + 1 / 42), "held out": (held_out, 0.5), "worst": (worst, 2.0)},
-        "accuracy": {"held out": (held_out, 0.5), "worst": (worst, 0.4), "spread": (spread, 0.1)},
-        "worst_case": {"held out": (held_out, 3.0)},
-    }
+    store = tiny.create()
+    for round in (1, 2):
+        store.commit(tiny.write(store, round, score=Score(1.0 / round, scores, 8)))
+    panels = Plots(StoredRun(store.path)).history().figure.axes
+    lines = [(panel.get_title("left"), line) for panel in panels for line in panel.lines]
+    assert [(title, line.get_label(), line.get_color(), line.get_ydata()[-1]) for title, line in lines] == [
+        *(("loss", "training", "C0", 2.5 + 1 / 42), ("loss", "held out", "C1", 0.5), ("loss", "worst", "C3", 2.0)),
+        *(("accuracy", "held out", "C1", 0.5), ("accuracy", "worst", "C3", 0.4)),
+        *(("accuracy", "spread", "C4", 0.1), ("worst_case", "held out", "C1", 3.0)),
+    ]
     legend = [text.get_text() for text in panels[-1].get_legend().get_texts()]
     assert legend == ["training", "held out", "worst", "spread"]
-
-
-@pytest.mark.parametrize("layout", ["constrained", *thorough("tight", None)])
-def test_panels_stay_where_the_given_axes_were(run, layout) -> None:
-    figure = Figure(layout=layout)
-    upper, lower = figure.subplots(2, 1)
-    Plots(run).history(lower)
-    figure.draw_without_rendering()
-    _, *panels = figure.axes
-    assert [panel.get_title("left") for panel in panels] == ["loss", "accuracy"]
-    assert panels[0] is lower
-    heights = [axes.get_position() for axes in (upper, *panels)]
-    assert heights[0].y0 > heights[1].y1 > heights[1].y0 > heights[2].y1 > heights[2].y0 > 0
-    free = figure.add_axes((0.1, 0.2, 0.8, 0.6))
-    assert Plots(run).history(free) is free
 
 
 def test_each_partition_has_a_line_of_its_divergence(run) -> None:

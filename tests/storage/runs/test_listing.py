@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.listing import compare, list_runs
 from roundweave.storage.runs.run import StoredRun
 
@@ -37,22 +36,13 @@ def test_a_list_of_runs_has_their_configurations_and_last_scores(train, tmp_path
 
 
 def test_columns_that_two_things_have_are_told_apart(tiny) -> None:
-    store = tiny.create()
-    store.commit(tiny.write(store, 1, score=Score(0.5, {"seed": 0.75}, 8)))
-    attributes = {"config": {"algorithm": {"name": "fed_avg"}, "seed": 3, "rounds": 9}, "created": 1.0}
-    other = RoundStore.create(tiny.folder / "other.zarr", tiny.schema, 2, attributes, tiny.state(0))
-    other.commit(tiny.write(other, 1, score=Score(0.5, {"seed": 0.25}, 8)))
-    table = list_runs()
-    assert table.loc["other", ["seed", "config.seed", "rounds"]].tolist() == [0.25, 3, 2]
-
-
-def test_a_score_takes_the_place_of_nothing_else_in_the_list(tiny) -> None:
-    store = tiny.create()
-    store.commit(tiny.write(store, 1, score=Score(0.5, {"status": 6.0, "error": 0.25, "done": 7.0}, 8)))
+    store = tiny.create(seed=3)
+    values = {"seed": 0.25, "status": 6.0, "error": 0.5, "done": 7.0}
+    store.commit(tiny.write(store, 1, score=Score(0.5, values, 8)))
     (row,) = list_runs().to_dict("records")
-    assert (row["status"], row["done"]) == ("interrupted", 1)
-    assert np.isnan(row["error"])
-    assert [row[f"score.{name}"] for name in ("status", "error", "done")] == [6.0, 0.25, 7.0]
+    told = [row[name] for name in ("seed", "config.seed", "status", "done", "rounds")]
+    assert (told, np.isnan(row["error"])) == ([0.25, 3, "interrupted", 1, 3], True)
+    assert [row[f"score.{name}"] for name in ("status", "error", "done")] == [6.0, 0.5, 7.0]
 
 
 def test_runs_are_compared_by_what_differs(train) -> None:
@@ -75,9 +65,7 @@ def test_own_functions_differ_by_what_they_do(tiny) -> None:
 
     def run(name: str, path: str, digest: str) -> StoredRun:
         code = CODE | {"path": path, "definitions": [["model", digest]]}
-        attributes = {"config": {"algorithm": {"name": "fed_avg"}, "model": code}, "created": 1.0}
-        place = tiny.folder / f"{name}.zarr"
-        return StoredRun(RoundStore.create(place, tiny.schema, 1, attributes, tiny.state(0)).path)
+        return StoredRun(tiny.create(name, 1, model=code).path)
 
     a, b, c = run("a", "/x/mine.py", "0"), run("b", "/elsewhere/mine.py", "0"), run("c", "/x/mine.py", "1")
     assert compare([a, b]).config.empty

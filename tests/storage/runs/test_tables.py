@@ -18,6 +18,7 @@ from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec
 from roundweave.tasks.networks.scores import SCORES
+from tests.storage.conftest import ATTRIBUTES
 
 LAYOUT = Layout(params=(TensorSpec("w", "float32", (2,)), TensorSpec("b", "float64", ())))
 STATES = [([3.0, 4.0], 0.0), ([3.0, 9.0], 2.0), ([6.0, 18.0], 2.0)]
@@ -36,8 +37,7 @@ def run(tmp_path) -> StoredRun:
         w, b = STATES[round]
         return State({"float32": torch.tensor(w), "float64": torch.tensor([b], dtype=torch.float64)}, round=round)
 
-    attributes = {"config": {"algorithm": {"name": "fed_avg"}}, "created": 1.0}
-    store = RoundStore.create(tmp_path / "runs/hand.zarr", Schema(LAYOUT, 3), 2, attributes, state(0))
+    store = RoundStore.create(tmp_path / "runs/hand.zarr", Schema(LAYOUT, 3), 2, ATTRIBUTES, state(0))
     for round, updates in enumerate(UPDATES, 1):
         records = {}
         for partition, (w, b, weight, accepted) in updates.items():

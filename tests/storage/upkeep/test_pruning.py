@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from contextlib import suppress
 
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 
 from roundweave.storage.errors import RoundFailed, RoundPruned, StoreDamaged
 from roundweave.storage.places.local import LocalPlace
-from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.rounds.recovery import newest_sound, recover
@@ -24,20 +24,14 @@ from tests.storage.upkeep.dying import Dying, Killed, bury, each_death, named
 from tests.storage.upkeep.test_keep import KEEPS
 
 
-def rounds_of(store: RoundStore, path: str) -> list[str]:
-    return store.place.names(f"{path}/c")
-
-
 def test_an_update_stays_while_its_partition_carries_it(tiny) -> None:
     store = tiny.create(rounds=5)
     for round, carry_from in enumerate([{0: 1, 1: 1}, {0: 2, 1: 1}, {0: 3, 1: 1}, {0: 3, 1: 4}], 1):
         store.commit(tiny.write(store, round, carry_from=carry_from))
         prune_run(store, Keep.of("last:1"))
-        there = [
-            (r, p) for r in range(1, 5) for p in range(2) if store.place.has(f"carry/variate/float32/c/{r}/{p}/0")
-        ]
+        keys = [key.split("/") for key in store.place.sizes() if key.startswith("carry/variate/float32/c/")]
         needed = {(source, partition) for partition, source in carry_from.items()}
-        assert set(there) == needed | {(round, 0), (round, 1)}
+        assert {(int(r), int(p)) for *_, r, p, _ in keys} == needed | {(round, 0), (round, 1)}
         assert newest_sound(store) == round
 
 
@@ -45,14 +39,11 @@ def test_what_was_pruned_is_told_from_what_was_lost_also_to_who_opened_the_run_b
     store = tiny.train(tiny.create(rounds=5), 5)
     before = StoredRun(store.path)
     prune_run(store, Keep.of("every:2"))
-    gone = "of {} went when it was pruned; "
-    for read, said in (
-        (lambda: store.tensors.read_state(3), "the state of round 3 {}the nearest are those of rounds 2, 4"),
-        (lambda: store.tensors.read_update(5, 1), "the updates of round 5 {}there are those of rounds 2, 4"),
-    ):
-        with pytest.raises(RoundPruned) as error:
-            read()
-        assert str(error.value) == said.format(gone.format(store.place))
+    gone = f"of {re.escape(str(store.place))} went when it was pruned; "
+    with pytest.raises(RoundPruned, match=f"the state of round 3 {gone}the nearest are those of rounds 2, 4"):
+        store.tensors.read_state(3)
+    with pytest.raises(RoundPruned, match=f"the updates of round 5 {gone}there are those of rounds 2, 4"):
+        store.tensors.read_update(5, 1)
     for read in (lambda: before.round(1).params, lambda: before.round(3).updates["scale"]):
         with pytest.raises(RoundPruned):
             read()
@@ -87,12 +78,12 @@ def test_whenever_a_pruning_dies_the_run_is_whole_and_the_next_one_ends_it(small
     def work(dying: LocalPlace) -> None:
         prune_run(RoundStore(dying), Keep.of("last:2"))
 
-    def contents() -> set[str]:
-        return {key for key in place_of(place).sizes() if not key.startswith("commits/leases")}
+    def there() -> set[str]:
+        return {key for key in LocalPlace(place).sizes() if not key.startswith("commits/leases")}
 
     anew()
     work(LocalPlace(place))
-    expected = contents()
+    expected = there()
     for key in each_death(place, work, anew):
         store = RoundStore(place)
         for round in (0, 3, 4):
@@ -104,8 +95,8 @@ def test_whenever_a_pruning_dies_the_run_is_whole_and_the_next_one_ends_it(small
                 pruned.add(key)
         # No other writer's claim would be missing: here those of the dead were taken away.
         assert {each for each in named(place) if "leases" not in each} == set(), key
-        work(place_of(place))
-        assert contents() == expected
+        work(LocalPlace(place))
+        assert there() == expected
         assert recover(RoundStore(place)) == (4, [])
     assert len(pruned) > 2
 
@@ -116,7 +107,7 @@ def test_a_run_with_a_damaged_end_is_not_pruned(tiny, flip) -> None:
     flip(store.path / "params/scale/c/3")
     with pytest.raises(StoreDamaged, match=r"round 3 of .* is damaged; `roundweave resume` first, then prune"):
         prune_run(store, Keep.of("last:1"))
-    assert rounds_of(store, "updates/float32") == ["1", "2", "3"]
+    assert store.place.names("updates/float32/c") == ["1", "2", "3"]
 
 
 def test_how_the_last_writer_ended_stays_said(tiny) -> None:
@@ -155,7 +146,7 @@ def test_a_record_of_what_was_pruned_that_was_changed_is_not_believed(tiny) -> N
         record.write_text(json.dumps(value | wrong))
         with pytest.raises(StoreDamaged, match=r"pruned\.json is no record of what was pruned"):
             store.tensors.read_state(1)
-        assert same_as_ever(store, tiny)
+        assert (store.tensors.read_state(5).round, store.tensors.read_update(4, 0).weight) == (5, 10)  # as ever
     for content in (b"", b"[]", b"{}", b"\xff", b"[" * 100_000, written.replace(b"[1, 3]", b"[1, 99999999999]")):
         record.write_bytes(content)
         with pytest.raises(StoreDamaged, match="is no record of what was pruned"):
@@ -167,20 +158,7 @@ def test_a_record_of_what_was_pruned_that_was_changed_is_not_believed(tiny) -> N
     assert record.read_bytes() == written
 
 
-def same_as_ever(store: RoundStore, tiny) -> bool:
-    """Whether what was not pruned is read as before."""
-    return store.tensors.read_state(5).round == 5 and store.tensors.read_update(4, 0).weight == 10
-
-
-def test_a_record_of_another_run_is_not_believed(tiny) -> None:
-    store, other = tiny.train(tiny.create(), 3), tiny.train(tiny.create("other", created=2.0), 3)
-    prune_run(other, Keep.of("last:1"))
-    shutil.copy(other.path / "commits/pruned.json", store.path / "commits/pruned.json")
-    with pytest.raises(StoreDamaged, match="it belongs to another run"):
-        store.tensors.pruned()
-
-
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(steps=st.lists(st.tuples(st.integers(0, 2), KEEPS, st.integers(0, 25)), max_size=5), data=st.data())
 def test_whatever_is_kept_and_wherever_it_dies_the_run_goes_on_from_its_last_round(
     small_in, tmp_path_factory, same, steps, data

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
+from roundweave.tasks.algorithms.algebra import Algorithm, Map, Reduce
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.reduces.mean import Mean
-from roundweave.tasks.algorithms.reduces.tree import Gather, cover, fold
-
-STATE = State({"float32": torch.zeros(5)})
+from roundweave.tasks.algorithms.reduces.tree import cover, fold
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,6 @@ def blocks(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
     return partitions, list(pairwise([0, *sorted(cuts), partitions]))
 
 
-def updates_of(count: int) -> list[Update]:
-    generator = torch.Generator().manual_seed(count)
-    return [
-        Update({"float32": torch.randn(5, generator=generator) * 10.0 ** (n % 7)}, weight=n + 1)
-        for n in range(count)
-    ]
-
-
 def by_blocks(reduce, leaves, partitions: int, spans: list[tuple[int, int]]):
     """The root by way of the nodes that each block computes on its own."""
 
@@ -57,13 +47,6 @@ def by_blocks(reduce, leaves, partitions: int, spans: list[tuple[int, int]]):
 
     nodes = {node: fold(reduce, node, leaf) for span in spans for node in cover(0, partitions, *span)}
     return fold(reduce, (0, partitions), lambda first, last: nodes[first, last])
-
-
-@given(st.integers(1, 200), st.data())
-def test_a_block_needs_few_nodes(partitions: int, data: st.DataObject) -> None:
-    low = data.draw(st.integers(0, partitions - 1))
-    high = data.draw(st.integers(low + 1, partitions))
-    assert len(cover(0, partitions, low, high)) <= max(1, 2 * (partitions - 1).bit_length())
 
 
 def test_the_tree_splits_in_the_upper_middle() -> None:
@@ -91,37 +74,7 @@ def test_the_bits_do_depend_on_the_shape_of_the_tree() -> None:
     assert (left.direction["float32"].item(), right.direction["float32"].item()) == (1.0, 0.0)
 
 
-@dataclass(frozen=True)
-class Listed(Gather):
-    """Gives the last of the updates, with the number of them."""
-
-    def __call__(self, state: State, updates: tuple[Update, ...]) -> Update:
-        weights = [update.weight for update in updates]
-        assert weights == sorted(weights)
-        return Update(updates[-1].direction, weight=len(updates))
-
-
-@given(blocks())
-@settings(deadline=None)
-def test_a_gathering_reduce_sees_all_updates_in_the_order_of_partitions(case) -> None:
-    partitions, spans = case
-    node = by_blocks(Listed(), updates_of(partitions), partitions, spans)
-    assert Listed().finish(STATE, node).weight == partitions
-
-
 # What a part declares.
-
-
-@dataclass(frozen=True)
-class Plain(Apply):
-    """Needs no memory, hence no init."""
-
-    def __call__(self, state: State, update: Update) -> State:
-        return state
-
-
-def test_an_apply_has_no_memory_unless_it_says_so() -> None:
-    assert Plain().init(STATE.params) == {}
 
 
 class Own:
@@ -167,23 +120,3 @@ def test_slots_that_are_no_tuple_are_named(slot: str) -> None:
     forgotten = type("Forgotten", (Gradient,), {slot: ("momentum")})
     with pytest.raises(UsageError, match=f"^{slot} of map Forgotten must be a tuple of slots, not 'momentum'$"):
         Algorithm(forgotten(), Mean(), Sgd())
-
-
-@dataclass(frozen=True)
-class Told(Apply):
-    """Wants to know what it works for."""
-
-    told: tuple[str, ...] = ()
-
-    def bound(self, objective: str, partitions: str) -> Told:
-        return replace(self, told=(objective, partitions))
-
-    def __call__(self, state: State, update: Update) -> State:
-        return state
-
-
-def test_binding_an_algorithm_tells_its_parts() -> None:
-    algorithm = Algorithm(Gradient(), Mean(), Told())
-    assert algorithm.bound("objective", "partitions") == replace(
-        algorithm, apply=Told(("objective", "partitions"))
-    )

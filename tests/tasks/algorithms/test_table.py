@@ -22,29 +22,23 @@ from roundweave.tasks.own_code.code import find_code
 
 
 def test_names_stand_for_three_values() -> None:
-    assert build_algorithm("sync_sgd", {"lr": 0.2, "momentum": 0.9}) == Algorithm(
-        Gradient(), Mean(), Sgd(0.2, 0.9)
-    )
-    local = LocalSteps(local_steps=5, batch_size=8, lr=0.3)
-    assert build_algorithm("fed_avg", {"local_steps": 5, "batch_size": 8, "lr": 0.3}) == Algorithm(
-        local, Mean(), Sgd(1.0)
-    )
+    stepped = Algorithm(Gradient(), Mean(), Sgd(0.2, 0.9))
+    assert build_algorithm("sync_sgd", {"lr": 0.2, "momentum": 0.9}) == stepped
+    local = {"local_steps": 5, "batch_size": 8, "lr": 0.3}
+    assert build_algorithm("fed_avg", local) == Algorithm(LocalSteps(**local), Mean(), Sgd(1.0))
     inner = LocalSteps(local_steps=50, optimizer="AdamW", lr=1e-3)
     assert build_algorithm("diloco", {}) == Algorithm(inner, Mean(), Sgd(0.7, 0.9, nesterov=True))
 
 
 def test_algorithms_with_a_server_say_how_it_takes_updates() -> None:
-    assert build_algorithm("async_sgd", {"lr": 0.2, "fetch_every": 3}) == Algorithm(
-        Gradient(32), Mean(), Sgd(0.2), Fetching(fetch_every=3)
-    )
+    fetching = Algorithm(Gradient(32), Mean(), Sgd(0.2), Fetching(fetch_every=3))
+    assert build_algorithm("async_sgd", {"lr": 0.2, "fetch_every": 3}) == fetching
     options = {"fetch_every": 4, "push_every": 2, "max_staleness": 5, "stale": "scale"}
-    assert build_algorithm("downpour", options) == Algorithm(
-        Downpour(lr=0.05, push_every=2, fetch_every=4), Mean(), Adagrad(0.02, tau=0.1), Pushing(5, 4, 2, "scale")
-    )
+    parts = Downpour(lr=0.05, push_every=2, fetch_every=4), Mean(), Adagrad(0.02, tau=0.1)
+    assert build_algorithm("downpour", options) == Algorithm(*parts, Pushing(5, 4, 2, "scale"))
     assert build_algorithm("downpour", {"fetch_every": 2, "push_every": 2}).map.carry == ()
-    assert build_algorithm("easgd", {"elasticity": 0.2}) == Algorithm(
-        Elastic(local_steps=10, elasticity=0.2), Mean(), Sgd(1.0), Asynchronous()
-    )
+    elastic = Algorithm(Elastic(local_steps=10, elasticity=0.2), Mean(), Sgd(1.0), Asynchronous())
+    assert build_algorithm("easgd", {"elasticity": 0.2}) == elastic
     buffered = build_algorithm("fed_buff", {"buffer": 3, "local_steps": 5})
     averaging = build_algorithm("fed_avg", {"local_steps": 5}, {"reduce": "plain_mean"})
     assert buffered == replace(averaging, when=Buffered(buffer=3))
@@ -85,12 +79,8 @@ def test_each_part_of_any_algorithm_can_be_replaced() -> None:
     assert build_algorithm("sync_sgd", {}, {"reduce": "krum:1"}).reduce == Krum(1)
     controlled = build_algorithm("fed_avg", {"outer_momentum": 0.9}, {"map": "scaffold"})
     assert controlled == Algorithm(Scaffold(), Mean(), KeepExtras(Sgd(1.0, 0.9), ("control",)))
-    assert build_algorithm("fed_avg", {}, {"map": "mime_lite"}).apply == KeepExtras(
-        Sgd(), ("momentum",), of_all=False
-    )
-    assert build_algorithm("mime_lite", {}, {"apply": "adam"}).apply == KeepExtras(
-        Adam(), ("momentum",), of_all=False
-    )
+    for replaced, apply in (({"map": "mime_lite"}, Sgd()), ({"map": "mime_lite", "apply": "adam"}, Adam())):
+        assert build_algorithm("fed_avg", {}, replaced).apply == KeepExtras(apply, ("momentum",), of_all=False)
     assert build_algorithm("mime_lite", {}, {"map": "scaffold"}).apply == KeepExtras(Sgd(), ("control",))
     assert build_algorithm("mime_lite", {}, {"map": "local_steps"}).apply == Sgd()
     matched = build_algorithm("fed_prox", {"match": "activations", "average": "median"}, {"reduce": "matched"})
@@ -126,16 +116,12 @@ def test_partitions_that_begin_apart_are_matched_to_one_another() -> None:
     assert build_algorithm("matched", {}).reduce.to == "start"
 
 
-def test_schedules_go_to_the_optimizer_that_they_name() -> None:
-    found = build_algorithm("fed_avg", {"lr_schedule": "cosine:9", "warmup": 2, "outer_lr_schedule": "linear:9"})
+def test_schedules_and_momentum_go_to_the_optimizer_that_they_name() -> None:
+    options = {"lr_schedule": "cosine:9", "warmup": 2, "outer_lr_schedule": "linear:9", "momentum": 0.5}
+    found = build_algorithm("fed_avg", options | {"outer_momentum": 0.9})
     assert (found.map.lr_schedule, found.map.warmup, found.apply.lr_schedule) == ("cosine:9", 2, "linear:9")
+    assert (found.map.all_options, found.apply.momentum) == ({"momentum": 0.5}, 0.9)
     assert build_algorithm("sync_sgd", {"lr_schedule": "step:3:0.5"}).apply.lr_schedule == "step:3:0.5"
-
-
-def test_the_momentum_of_the_local_optimizer_is_not_that_of_the_outer_one() -> None:
-    found = build_algorithm("fed_avg", {"momentum": 0.5, "outer_momentum": 0.9})
-    assert found.map.all_options == {"momentum": 0.5}
-    assert found.apply == Sgd(1.0, 0.9)
 
 
 def test_an_algorithm_of_ones_own_takes_the_options_it_names_by_the_types_that_it_annotates(own) -> None:

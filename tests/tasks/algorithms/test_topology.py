@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from math import isclose
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.flows.config.train import TrainConfig
@@ -44,6 +43,7 @@ def topologies(draw: st.DrawFn) -> tuple[Topology, int]:
     return named(kind + argument, partitions), partitions
 
 
+@settings(max_examples=40)
 @given(topologies(), st.integers(0, 9))
 def test_the_weights_are_symmetric_and_doubly_stochastic_and_join_all(drawn, exchange) -> None:
     topology, partitions = drawn
@@ -105,37 +105,12 @@ def test_edges_by_hand() -> None:
     assert matrix[3].tolist() == [0, 0.25, 0, 0.75]
 
 
-def test_many_partitions_take_no_time() -> None:
-    assert isclose(sum(named("star", 100_000).weights(7, 100_000, 1).values()), 1)
-    assert len(named("two_level:1000:2", 2000).weights(1500, 2000, 2)) == 2000
-
-
-@pytest.mark.parametrize(
-    ("given", "partitions", "message"),
-    [
-        ("rinq", 4, "unknown topology 'rinq'; did you mean ring?"),
-        ("torus", 4, "topology 'torus' must be written torus:ROWS"),
-        ("torus:3", 8, r"topology Torus\(size=3\): give numbers from 1, size a divisor of 8 partitions"),
-        ("two_level:2", 4, "topology 'two_level:2' must be written two_level:SITE:K"),
-        ("two_level:2:0", 4, "give numbers from 1"),
-        (((0, 1), (2, 3)), 4, "topology: edges must join partitions 0 to 3; look at 2"),
-        (((0, 1), (1, 4)), 2, "edges must join partitions 0 to 1; look at 4"),
-        (((0, 1), (1, -1)), 2, "edges must join partitions 0 to 1; look at -1"),
-    ],
-)
-def test_what_is_no_topology_is_refused(given, partitions: int, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        find_topology(given, partitions)
-
-
 def test_a_file_of_edges(tmp_path) -> None:
     file = tmp_path / "edges.json"
     for text in ("", "[[0, 1"):
         file.write_text(text)
         with pytest.raises(UsageError, match=r"edges.json cannot be read: .*Expecting"):
             TrainConfig(topology=str(file))
-    with pytest.raises(UsageError, match=r"topology none.json cannot be read: .*No such file"):
-        TrainConfig(topology="none.json")
     file.write_text("[[0, 1], [1, 2]]")
     assert TrainConfig(topology=str(file)).topology == ((0, 1), (1, 2))
     assert TrainConfig(topology="ring").topology == "ring"

@@ -18,6 +18,7 @@ from roundweave.tasks.compute.compute import find_compressor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.rounds.guard import checked_update
+from tests.rows import but_first
 from tests.tasks.compute.packing import ODD, SMALL, drawn, rounds, sent_of
 
 
@@ -49,7 +50,7 @@ def test_int8_draws_one_of_the_two_multiples_around_a_value() -> None:
         (2.0**-149, 0.0): [{2.0**-149}, {0}],
     }
     for values, wanted in around.items():
-        sent = [one("int8", list(values), seed=seed) for seed in range(300)]
+        sent = [one("int8", list(values), seed=seed) for seed in range(100)]
         assert [{*each} for each in zip(*sent, strict=True)] == wanted
         assert one("int8", list(values), seed=7) == sent[7]
     assert one("int8", [5e-324, 0.0], "float64") == [5e-324, 0.0]
@@ -58,10 +59,10 @@ def test_int8_draws_one_of_the_two_multiples_around_a_value() -> None:
 
 
 def test_the_mean_of_what_int8_draws_is_the_value() -> None:
-    """A mean of 2000 draws is off by 0.06 once in 10^6 times (Hoeffding: 2 exp(-2 * 2000 * 0.06^2))."""
+    """A mean of 1000 draws is off by 0.085 once in 10^6 times (Hoeffding: 2 exp(-2 * 1000 * 0.085^2))."""
     values = [number * 1.01 for number in range(-100, 101)]  # the power is 1
-    means = np.mean([one("int8", values, "float64", seed) for seed in range(2000)], axis=0)
-    np.testing.assert_allclose(means, values, rtol=0, atol=0.06)
+    means = np.mean([one("int8", values, "float64", seed) for seed in range(1000)], axis=0)
+    np.testing.assert_allclose(means, values, rtol=0, atol=0.085)
 
 
 def test_sign_is_the_mean_size_of_each_tensor() -> None:
@@ -157,22 +158,18 @@ def test_extras_are_sent_as_they_are() -> None:
     assert {*update.carry} == {"control", SLOT}
 
 
-MORE = pytest.mark.thorough
+OF_SOME = {"algorithm": "scaffold", "cohort": 2, "keep": "states"}  # beside another carry, of some partitions
+OTHERS: list[dict[str, Any]] = [
+    {"algorithm": "downpour", "rounds": 6},  # by replicas that fetch
+    {"algorithm": "fed_buff", "buffer": 2, "rounds": 6},
+    {"algorithm": "fed_nova", "dtype": "bfloat16"},
+    {"algorithm": "afl", "precision": "bf16"},
+    {"algorithm": "diloco", "precision": "fp16"},
+    {"algorithm": "sync_sgd", "reduce": "median", "score_partitions": 0.2},
+]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"algorithm": "scaffold", "cohort": 2, "keep": "states"},  # beside another carry, of some partitions
-        {"algorithm": "downpour", "rounds": 6},  # by replicas that fetch
-        pytest.param({"algorithm": "fed_buff", "buffer": 2, "rounds": 6}, marks=MORE),
-        pytest.param({"algorithm": "fed_nova", "dtype": "bfloat16"}, marks=MORE),
-        pytest.param({"algorithm": "afl", "precision": "bf16"}, marks=MORE),
-        pytest.param({"algorithm": "diloco", "precision": "fp16"}, marks=MORE),
-        pytest.param({"algorithm": "sync_sgd", "reduce": "median", "score_partitions": 0.2}, marks=MORE),
-    ],
-    ids=lambda fields: fields["algorithm"],
-)
+@pytest.mark.parametrize("fields", but_first([OF_SOME], OTHERS), ids=lambda fields: fields["algorithm"])
 def test_other_algorithms_carry_the_error_too(fields: dict[str, Any], train) -> None:
     steps = {} if fields["algorithm"] in ("sync_sgd", "downpour") else {"local_steps": 2}
     run = train(**{"rounds": 3, "partitions": 3, "compress": "top_k:0.1", **steps, **fields})
@@ -182,19 +179,11 @@ def test_other_algorithms_carry_the_error_too(fields: dict[str, Any], train) -> 
     assert all(next(iter(error.values())).count_nonzero() for error in errors)
 
 
-@pytest.mark.parametrize(
-    ("named", "fields"),
-    [
-        ("int8", {"algorithm": "matched", "local_steps": 2}),
-        pytest.param(
-            "bf16", {"algorithm": "downpour", "push_every": 1, "fetch_every": 2, "rounds": 6}, marks=MORE
-        ),
-        pytest.param("bf16", {"algorithm": "matched", "local_steps": 2}, marks=MORE),
-        pytest.param(
-            "int8", {"algorithm": "downpour", "push_every": 1, "fetch_every": 2, "rounds": 6}, marks=MORE
-        ),
-    ],
-)
+MATCHED = {"algorithm": "matched", "local_steps": 2}
+REPLICAS = {"algorithm": "downpour", "push_every": 1, "fetch_every": 2, "rounds": 6}
+
+
+@pytest.mark.parametrize(("named", "fields"), but_first([("int8", MATCHED)], [("bf16", REPLICAS)]))
 def test_rounding_goes_with_orders_of_units_and_replicas(named: str, fields: dict[str, Any], train) -> None:
     fields = {"rounds": 3, "partitions": 2, **fields}
     run = train(**fields, compress=named)
@@ -202,27 +191,6 @@ def test_rounding_goes_with_orders_of_units_and_replicas(named: str, fields: dic
     assert run.history()["refused"].sum() == 0
     assert not any(SLOT in update.carry for update in run.carried("last").values())
     assert run.digest != train(**fields, name="plain").digest
-
-
-def test_a_partition_that_sits_out_keeps_its_error(train) -> None:
-    run = train(rounds=6, partitions=3, cohort=1, local_steps=3, lr=0.05, compress="sign")
-    sources = run.round(6).commit.carry_from
-    assert len(set(sources.values())) == len(sources) > 1  # from another round each
-    for partition, source in sources.items():
-        then, last = (run.carried(number)[partition].carry[SLOT]["float32"] for number in (source, 6))
-        assert torch.equal(then, last)
-
-
-BOUNDS = {"powersgd:4": 0.91, "bf16": 0.92, "int8": 0.92, "sign": 0.91, "top_k:0.05": 0.91, "random_k:0.1": 0.85}
-
-
-@MORE
-@pytest.mark.parametrize("named", BOUNDS)
-def test_networks_learn_nearly_as_well(named: str, train) -> None:
-    """Digits in 24 rounds of a local epoch; without they reach 0.94."""
-    fields = {"local_epochs": 1, "batch_size": 32, "lr": 0.1, "rounds": 24, "evaluate_every": 24, "keep": "last:1"}
-    run = train(algorithm="fed_avg", partitions=4, compress=named, window=24, **fields)
-    assert run.history()["accuracy"].iloc[-1] >= BOUNDS[named]
 
 
 def test_a_replica_that_fetches_after_each_push_keeps_its_error() -> None:
@@ -237,7 +205,15 @@ def test_pieces_are_put_together_in_the_order_of_the_network() -> None:
     values = drawn(ODD, 1)
     whole = views(ODD, packed(find_compressor("int8"), ODD, values, 0).unpack())
     for spec in ODD:
-        alone = packed(
-            find_compressor("int8"), [spec], vectors_of([spec], {spec.name: views(ODD, values)[spec.name]}), 0
-        )
+        given = vectors_of([spec], {spec.name: views(ODD, values)[spec.name]})
+        alone = packed(find_compressor("int8"), [spec], given, 0)
         assert same_bits(alone.unpack()[spec.dtype], whole[spec.name].flatten())
+
+
+def test_a_partition_that_sits_out_keeps_its_error(train) -> None:
+    run = train(rounds=6, partitions=3, cohort=1, local_steps=3, lr=0.05, compress="sign")
+    sources = run.round(6).commit.carry_from
+    assert len(set(sources.values())) == len(sources) > 1  # from another round each
+    for partition, source in sources.items():
+        then, last = (run.carried(number)[partition].carry[SLOT]["float32"] for number in (source, 6))
+        assert torch.equal(then, last)

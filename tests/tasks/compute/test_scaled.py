@@ -13,7 +13,7 @@ from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.scaled import SLOT, Scaled, Scaler
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from tests.tasks.compute.rows import but_first
+from tests.rows import but_first
 
 LOCAL = rw.LocalSteps(local_steps=4, batch_size=16, lr=0.001)
 WIDE = {
@@ -112,11 +112,9 @@ def test_corrected_maps_add_their_terms_to_unscaled_gradients() -> None:
         for kind in (LOCAL, rw.FedProx(local_steps=4, batch_size=16, lr=0.001, mu=0.0))
     ]
     assert torch.equal(update[0].direction["float32"], update[1].direction["float32"])
-    near = Compute(precision="fp16").mapper(rw.FedProx(local_steps=4, batch_size=16, lr=0.01, mu=90.0))
-    whole = Compute().mapper(rw.FedProx(local_steps=4, batch_size=16, lr=0.01, mu=90.0))
-    [half], [full] = (
-        mapper(objective(), objective().initial(), [(examples(1.0), {}, 0)]) for mapper in (near, whole)
-    )
+    near = rw.FedProx(local_steps=4, batch_size=16, lr=0.01, mu=90.0)
+    mappers = (compute.mapper(near) for compute in (Compute(precision="fp16"), Compute()))
+    [half], [full] = (each(objective(), objective().initial(), [(examples(1.0), {}, 0)]) for each in mappers)
     assert half.metrics["skipped_steps"] == 0
     torch.testing.assert_close(half.direction["float32"], full.direction["float32"], rtol=0.05, atol=1e-4)
 
@@ -124,7 +122,6 @@ def test_corrected_maps_add_their_terms_to_unscaled_gradients() -> None:
 FIELDS = {"rounds": 2, "partitions": 2, "local_steps": 2, "precision": "fp16"}
 
 
-@pytest.mark.dear("a carried optimizer and a scale, in one process, on workers, resumed and replayed")
 def test_a_run_is_the_same_on_a_cluster_resumed_and_replayed(train, client) -> None:
     whole = train(**FIELDS)
     train(**FIELDS | {"rounds": 1}, name="short")
@@ -135,15 +132,11 @@ def test_a_run_is_the_same_on_a_cluster_resumed_and_replayed(train, client) -> N
     assert shared.replay("all", executor="inline").identical
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"algorithm": "q_fed_avg"},  # its map asks for the loss alone, too
-        {"algorithm": "fed_buff", "buffer": 1},  # a parameter server's partitions carry their scale, too
-        pytest.param({"algorithm": "afl"}, marks=pytest.mark.thorough),
-    ],
-    ids=lambda fields: fields["algorithm"],
-)
+ASKS_FOR_THE_LOSS = {"algorithm": "q_fed_avg"}
+SERVED = {"algorithm": "fed_buff", "buffer": 1}  # a parameter server's partitions carry their scale, too
+
+
+@pytest.mark.parametrize("fields", but_first([ASKS_FOR_THE_LOSS, SERVED], [{"algorithm": "afl"}]))
 def test_other_maps_of_local_steps_train_in_float16(fields: dict[str, Any], train) -> None:
     run = train(partitions=2, rounds=2, local_steps=2, precision="fp16", **fields)
     assert run.history()["refused"].sum() == 0

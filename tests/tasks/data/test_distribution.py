@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.distribution import NAMED, draw_counts, label_counts
+from roundweave.tasks.data.distribution import draw_counts, label_counts
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.table import Source
@@ -72,12 +72,3 @@ def test_each_count_is_a_piece_of_its_partitions_bar() -> None:
     assert ax is mine
     assert bars(ax).tolist() == [[[0, 2], [0, 1]], [[2, 0], [1, 0]], [[2, 1], [1, 2]]]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0", "1", "2"]
-
-
-def test_many_labels_are_read_off_a_scale() -> None:
-    counts = pd.DataFrame(np.ones((3, NAMED + 1), int)).assign(size=NAMED + 1)
-    ax = draw_counts(counts)
-    assert ax.get_legend() is None
-    assert len(ax.figure.axes) == 2
-    colours = {pieces[0].get_facecolor() for pieces in ax.containers}
-    assert len(colours) == NAMED + 1

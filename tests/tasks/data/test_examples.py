@@ -32,11 +32,9 @@ def test_each_row_of_groups_comes_once_a_pass_and_groups_are_not_mixed(groups, s
 
 @given(GROUPS, st.integers(1, 39), st.integers(1, 99), SEEDS)
 def test_the_last_pass_ends_with_the_last_step(groups, size, steps, seed) -> None:
-    for orders in (
-        passes(len(groups), min(size, len(groups)), steps, seed),
-        grouped_passes(groups, size, steps, seed),
-    ):
-        batches = sum(-(-len(order) // min(size, len(groups))) for order in orders)
+    each = min(size, len(groups))
+    for orders in (passes(len(groups), each, steps, seed), grouped_passes(groups, size, steps, seed)):
+        batches = sum(-(-len(order) // each) for order in orders)
         assert batches == steps
 
 

@@ -255,16 +255,8 @@ def test_a_stream_that_is_shorter_than_it_said_is_refused(make: Make) -> None:
         ("broken", {}, r"mine.py:broken: ValueError: no \(line \d+ of .*mine.py\)$"),
         ("ragged", {}, "mine.py:ragged: examples do not stack to one array: RuntimeError: .*; pad them by"),
         ("data", {"collate": "unequal"}, r"there are arrays of shapes \(9, 2\), \(8,\); give each as many"),
-        (
-            "dicts",
-            {"transform": "negative"},
-            "^transform .*mine.py:negative failed with TypeError: bad operand type",
-        ),
-        (
-            "tensors",
-            {"collate": "noisy"},
-            r"^collate .*mine.py:noisy failed with TypeError: .* \(line \d+ of .*mine.py\)$",
-        ),
+        ("dicts", {"transform": "negative"}, "^transform .*mine.py:negative failed with TypeError: bad"),
+        ("tensors", {"collate": "noisy"}, r"^collate .*mine.py:noisy failed with TypeError: .* \(line \d+ of"),
     ],
 )
 def test_what_cannot_be_read_says_the_same_in_each_process(make: Make, name: str, functions, says: str) -> None:

@@ -57,6 +57,19 @@ class Network(torch.nn.Linear):
             obey(f"map-{{int(inputs[0, 0])}}")
         return super().forward(inputs)
 """
+FAILING = """
+import sys
+from torch.nn.functional import cross_entropy
+def deeper():
+    return deeper()
+def stop():
+    raise KeyboardInterrupt
+def loss(outputs, targets):
+    if outputs.requires_grad == {training} and len(outputs) > 2:  # two are tried before round 1
+        {how}
+    return cross_entropy(outputs, targets)
+"""
+"""A loss that ends in training, or in scoring."""
 STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 HOT = "raise ValueError('too hot in process ' + str(os.getpid()))"
@@ -71,14 +84,6 @@ while len([*met.iterdir()]) < 2:
 time.sleep(0.1)  # else Dask takes the maps for too short to give some to another worker
 """
 """In the first map of a process: wait until another one maps, too. Those of one `name` meet once."""
-
-Do = Callable[..., None]
-"""Has something done in a map; see the fixture `do`."""
-
-
-def second(*row: object) -> object:
-    """A row of parameters that the second suite has, beside those of the first."""
-    return pytest.param(*row, marks=pytest.mark.thorough)
 
 
 def experiment(own: Callable[..., str], source: str = SOURCE, **named: str) -> dict[str, object]:

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.deadline import DeadlineRounds
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.deeds import identities, idle, lines, second, until
+from tests.rows import but_first
+from tests.tasks.executors.deeds import identities, idle, lines, until
 
 SLEEP = "time.sleep(6)"
 """A map that is still at it when the deadline of its round is over."""
@@ -27,14 +27,10 @@ def fields(fields) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("took", "seconds"),
-    [
-        ([], math.inf),
-        ([0.1, 0.2, 0.1], 1.0),  # never less than a second
-        ([2.0, 4.0, 6.0], 4.0 + 3 * 2.0),
-        ([3.0, 3.0, 3.0, 3.0, 90.0], 3.0),
-    ],
+    [([], math.inf), ([0.1, 0.2, 0.1], 1.0), ([2.0, 4.0, 6.0], 4.0 + 3 * 2.0), ([3.0, 3.0, 3.0, 3.0, 90.0], 3.0)],
 )
 def test_an_automatic_deadline_is_three_deviations_beyond_the_median(took, seconds) -> None:
+    """And never less than a second."""
     rounds = DeadlineRounds(SimpleNamespace())
     rounds._took = took
     assert rounds.seconds("auto") == seconds
@@ -45,7 +41,7 @@ def test_a_late_partition_is_absent_by_name_and_answers_a_later_round(train, cli
     """The round is that of its reference without the partition, and what follows is replayed to the bit."""
     reference = train(**fields | {"algorithm": "scaffold"}, name="reference")
     do(SLEEP, 1, 1)
-    run = train(GraphExecutor(client, Setting()), 4, **fields | LATE | {"rounds": 12}, name="there")
+    run = train(GraphExecutor(client), 4, **fields | LATE | {"rounds": 12}, name="there")
     absent = {number: run.round(number).absent for number in run.committed if run.round(number).absent}
     assert absent and set(absent.values()) == {(1,)} and min(absent) == 2
     assert run.round(1).commit.state == reference.round(1).commit.state
@@ -83,9 +79,7 @@ def test_a_late_map_ends_once_its_round_has_gone_on(train, client, fields, do, t
 
 
 @pytest.mark.thorough
-def test_a_round_that_is_reduced_again_is_scored_on_the_examples_of_those_that_answered(
-    train, client, fields, do
-) -> None:
+def test_a_round_that_is_reduced_again_is_scored_on_those_that_answered(train, client, fields, do) -> None:
     do(SLEEP, 1, 1)
     run = train(GraphExecutor(client), 1, **fields | LATE | {"rounds": 2, "held_out": 0.2}, name="there")
     assert run.round(2).absent == (1,)
@@ -94,7 +88,7 @@ def test_a_round_that_is_reduced_again_is_scored_on_the_examples_of_those_that_a
     assert again.score is not None and math.isfinite(again.score.loss)
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, second(RanksExecutor)])
+@pytest.mark.parametrize("kind", but_first([GraphExecutor], [RanksExecutor]))
 def test_a_round_waits_beyond_its_deadline_for_its_quorum(train, client, fields, do, kind) -> None:
     reference = train(**fields, name="reference")
     do("time.sleep(2)", 1, 1)

@@ -11,7 +11,8 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.deeds import lines, second
+from tests.rows import but_first
+from tests.tasks.executors.deeds import lines
 
 SOURCE = """
 from dataclasses import dataclass, replace
@@ -38,13 +39,6 @@ class Signs(rw.Apply):
         params = {k: v - 0.01 * update.direction[k].sign() for k, v in state.params.items()}
         return replace(state, params=params, buffers=update.buffers or state.buffers, round=state.round + 1)
 
-class Midrange(rw.Gather):
-    elementwise = True
-    def __call__(self, state, updates):
-        every = {k: torch.stack([update.direction[k] for update in updates]) for k in state.params}
-        middle = {k: (each.amin(0) + each.amax(0)) / 2 for k, each in every.items()}
-        return replace(rw.reduce_all(rw.Mean(), state, updates), direction=middle)
-
 class Listed(rw.Mean):
     elementwise = True
     def join(self, left, right):
@@ -53,7 +47,7 @@ class Listed(rw.Mean):
 MAP = rw.LocalSteps(local_steps=2)
 def norm_apply(): return rw.Algorithm(MAP, rw.Mean(), UnitSteps())
 def norm_reduce(): return rw.Algorithm(MAP, UnitMean(), rw.Sgd())
-def by_element(): return rw.Algorithm(MAP, Midrange(), Signs())
+def by_element(): return rw.Algorithm(MAP, rw.Mean(), Signs())
 def listed(): return rw.Algorithm(MAP, Listed(), rw.Sgd())
 """
 SMALL = """
@@ -80,10 +74,9 @@ def small(own, monkeypatch) -> str:
     return own(SOURCE + SMALL, "small")
 
 
-@pytest.mark.parametrize("algorithm", ["norm_apply", "norm_reduce", second("by_element")])
-def test_a_part_has_the_same_bits_whole_and_in_shares_whoever_computes_it(
-    train, client, own, small, algorithm
-) -> None:
+@pytest.mark.parametrize("algorithm", but_first(["norm_apply"], ["norm_reduce", "by_element"]))
+def test_a_part_has_the_same_bits_whole_and_in_shares(train, client, own, small, algorithm) -> None:
+    """Whoever computes it."""
     whole = train(**FIELDS, algorithm=f"{own(SOURCE)}:{algorithm}", name="whole")
     for executor in (None, GraphExecutor(client), RanksExecutor(client)):
         run = train(executor, 3, **FIELDS, algorithm=f"{small}:{algorithm}", name=type(executor).__name__)
@@ -92,17 +85,11 @@ def test_a_part_has_the_same_bits_whole_and_in_shares_whoever_computes_it(
     assert run.replay("all").identical
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "says"),
-    [
-        ("norm_apply", "UnitSteps("),
-        second("norm_reduce", "UnitMean("),
-        second("by_element", None),
-    ],
-)
-def test_ranks_that_share_a_network_share_only_what_goes_by_element(
-    equal, client, small, caplog, algorithm, says
-) -> None:
+ROWS = [("norm_reduce", "UnitMean("), ("by_element", None)]
+
+
+@pytest.mark.parametrize(("algorithm", "says"), but_first([("norm_apply", "UnitSteps(")], ROWS))
+def test_ranks_share_only_what_goes_by_element(equal, client, small, caplog, algorithm, says) -> None:
     run = equal(RanksExecutor(client), 3, **FIELDS, ranks=2, algorithm=f"{small}:{algorithm}")
     assert [line.startswith(says) for line in lines(caplog)] == ([True] if says else [])
     assert run.round(-1).commit.executor == ("graph" if says else "ranks")

@@ -16,18 +16,8 @@ from roundweave.tasks.executors.clusters.workers import wait_at_most
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.rounds.evidence.results import RoundResult
-from tests.tasks.executors.deeds import (
-    KILL,
-    PLACE,
-    STOP,
-    bare,
-    foreign,
-    identities,
-    lines,
-    replay_job,
-    second,
-    until,
-)
+from tests.rows import but_first
+from tests.tasks.executors.deeds import KILL, PLACE, STOP, bare, foreign, identities, lines, replay_job, until
 
 slow = pytest.mark.slow
 KINDS = pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
@@ -35,9 +25,8 @@ KINDS = pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
 
 @slow
 @pytest.mark.parametrize("window", [1, 4])
-def test_the_work_of_a_hung_worker_is_done_elsewhere_and_the_user_reads_it(
-    train, client, fields, do, caplog, window
-) -> None:
+def test_the_work_of_a_hung_worker_is_done_elsewhere(train, client, fields, do, caplog, window) -> None:
+    """And the user reads it."""
     reference = train(**fields, name="reference")
     do(STOP, 2, 1)
     executor = GraphExecutor(client, Setting(worker_timeout=5))
@@ -64,28 +53,25 @@ def test_rounds_whose_worker_is_killed_are_replayed_elsewhere(train, client, fie
     assert any("is lost; mapped again in round" in line for line in lines(caplog))
 
 
-def test_a_partition_that_ends_every_worker_is_named_by_a_run_and_by_a_replay(train, fields, do, tmp_path) -> None:
+@pytest.mark.parametrize("says", but_first(["round 1{}rounds to 0 are kept"], ["round 3{}the run is as it was"]))
+def test_a_partition_that_ends_every_worker_is_named(train, fields, do, tmp_path, says) -> None:
+    """By a run and by a replay."""
     job = replay_job(train(**fields, name="run"), fields, tmp_path)
     deadly = r" was lost 2 times \(workers died at partition 2: 2 workers died one after the other.*\); "
     do(KILL, 2, always=True)
-    with foreign(2) as client:
-        executor = GraphExecutor(client)
-        with pytest.raises(ClusterError, match=f"round 3{deadly}the run is as it was"):
-            list(executor.replay(job, [3, 4]))
-        with pytest.raises(ClusterError, match=f"round 1{deadly}rounds to 0 are kept"):
-            train(executor, 1, **fields, name="there")
+    with foreign(2) as client, pytest.raises(ClusterError, match=says.format(deadly)):
+        if "3" in says:
+            list(GraphExecutor(client).replay(job, [3, 4]))
+        train(GraphExecutor(client), 1, **fields, name="there")
 
 
 @slow
 @KINDS
-def test_a_partition_that_takes_all_memory_is_named_and_given_up_after_the_third_worker(
-    train, fields, do, caplog, kind
-) -> None:
-    """The nanny kills its worker at 95 % of the memory it may have. Heartbeats tell meanwhile what it maps."""
+def test_a_partition_that_takes_all_memory_is_named_and_given_up(train, fields, do, caplog, kind) -> None:
+    """After the third worker. The nanny kills its worker at 95 % of the memory it may have; heartbeats tell
+    meanwhile what it maps."""
     do("hog = [(torch.ones(1 << 22), time.sleep(0.05)) for _ in range(1000)]", 2, 1, always=True)
-    wanted = (
-        r"workers died at partition [^:]*2[^:]*: 3 workers ran out of memory in a row \(.* of 1.00 GiB\); give"
-    )
+    wanted = r"workers died at partition [^:]*2[^:]*: 3 workers ran out of memory in a row \(.* of 1.00 GiB\)"
     with foreign(memory_limit="1GiB") as client, pytest.raises(ClusterError, match=wanted):
         train(kind(client), 1, **fields, name="there")
     told = [line for line in lines(caplog) if " is lost" in line]
@@ -97,11 +83,8 @@ def test_a_partition_that_takes_all_memory_is_named_and_given_up_after_the_third
 def test_where_no_worker_is_left_it_is_told_what_they_died_at(train, fields, do, tmp_path) -> None:
     do(KILL, 2, 1, always=True)
     wanted = "workers died at partition 2 to 3: no worker is there after 1 s; start one"
-    with (
-        bare(tmp_path, 2) as cluster,
-        connect(cluster.address, 1) as client,
-        pytest.raises(ClusterError, match=wanted),
-    ):
+    refused = pytest.raises(ClusterError, match=wanted)
+    with bare(tmp_path, 2) as cluster, connect(cluster.address, 1) as client, refused:
         wait_at_most(client, 1)
         train(GraphExecutor(client), 1, **fields, name="there")
 
@@ -116,14 +99,12 @@ def test_a_hung_worker_that_nobody_ends_is_left_behind(equal, fields, do, tmp_pa
         assert (sum(stopped), len(client.nthreads())) == (1, 1)
 
 
+THREADS = [{"workers": 1, "threads": 3}, {"workers": 2, "threads": 2, "processes": False}]
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [
-        (GraphExecutor, {"workers": 1, "threads": 3}),
-        (RanksExecutor, {"workers": 2, "threads": 2, "processes": False}),
-        second(RanksExecutor, {"workers": 1, "threads": 3}),
-        second(GraphExecutor, {"workers": 2, "threads": 2, "processes": False}),
-    ],
+    but_first(zip([GraphExecutor, RanksExecutor], THREADS, strict=True), [RanksExecutor, GraphExecutor], THREADS),
 )
 def test_workers_of_several_threads_map_one_partition_at_a_time(equal, kind, options) -> None:
     """Dropout draws from the generator that a process has. Workers that share a process are no ranks."""
@@ -132,12 +113,10 @@ def test_workers_of_several_threads_map_one_partition_at_a_time(equal, kind, opt
         equal(kind(client), 2, **fields)
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, second(RanksExecutor)])
+@pytest.mark.parametrize("kind", but_first([GraphExecutor], [RanksExecutor]))
 def test_workers_that_are_all_paused_end_a_run_with_a_line(train, caplog, kind) -> None:
     """Dask pauses a worker whose memory is short; no run waits for it for ever."""
-    at_once = {
-        f"distributed.worker.memory.{what}": share for what, share in {"pause": 0.001, "spill": False}.items()
-    }
+    at_once = {"distributed.worker.memory.pause": 0.001, "distributed.worker.memory.spill": False}
     wanted = "every worker has been paused by Dask for 3 s, as its memory is short; give"
     with dask.config.set(at_once), foreign(1, processes=False, memory_limit="4GiB") as client:
         until(lambda: [*client.run(lambda dask_worker: dask_worker.status).values()] == [Status.paused])

@@ -12,7 +12,8 @@ from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import processes
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.deeds import HOT, executors, identities, refused, second
+from tests.rows import but_first
+from tests.tasks.executors.deeds import HOT, executors, identities, refused
 
 
 @pytest.fixture
@@ -26,7 +27,8 @@ def served(fields) -> dict[str, object]:
     return {name: fields[name] for name in ("data", "model", "partitions", "held_out")}
 
 
-@pytest.mark.parametrize(("kind", "busy"), [second(GraphExecutor, True), second(RanksExecutor, False)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "busy"), [(GraphExecutor, True), (RanksExecutor, False)])
 def test_what_raises_on_one_worker_alone_is_mapped_on_another(train, client, fields, do, kind, busy) -> None:
     """Also where all others are busy, which Dask would not wait for."""
     fields |= {"rounds": 4}
@@ -79,16 +81,6 @@ def test_a_server_refuses_who_raises_and_goes_on(train, client, served, do, algo
         assert rw.open_run(name).replay("all").identical
 
 
-@pytest.mark.thorough
-def test_what_raises_at_a_server_on_one_worker_alone_is_mapped_on_another(train, client, served, do) -> None:
-    _, pid = sorted(processes(client).values())[0]
-    do(f"if os.getpid() == {pid}: raise ValueError('here alone')", range(4), always=True)
-    run = train(GraphExecutor(client), 20, **served, algorithm="async_sgd", rounds=20, name="run")
-    assert refused(run) == {}
-    do("", range(4), always=True)
-    assert rw.open_run("run").replay("all").identical
-
-
 FAILS_LATE = """
 import time
 from dataclasses import dataclass
@@ -111,7 +103,7 @@ def algorithm():
 """
 
 
-@pytest.mark.parametrize("slower", [0, second(1)])
+@pytest.mark.parametrize("slower", but_first([0], [1]))
 def test_all_rounds_before_an_error_are_told_of(train, tmp_path, slower) -> None:
     """Workers of its own, whose module it changes. The first rank tells of several rounds at once, and another
     one may end with the error before it has."""

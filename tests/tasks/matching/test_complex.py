@@ -40,12 +40,6 @@ def imaginary(*rows: complex) -> dict[str, Tensor]:
     return {"first.weight": first, "last.weight": torch.zeros(3, 2) + 0j, "last.bias": torch.zeros(3) + 0j}
 
 
-def test_units_are_permuted_and_checked_in_double_precision() -> None:
-    network, units = found()
-    assert [group.size for group in units.groups.values()] == [6]
-    assert check_function(network, INPUTS, units) < 1e-12
-
-
 def test_the_check_sees_what_only_imaginary_parts_tell() -> None:
     class Sine(Waves):
         def forward(self, x: Tensor) -> Tensor:

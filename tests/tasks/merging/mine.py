@@ -174,19 +174,6 @@ def by_name(norm: bool = False) -> nn.Module:
     return Tokens(norm)
 
 
-class Judged(Tokens):
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
-        return super().forward(mask, ids)
-
-
-def judged() -> nn.Module:
-    return Judged(False)
-
-
-def loss(outputs: dict[str, torch.Tensor], targets: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(outputs["logits"], targets, reduction="none")
-
-
 def named_inputs() -> dict[str, torch.Tensor]:
     return {"ids": torch.ones(3, 5, dtype=torch.int64), "mask": torch.ones(3, 5)}
 

@@ -96,21 +96,6 @@ def test_a_network_without_hidden_layers_has_nothing_to_rescale() -> None:
         rescale(network, [network, network], [0.5, 0.5], torch.randn(5, 3), units)
 
 
-def test_repaired_units_have_the_mean_deviation_and_mean_of_their_parents(gallery, written) -> None:
-    gallery = gallery(examples=400)
-    states, places = written(gallery)
-    found = blended(gallery, Blend(places, (1, 3), repair=True)).state_dict()
-    before = [gallery.every_input @ state["fc1.weight"].T + state["fc1.bias"] for state in (*states, found)]
-    deviations = [one.std(0, correction=0) for one in before]
-    torch.testing.assert_close(deviations[2], 0.25 * deviations[0] + 0.75 * deviations[1])
-    means = [one.mean(0) for one in before]
-    torch.testing.assert_close(means[2], 0.25 * means[0] + 0.75 * means[1], rtol=1e-4, atol=1e-5)
-    # The head's units are the outputs, which are nobody's to rescale.
-    torch.testing.assert_close(
-        found["fc2.weight"], 0.25 * states[0]["fc2.weight"] + 0.75 * states[1]["fc2.weight"]
-    )
-
-
 @pytest.mark.parametrize("examples", [250, 251, 450])
 def test_no_number_of_examples_leaves_a_batch_of_one(gallery, written, examples) -> None:
     gallery = gallery("normed", examples=examples, blocks=1)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn import functional
 
 from roundweave.flows.stored import open_run
 from roundweave.storage.rounds.commits import Score
@@ -62,19 +61,3 @@ def test_a_mixture_is_kept_as_a_matrix(gallery, written, tmp_path) -> None:
     torch.testing.assert_close(matrix.sum(1), torch.ones(8))
     assert same_bits(dict(gallery.units.permute(states[1], round.match(1).permutation)), aligned[1])
     assert round.commit.updates[1].match == match_digest(round.match(1))
-
-
-def test_a_similarity_is_the_cosine_between_the_weights_of_matched_units(gallery, written, tmp_path) -> None:
-    gallery = gallery()
-    states, _ = written(gallery)
-    aligned = kept(gallery, states, match_all(Evidence(states, gallery.units)), tmp_path / "kept.zarr")
-
-    def unit(state: TENSORS, number: int) -> torch.Tensor:
-        weights = (state["fc1.weight"][number], state["fc1.bias"][number, None], state["fc2.weight"][:, number])
-        return torch.cat(weights)
-
-    found = open_run(tmp_path / "kept.zarr").round(1).similarities["fc1"]
-    for number in range(8):
-        want = functional.cosine_similarity(unit(aligned[0], number), unit(aligned[1], number), dim=0)
-        assert found.values[1, number] == pytest.approx(want.item(), abs=1e-6)
-    assert found.values[0].tolist() == pytest.approx([1.0] * 8)

@@ -94,21 +94,9 @@ def one_empty_dict_of_two() -> nn.Module:
     return nn.Sequential(Holding(both=both), Holding(both=both))
 
 
-def layers_in_a_list() -> nn.Module:
-    network = Holding(others=[nn.Linear(2, 2)])
-    network.first = [network.layer, network]
-    return network
-
-
 def parent_of_its_child() -> nn.Module:
     network = nn.Sequential(Holding())
     object.__setattr__(network[0], "parent", network)
-    return network
-
-
-def other_name_for_its_layers() -> nn.Module:
-    network = Holding()
-    network.layers = network._modules
     return network
 
 
@@ -169,13 +157,9 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "half trained": lambda: nn.Sequential(nn.Linear(2, 2).eval(), nn.Linear(2, 2).requires_grad_(False)),
     "tied": tied,
     "one empty dict of two": one_empty_dict_of_two,
-    "attributes": lambda: Holding(
-        sizes=[1, 2], names={"a"}, options=OrderedDict(a=[1]), rate=0.5, kind=torch.int8
-    ),
+    "attributes": lambda: Holding(sizes=[1, 2], names={"a"}, options=OrderedDict(a=[1]), kind=torch.int8),
     "a tensor as attribute": lambda: Holding(cache=torch.ones(2)),
-    "layers in a list": layers_in_a_list,
     "parent of its child": parent_of_its_child,
-    "other name for its layers": other_name_for_its_layers,
     "buffers over one memory": buffers_over_one_memory,
     "hooked": hooked_network,
     "parametrised": lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(2, 2))),
@@ -183,7 +167,6 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "own state": lambda: nn.Sequential(OwnState(2, 2)),
     "slotted": slotted,
     "registered": lambda: nn.Sequential(Registered(2, 2)),
-    "recurrent": lambda: nn.Sequential(nn.LSTM(2, 2)),
     "attention": lambda: nn.TransformerEncoderLayer(4, 2, 4),
     "no layer": lambda: Holding(layer=None),
 }

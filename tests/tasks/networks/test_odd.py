@@ -79,13 +79,12 @@ EITHER_BY_GRADIENTS = {
 """Where maps send gradients, what forward does to parameters gets lost if it is not sent, too."""
 
 NAMES = """
-lambda_over_scale tied_by_closure layer_forward_is_wrapped partial_over_weight detached_view stored_generator
-by_weakref unregistered_layer cached_function lru_cached_weight deepcopy_overridden registered_class_attribute
-global_registry train_overridden random_constant forward_hook hook_after_gradient spectral_norm_of_old
-weights_computed tied_weights traced_part teacher teacher_always embedding_of_bounded_norm clamped_parameter
-data_exchanged parameter_replaced gradients_toggled activation_initialised layer_made_at_first_call
-norm_in_evaluation mean_as_buffer mean_as_buffer_without_state counter_as_buffer counter_as_attribute
-counter_of_warm_up counter_of_gradients dropout_of_own_generator noise_of_numpy
+lambda_over_scale partial_over_weight detached_view stored_generator by_weakref unregistered_layer
+cached_function global_registry random_constant forward_hook hook_after_gradient weights_computed traced_part
+teacher teacher_always clamped_parameter data_exchanged parameter_replaced gradients_toggled
+activation_initialised layer_made_at_first_call norm_in_evaluation mean_as_buffer mean_as_buffer_without_state
+counter_as_buffer counter_as_attribute counter_of_warm_up counter_of_gradients dropout_of_own_generator
+noise_of_numpy
 """
 FIRST = NAMES.split()
 """One of each way in which a network may be lost in a copy, carry something on, or change itself."""

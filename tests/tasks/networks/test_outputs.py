@@ -133,17 +133,9 @@ def test_a_score_that_needs_all_outputs_refuses_those_of_other_lengths(file: str
     ("fields", "error", "says"),
     [
         ({"data": "data", "model": "two"}, ModelError, "without logits; wrap it in a module"),
-        (
-            {"data": "data", "model": "two", "loss": "both", "scores": "spread"},
-            ModelError,
-            "score .*spread fails with AttributeError",
-        ),
+        ({"data": "data", "model": "two", "loss": "both", "scores": "spread"}, ModelError, "fails with Attr"),
         ({"data": "dicts", "model": "own", "stacked": 2}, DataError, "stacked needs examples of one tensor"),
-        (
-            {"data": "plain", "model": "own", "stacked": 2, "collate": "ragged"},
-            DataError,
-            "stacked needs examples as they are in memory; leave collate out, or stacked",
-        ),
+        ({"data": "plain", "model": "own", "stacked": 2, "collate": "ragged"}, DataError, "leave collate out, or"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(file: str, train, fields, error, says) -> None:

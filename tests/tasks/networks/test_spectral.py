@@ -9,6 +9,7 @@ from torch import nn
 from roundweave import MergeConfig, merge
 from roundweave.flows.stored import Run
 from roundweave.tasks.networks.spectral import converge
+from tests.rows import but_first
 
 CODE = """
 import torch
@@ -22,7 +23,8 @@ def normed_of_new(): return nn.Sequential(new(nn.Linear(20, 32)), nn.ReLU(), new
 def normed_of_old(): return nn.Sequential(old(nn.Linear(20, 32)), nn.ReLU(), old(nn.Linear(32, 2), dim=1))
 """
 pytestmark = pytest.mark.usefixtures("without_prefect")
-MODELS = pytest.mark.parametrize("model", ["normed_of_new", "normed_of_old"])
+MODELS = pytest.mark.parametrize("model", but_first(["normed_of_new"], ["normed_of_old"]))
+SHARDS = {"split": "shards:1"}
 SERVED = {"algorithm": "fed_buff", "buffer": 4}
 
 
@@ -38,12 +40,10 @@ def experiment(file: str, model: str, **more: object) -> dict:
 
 @pytest.mark.parametrize(
     ("model", "more"),
-    [
-        ("normed_of_new", {"split": "shards:1"}),
-        ("normed_of_old", SERVED),
-        pytest.param("normed_of_old", {"split": "shards:1"}, marks=pytest.mark.thorough),
-        pytest.param("normed_of_new", SERVED, marks=pytest.mark.thorough),
-    ],
+    but_first(
+        [("normed_of_new", SHARDS), ("normed_of_old", SERVED)],
+        [("normed_of_old", SHARDS), ("normed_of_new", SERVED)],
+    ),
 )
 def test_the_norm_of_a_mean_of_networks_is_one(own, train, model: str, more: dict) -> None:
     run = train(**experiment(own(CODE), model, rounds=2, partitions=4, **more))

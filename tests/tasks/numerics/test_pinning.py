@@ -116,7 +116,7 @@ def test_other_threads_neither_draw_from_nor_seed_pythons_generator_while_one_is
     for thread in threads:
         thread.start()
     try:
-        for _ in range(20):
+        for _ in range(6):
             with pinned(3, threads=1):
                 with pinned(5, threads=1):
                     random.gauss(0, 1)

@@ -7,7 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,33 @@ import pytest
 from roundweave.storage.errors import CodeError
 from roundweave.tasks.own_code.code import Code, Ran, find_code, is_reference
 
-LOAD = "import pickle, sys; print(pickle.load(sys.stdin.buffer).load()())"
+
+def forget(which: Callable[[str], bool]) -> None:
+    """Take modules for not imported."""
+    for name in filter(which, list(sys.modules)):
+        del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)
 def _modules_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
-    for name, module in list(sys.modules.items()):
-        if str(tmp_path) in str(getattr(module, "__file__", "")):
-            del sys.modules[name]
+    forget(lambda name: str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")))
+
+
+def said(pickled: bytes, of_it: str) -> str:
+    """What another process has of a pickle."""
+    line = [sys.executable, "-c", f"import pickle, sys; print(pickle.load(sys.stdin.buffer){of_it})"]
+    return subprocess.run(line, input=pickled, capture_output=True, check=True).stdout.decode().strip()
 
 
 def elsewhere(code: Code) -> str:
     """What the function gives in another process, which has the record alone."""
-    done = subprocess.run([sys.executable, "-c", LOAD], input=pickle.dumps(code), capture_output=True, check=True)
-    return done.stdout.decode().strip()
+    return said(pickle.dumps(code), ".load()()")
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Files by their names without an end."""
+    """Modules by their names."""
     return tree(folder, {f"{name}.py": source for name, source in files.items()})
 
 
@@ -53,6 +60,7 @@ def tree(folder: Path, files: dict[str, str]) -> Path:
 def test_a_function_of_a_file(own) -> None:
     code = find_code(f"{own('def f(): return 6 * 7')}:f")
     assert code.load()() == 42
+    assert find_code(code) is code
     assert (code.name, code.source, code.siblings) == ("f", "def f(): return 6 * 7", ())
 
 
@@ -96,26 +104,9 @@ def test_lambdas_partials_and_local_functions_are_kept_as_pickles() -> None:
         assert find_code(function).load()() == 3
 
 
-def test_code_that_is_kept_already_is_taken_as_it_is(own) -> None:
-    code = find_code(f"{own('def f(): pass')}:f")
-    assert find_code(code) is code
-
-
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [
-        ("mine.py:f", True),
-        ("C:/mine.py:f", True),
-        ("package.module:f", True),
-        ("mlp", False),
-        ("mine.py", False),
-        ("mine.py:", False),
-        ("mine.py:f()", False),
-        ("", False),
-    ],
-)
-def test_what_reads_as_a_reference(text: str, is_one: bool) -> None:
-    assert is_reference(text) == is_one
+def test_what_reads_as_a_reference() -> None:
+    texts = ("mine.py:f", "C:/mine.py:f", "package.module:f", "mlp", "mine.py", "mine.py:", "mine.py:f()", "")
+    assert [text for text in texts if is_reference(text)] == [*texts[:3]]
 
 
 # Kept.
@@ -150,8 +141,7 @@ def test_a_function_knows_the_place_of_its_file(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     found = []
     for reference in (f"{path}:f", "sub/mine.py:f", "sub.mine:f"):
-        for name in [name for name in sys.modules if name.startswith("roundweave_code_")]:
-            del sys.modules[name]
+        forget(lambda name: name.startswith("roundweave_code_"))
         found.append(find_code(reference).load()())
     assert found == [str(path)] * 3
 
@@ -180,20 +170,24 @@ def test_modules_of_the_same_folder_are_kept_with_their_texts(tmp_path) -> None:
         unused="value = 0",
     )
     code = find_code(f"{folder}/mine.py:f")
-    assert code.siblings == tuple(
-        (f"{name}.py", (folder / f"{name}.py").read_text()) for name in ("first", "second", "third")
-    )
+    assert [(name, (folder / name).read_text()) for name in ("first.py", "second.py", "third.py")] == [
+        *code.siblings
+    ]
     assert code.load()() == 21
     assert elsewhere(code) == "21"
 
 
-@pytest.mark.parametrize("folders", [("one", "two"), ("one", "one")])
-def test_siblings_in_two_folders_or_edited_are_not_mistaken_for_each_other(tmp_path, folders) -> None:
-    """Edited as in a notebook that stays open while the files beside it change."""
-    found = []
+@pytest.mark.parametrize(
+    ("folders", "mine"),
+    [(("one", "two"), "mine.py"), (("one", "one"), "mine.py"), (("one", "two"), "proj/mine.py")],
+    ids=["in two folders", "edited", "beside a package"],
+)
+def test_siblings_are_not_mistaken_for_each_other(tmp_path, folders, mine) -> None:
+    """Edited as in a notebook that stays open; beside a package modules that Python finds elsewhere come first."""
+    found, source = [], {"proj/__init__.py": "", mine: "import aid\ndef f(): return aid.value"}
     for name, value in zip(folders, (1, 222), strict=True):
-        folder = write(tmp_path / name, mine="import aid\ndef f(): return aid.value", aid=f"value = {value}")
-        found.append(find_code(f"{folder}/mine.py:f").load()())
+        folder = tree(tmp_path / name, source | {"aid.py": f"value = {value}"})
+        found.append(find_code(f"{folder}/{mine}:f").load()())
     assert found == [1, 222]
 
 
@@ -225,13 +219,10 @@ def test_a_file_in_a_package_is_its_module(tmp_path, monkeypatch, init, referenc
     assert elsewhere(code) == "('wide', 8)"
 
 
-@pytest.mark.parametrize(
-    "reference", ["proj.__main__:f", pytest.param("proj/__main__.py:f", marks=pytest.mark.thorough)]
-)
-def test_the_main_file_of_a_package_is_its_module(tmp_path, monkeypatch, reference) -> None:
+def test_the_main_file_of_a_package_is_its_module(tmp_path, monkeypatch) -> None:
     main = "from .models.net import f\nif __name__ == '__main__':\n    raise SystemExit(f())"
     monkeypatch.chdir(tree(tmp_path, PACKAGE | INIT | {"proj/__main__.py": main}))
-    assert elsewhere(find_code(reference)) == "('wide', 8)"
+    assert elsewhere(find_code("proj.__main__:f")) == "('wide', 8)"
 
 
 def test_a_package_may_import_itself_and_what_is_beside_it(tmp_path, monkeypatch) -> None:
@@ -243,13 +234,14 @@ def test_a_package_may_import_itself_and_what_is_beside_it(tmp_path, monkeypatch
     monkeypatch.chdir(tree(tmp_path, PACKAGE | INIT | files))
     for reference in ("proj/models/net.py:f", "proj.models.net:f"):
         code = find_code(reference)
-        assert elsewhere(code) == "('wide', 8, 'wide', 1)"
+        assert code.load()() == ("wide", 8, "wide", 1)
         for file in ("proj/models/layers.py", "proj/sizes.py", "extra.py"):
             before = (tmp_path / file).read_text()
             (tmp_path / file).write_text(before.replace("8", "9").replace("1", "2").replace("wide", "narrow"))
             assert find_code(reference).digest != code.digest, file
             (tmp_path / file).write_text(before)
         assert find_code(reference).digest == code.digest
+    assert elsewhere(code) == "('wide', 8, 'wide', 1)"
 
 
 def test_a_package_resolves_the_relative_imports_of_its_own_init(tmp_path, monkeypatch) -> None:
@@ -300,15 +292,6 @@ def test_in_a_package_a_file_beside_is_found_by_its_name_alone(tmp_path) -> None
     assert elsewhere(code) == "(8, '1', 'wave')"
 
 
-def test_two_projects_in_one_process_have_each_their_own_modules(tmp_path) -> None:
-    """Also beside a package, where modules that Python finds elsewhere come first."""
-    source = "from beside_it import NUMBER\ndef f(): return NUMBER"
-    for number in (1, 2):
-        files = {"proj/__init__.py": "", "proj/net.py": source, "beside_it.py": f"NUMBER = {number}"}
-        folder = tree(tmp_path / str(number), files)
-        assert find_code(f"{folder}/proj/net.py:f").load()() == number
-
-
 def test_objects_of_the_users_modules_pass_between_processes(tmp_path, monkeypatch) -> None:
     """Also those of a module that is imported only when the function is called."""
     files = {
@@ -320,9 +303,7 @@ def test_objects_of_the_users_modules_pass_between_processes(tmp_path, monkeypat
     code = find_code("proj.net:f")
     sent = pickle.dumps((Ran((code,)), code.load()()))
     shutil.rmtree(tmp_path / "proj")
-    line = "import pickle, sys; print(pickle.load(sys.stdin.buffer)[1].value)"
-    done = subprocess.run([sys.executable, "-c", line], input=sent, capture_output=True, check=True)
-    assert done.stdout.decode().strip() == "3"
+    assert said(sent, "[1].value") == "3"
 
 
 # Refused.

@@ -17,19 +17,13 @@ import pytest
 import torch
 
 from roundweave.storage.values.state import Update
+from roundweave.tasks.process_group import group as groups
 from roundweave.tasks.process_group.channels import Broken, SharedMemory
-from roundweave.tasks.process_group.group import (
-    HEARTBEAT,
-    Connections,
-    Group,
-    Rendezvous,
-    join_group,
-    open_rendezvous,
-)
+from roundweave.tasks.process_group.group import Connections, Group, Rendezvous, join_group, open_rendezvous
 from tests.patience import PATIENCE
+from tests.rows import but_first
 
 RANKS = 3
-MORE = pytest.mark.thorough
 
 
 def told(rank: int, number: int) -> Update:
@@ -102,7 +96,7 @@ def one_is_stopped(group: Group) -> str | None:
 
 def link_is_cut(group: Group) -> str:
     """Of the machine to itself. A heartbeat is of seconds here, not of a minute."""
-    HEARTBEAT.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_USER_TIMEOUT=3000)
+    groups.HEARTBEAT.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_USER_TIMEOUT=3000)
     group.connections.watch()
     try:
         group.all_gather(group.rank)  # which rank 0 may have done before the others
@@ -144,10 +138,7 @@ def results_of(work: Callable[[Group], Any], ranks: int, shares: bool = True) ->
     return found
 
 
-@pytest.mark.parametrize(
-    ("work", "shares"),
-    [(all_exchange, True), pytest.param(all_exchange_by_network, False, marks=MORE)],
-)
+@pytest.mark.parametrize(("work", "shares"), but_first([(all_exchange, True)], [(all_exchange_by_network, False)]))
 def test_all_ranks_have_what_each_tells(work, shares) -> None:
     assert results_of(work, RANKS, shares) == {0: True, 1: True, 2: True}
 
@@ -157,19 +148,14 @@ def test_parts_of_a_group_talk_for_themselves() -> None:
     assert found == {0: (0, [0, 1], [0, 10], True), 1: (1, [0, 1], [1, 11], True), 2: (0, [2], [20], False)}
 
 
-@pytest.mark.parametrize(
-    ("work", "found"),
-    [
-        (one_dies, {0: "broken", 2: "broken"}),
-        pytest.param(
-            one_dies_to_its_part, {0: "broken", 2: None}, marks=MORE
-        ),  # those of another part do not mind
-        pytest.param(
-            one_is_stopped, {0: "broken", 2: "broken"}, marks=MORE
-        ),  # who waits can be told to wait no longer
-        pytest.param(one_leaves, {0: "broken", 1: "left", 2: "broken"}, marks=MORE),
-    ],
-)
+MORE = [
+    (one_dies_to_its_part, {0: "broken", 2: None}),  # those of another part do not mind
+    (one_is_stopped, {0: "broken", 2: "broken"}),  # who waits can be told to wait no longer
+    (one_leaves, {0: "broken", 1: "left", 2: "broken"}),
+]
+
+
+@pytest.mark.parametrize(("work", "found"), but_first([(one_dies, {0: "broken", 2: "broken"})], MORE))
 def test_who_is_left_alone_knows_it(work, found) -> None:
     assert results_of(work, len(found)) == found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from roundweave.storage.errors import UsageError
-from roundweave.tasks.executors.graph import GraphExecutor
 
 LEARNS = {"model": "logistic", "partitions": 2, "local_epochs": 1, "rounds": 30}
 
@@ -34,12 +33,6 @@ def test_patience_and_the_best_round_go_by_the_score_that_is_configured(train) -
     loss = by_loss.history()["loss"].to_numpy()[1:]
     assert by_loss.stop == f"2 scores without a better loss than {loss.min():.6g}"
     assert by_loss.done == int(loss.argmin()) + 1 + 2
-
-
-def test_a_window_of_tasks_ends_at_the_same_round(train, client) -> None:
-    reference = train(**LEARNS, target_accuracy=0.85, name="inline")
-    run = train(GraphExecutor(client), 30, **LEARNS, target_accuracy=0.85, name="graph")
-    assert (run.done, run.digest, run.stop) == (reference.done, reference.digest, reference.stop)
 
 
 def test_a_stopped_run_goes_on_when_the_target_is_raised(train) -> None:

@@ -12,16 +12,7 @@ import subprocess
 import sys
 import time
 
-from tests.benchmarks.peers.recipes import (
-    ACCURACY,
-    EVALUATED_EVERY,
-    SPLIT,
-    STEP,
-    TARGET,
-    load,
-    pace,
-    tell,
-)
+from tests.benchmarks.peers.recipes import ACCURACY, EVALUATED_EVERY, SPLIT, STEP, TARGET, load, pace, tell
 
 HERE = "127.0.0.1"
 RANKS = 2
@@ -36,10 +27,8 @@ def start(arguments: list[str]) -> None:
         port = listener.getsockname()[1]
     shared = {"MASTER_ADDR": HERE, "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.benchmarks.peers.ddp.ranks", *arguments]
-    ranks = [
-        subprocess.Popen(command, env={**os.environ, **shared, "GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank)})
-        for rank in range(RANKS)
-    ]
+    environment = {**os.environ, **shared, "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [subprocess.Popen(command, env=environment | {"RANK": str(rank)}) for rank in range(RANKS)]
     if failed := [code for code in [rank.wait() for rank in ranks] if code]:
         sys.exit(failed[0])
 

@@ -28,34 +28,30 @@ SIZES = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, 
 TRIES = 3
 BASE, PARTS = "base", ("a", "b")
 HALF = {"weight": 0.5, "density": 0.5}
+
+
+def case(method: str, base: str = "", **more: Any) -> dict[str, Any]:
+    return {"merge_method": method, **({"base_model": base} if base else {}), **more}
+
+
+CHANGES = {"base": BASE, "each": HALF}
+WHOLE = {"base": BASE, "each": HALF | {"density": 1.0}}
+T, LAMBDA = {"t": 0.3}, {"lambda": 0.9}
+SLICES = {"slices": {"a": [0, 6], "b": [2, 8]}}
+SCALES = [{"filter": "o_proj", "value": 0.3}, {"filter": "mlp", "value": [0.5, 1.5, 0.7]}]
 CASES: dict[str, dict[str, Any]] = {
-    "linear": {"merge_method": "linear", "each": {"weight": [0.3, 0.7]}},
-    "slerp": {"merge_method": "slerp", "base_model": "a", "parameters": {"t": 0.3}},
-    "slerp, far apart": {
-        "merge_method": "slerp",
-        "base_model": "a",
-        "models": ("a", "far"),
-        "parameters": {"t": 0.3},
-    },
-    "task_arithmetic": {"merge_method": "task_arithmetic", "base_model": BASE, "each": {"weight": [0.6, -0.3]}},
-    "ties": {"merge_method": "ties", "base_model": BASE, "each": HALF, "parameters": {"lambda": 0.9}},
-    "ties, stable": {
-        "merge_method": "ties",
-        "base_model": BASE,
-        "each": HALF,
-        "parameters": {"lambda": 0.9},
-        "peer": "stable",
-    },
-    "dare_linear, density 1": {"merge_method": "dare_linear", "base_model": BASE, "each": HALF | {"density": 1.0}},
-    "dare_ties, density 1": {"merge_method": "dare_ties", "base_model": BASE, "each": HALF | {"density": 1.0}},
-    "passthrough": {"merge_method": "passthrough", "slices": {"a": [0, 6], "b": [2, 8]}},
-    "passthrough, scaled": {
-        "merge_method": "passthrough",
-        "slices": {"a": [0, 6], "b": [2, 8]},
-        "parameters": {"scale": [{"filter": "o_proj", "value": 0.3}, {"filter": "mlp", "value": [0.5, 1.5, 0.7]}]},
-    },
-    "dare_linear": {"merge_method": "dare_linear", "base_model": BASE, "each": HALF},
-    "dare_ties": {"merge_method": "dare_ties", "base_model": BASE, "each": HALF},
+    "linear": case("linear", each={"weight": [0.3, 0.7]}),
+    "slerp": case("slerp", "a", parameters=T),
+    "slerp, far apart": case("slerp", "a", models=("a", "far"), parameters=T),
+    "task_arithmetic": case("task_arithmetic", BASE, each={"weight": [0.6, -0.3]}),
+    "ties": case("ties", **CHANGES, parameters=LAMBDA),
+    "ties, stable": case("ties", **CHANGES, parameters=LAMBDA, peer="stable"),
+    "dare_linear, density 1": case("dare_linear", **WHOLE),
+    "dare_ties, density 1": case("dare_ties", **WHOLE),
+    "passthrough": case("passthrough", **SLICES),
+    "passthrough, scaled": case("passthrough", **SLICES, parameters={"scale": SCALES}),
+    "dare_linear": case("dare_linear", **CHANGES),
+    "dare_ties": case("dare_ties", **CHANGES),
 }
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.multiprocessing as processes
@@ -55,23 +54,11 @@ def process(rank: int, port: int, file: Path, seconds: float, results: Any) -> N
         results.put(rate(servers[0].taken()))
 
 
-@contextmanager
-def environment(variables: dict[str, str]) -> Iterator[None]:
-    """What processes that begin meanwhile inherit."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def updates_a_second(file: Path, seconds: float) -> float:
     """With TensorPipe on this machine."""
     with socket.create_server((HERE, 0)) as listener:
         port = listener.getsockname()[1]
     results: Any = processes.get_context("spawn").SimpleQueue()
-    with environment(ENVIRONMENT):
+    with mock.patch.dict(os.environ, ENVIRONMENT):
         processes.spawn(process, (port, file, seconds, results), nprocs=len(NAMES))
     return results.get()

@@ -8,10 +8,8 @@ from tests.benchmarks.table.rows.examples import mnist
 DDP = "DDP, gloo"
 FLOWER = Contender("Flower", f"{PEERS}.flower.fedavg", environment="flower")
 FEDJAX = Contender("FedJAX", f"{PEERS}.fedjax.rounds", ("fedavg",), environment="fedjax")
-TO_TARGET = (
-    Contender(DDP, f"{PEERS}.ddp.ranks", ("accuracy",)),
-    Contender("one process", f"{PEERS}.plain.accuracy"),
-)
+ONE = "one process"
+TO_TARGET = (Contender(DDP, f"{PEERS}.ddp.ranks", ("accuracy",)), Contender(ONE, f"{PEERS}.plain.accuracy"))
 
 STEP = Row(
     "step",
@@ -39,7 +37,7 @@ ACCURACY = Row(
     TO_TARGET,
     ours("command", "accuracy"),
     mnist,
-    {FEW: {DDP: (0.6,), "one process": (1.6,)}, ALL: {DDP: (1.5,), "one process": (4,)}},
+    {FEW: {DDP: (0.6,), ONE: (1.6,)}, ALL: {DDP: (1.5,), ONE: (4,)}},
 )
 ACCURACY_APART = Row(
     "accuracy-apart",
@@ -48,7 +46,7 @@ ACCURACY_APART = Row(
     TO_TARGET,
     ours("command", "accuracy-apart"),
     mnist,
-    {FEW: {DDP: (0.5,), "one process": (1.2,)}},
+    {FEW: {DDP: (0.5,), ONE: (1.2,)}},
 )
 FEDAVG = Row(
     "fedavg",

@@ -30,16 +30,13 @@ def options(recipe: Recipe, **more: Any) -> dict[str, Any]:
     }
 
 
+TO_TARGET = {"target-accuracy": TARGET}
+SCORED = {"evaluate-every": EVALUATED_EVERY}
+APART = {"algorithm": "fed_avg", "local-steps": EVALUATED_EVERY}
 RECIPES = {
     "fedavg": options(FEDAVG, **{"algorithm": "fed_avg", "local-epochs": 1}),
-    "accuracy": options(
-        ACCURACY,
-        **{"algorithm": "sync_sgd", "target-accuracy": TARGET},
-        **{"evaluate-every": EVALUATED_EVERY},
-    ),
-    "accuracy-apart": options(
-        ACCURACY, **{"algorithm": "fed_avg", "local-steps": EVALUATED_EVERY, "target-accuracy": TARGET}
-    ),
+    "accuracy": options(ACCURACY, algorithm="sync_sgd", **TO_TARGET, **SCORED),
+    "accuracy-apart": options(ACCURACY, **APART, **TO_TARGET),
 }
 
 

@@ -37,16 +37,16 @@ def answers() -> Callable[[Path, range], dict[str, object]]:
     """What a run says to each question; the error where it refuses to answer, or cannot be opened at all."""
 
     def ask(path: Path, rounds: range) -> dict[str, object]:
+        def answer(question: Callable[[StoredRun], object]) -> object:
+            try:
+                return plain(question(run))
+            except StoreError as error:
+                return error
+
         try:
             run = StoredRun(path)
         except StoreError as error:
             return dict.fromkeys(questions(rounds), error)
-        told: dict[str, object] = {}
-        for what, question in questions(rounds).items():
-            try:
-                told[what] = plain(question(run))
-            except StoreError as error:
-                told[what] = error
-        return told
+        return {what: answer(question) for what, question in questions(rounds).items()}
 
     return ask

@@ -16,12 +16,11 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
+from tests.storage.conftest import contents
 from tests.storage.upkeep.dying import named
 
-KEPT = ["every:2", "last:1"]
 
-
-@pytest.mark.parametrize("keep", KEPT)
+@pytest.mark.parametrize("keep", ["every:2", "last:1"])
 def test_a_run_that_keeps_less_is_sound_also_when_it_has_gone_on(every, keep: str) -> None:
     store = every.whole()
     prune_run(store, Keep.of(keep))
@@ -51,35 +50,27 @@ def test_each_flipped_byte_of_what_says_that_a_run_was_pruned_is_named(every, fl
 def test_what_is_missing_of_a_run_that_keeps_less_is_named(every) -> None:
     path = every.whole().path
     prune_run(RoundStore(path), Keep.of("last:2"))
-    keys = [key for key in LocalPlace(path).sizes() if "/c/" in key and key.startswith(("params", "updates"))]
-    contents = {key: (path / key).read_bytes() for key in [*keys[::4], "commits/pruned.json"]}
-    for missing in (keys[::4], ["commits/pruned.json"]):
-        for key in missing:
-            (path / key).unlink()
-        found = named(path)
-        assert found == {*missing} or any(re.fullmatch("params/.*/c/1(/0)*", key) for key in found)
-        for key in missing:
-            (path / key).write_bytes(contents[key])
-    assert verify(path).sound
+    keys = [key for key in LocalPlace(path).sizes() if "/c/" in key and key.startswith(("params", "updates"))][::4]
+    whole = contents(path)
+    for key in keys:
+        (path / key).unlink()
+    assert named(path) == {*keys}
+    for key in keys:
+        (path / key).write_bytes(whole[key])
+    (path / "commits/pruned.json").unlink()
+    assert any(re.fullmatch("params/.*/c/1(/0)*", key) for key in named(path))
 
 
-@pytest.mark.parametrize(
-    ("pruned", "newest"),
-    [
-        (Pruned(states=frozenset({0})), 4),
-        (Pruned(states=frozenset({4})), 4),
-        (Pruned(updates=frozenset({1})), 4),
-        (Pruned(), 3),
-    ],
-    ids=["the initial state", "the newest state", "what is carried", "of another round"],
-)
-def test_a_forged_record_of_what_was_pruned_is_named(every, pruned: Pruned, newest: int) -> None:
-    store = every.whole()
-    write_pruned(store.log, pruned, newest)
-    if newest == 3:
-        value = json.loads((store.path / "commits/pruned.json").read_text()) | {"newest": 4}
-        (store.path / "commits/pruned.json").write_text(json.dumps(value))
-    assert named(store.path) == {"commits/pruned.json"}
+def test_a_forged_record_of_what_was_pruned_is_named(every) -> None:
+    """The initial state, the newest one or what is carried; or one of another round."""
+    store, record = every.whole(), "commits/pruned.json"
+    write_pruned(store.log, Pruned(), 3)
+    of_another_round = json.loads((store.path / record).read_text()) | {"newest": 4}
+    (store.path / record).write_text(json.dumps(of_another_round))
+    assert named(store.path) == {record}
+    for what, round in (("states", 0), ("states", 4), ("updates", 1)):
+        write_pruned(store.log, Pruned(**{what: frozenset({round})}), 4)
+        assert named(store.path) == {record}
 
 
 def test_a_record_of_another_history_is_named(every) -> None:

@@ -1,4 +1,4 @@
-"""SCAFFOLD, FedProx and elastic averaging; `test_federated.py` has the papers' loops of the first two."""
+"""SCAFFOLD and elastic averaging; `test_federated.py` has the paper's loop of the first."""
 
 from __future__ import annotations
 
@@ -31,39 +31,10 @@ def test_the_variate_is_the_mean_gradient_on_the_way_at_any_rate() -> None:
     assert torch.equal(found, update.extras["control"]["float64"])  # they begin at 0, so this is the change
 
 
-def test_the_servers_variate_is_the_mean_of_all_partitions_own_whoever_takes_part(train) -> None:
-    """Karimireddy et al. 2020, Algorithm 1, lines 14 to 17, of partitions that have unequally many examples."""
-    fields = {"model": "mlp", "split": "sizes:power", "partitions": 6, "cohort": 3, "dtype": "float64"}
-    run = train(algorithm="scaffold", local_steps=3, rounds=8, **fields)
-    carried = [update.carry["control"]["float64"] for update in run.carried(8).values()]
-    server = run.round(8).state.memory["control"]["float64"]
-    assert server.norm() > 0.01
-    torch.testing.assert_close(server, torch.stack(carried).sum(0) / 6, rtol=0, atol=1e-14)
-
-
 def test_an_apply_that_does_not_keep_the_variate_is_named() -> None:
     what = objective()
     with pytest.raises(UsageError, match="wrap its apply in KeepExtras"):
         Scaffold(local_steps=1)(what, what.initial(), examples(), {}, 0)
-
-
-# FedProx.
-
-
-@pytest.mark.parametrize(
-    ("options", "model"),
-    [({"optimizer": "AdamW", "lr": 1e-3}, "cnn"), ({"clip_norm": 0.5, "momentum": 0.9}, "mlp")],
-)
-def test_without_mu_it_has_the_bits_of_federated_averaging(model: str, options: dict[str, object]) -> None:
-    what = objective(model)
-    plain, held, free = (
-        build_algorithm(name, {"batch_size": 8, **options, **more})
-        for name, more in (("fed_avg", {}), ("fed_prox", {}), ("fed_prox", {"mu": 0.0}))
-    )
-    assert (free.reduce, free.apply) == (plain.reduce, plain.apply)
-    one, two, three = (a.map(what, what.initial(), examples(), {}, 7) for a in (plain, free, held))
-    assert torch.equal(one.direction["float32"], two.direction["float32"])
-    assert not torch.equal(one.direction["float32"], three.direction["float32"])
 
 
 # Elastic averaging: its exchanges are the paper's in `asynchronous/test_theory.py`.
@@ -84,15 +55,6 @@ def mapped(rule: Elastic | LocalSteps, dtype: str, params: Vectors, carry: Vecto
         return rule(what, state, examples(dtype=dtype), {"own": carry} if carry else {}, 7)
 
 
-def test_a_first_turn_is_local_training_and_moves_no_server() -> None:
-    start = objective(dtype="float64").initial().params
-    first, local = mapped(tied(0.5), "float64", start), mapped(LOCAL, "float64", start)
-    assert not first.direction["float64"].any()
-    moved = start["float64"] - first.carry["own"]["float64"]
-    assert torch.equal(moved, local.direction["float64"])
-    assert (first.weight, first.metrics) == (local.weight, local.metrics)
-
-
 @pytest.mark.parametrize(("dtype", "elasticity"), [("float32", 0.25), ("float64", 0.5), ("bfloat16", 0.25)])
 def test_both_move_towards_each_other_while_the_partition_trains(dtype: str, elasticity: float) -> None:
     server = objective(dtype=dtype).initial().params
@@ -105,3 +67,29 @@ def test_both_move_towards_each_other_while_the_partition_trains(dtype: str, ela
     found = mapped(replace(tied(elasticity), local_steps=1), dtype, server, own)
     wanted = own[dtype] - trained.direction[dtype] - move
     torch.testing.assert_close(found.carry["own"][dtype], wanted, rtol=0, atol=8 * torch.finfo(wanted.dtype).eps)
+
+
+def test_the_servers_variate_is_the_mean_of_all_partitions_own_whoever_takes_part(train) -> None:
+    """Karimireddy et al. 2020, Algorithm 1, lines 14 to 17, of partitions that have unequally many examples."""
+    fields = {"model": "mlp", "split": "sizes:power", "partitions": 6, "cohort": 3, "dtype": "float64"}
+    run = train(algorithm="scaffold", local_steps=3, rounds=8, **fields)
+    carried = [update.carry["control"]["float64"] for update in run.carried(8).values()]
+    server = run.round(8).state.memory["control"]["float64"]
+    assert server.norm() > 0.01
+    torch.testing.assert_close(server, torch.stack(carried).sum(0) / 6, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("options", "model"),
+    [({"optimizer": "AdamW", "lr": 1e-3}, "cnn"), ({"clip_norm": 0.5, "momentum": 0.9}, "mlp")],
+)
+def test_without_mu_it_has_the_bits_of_federated_averaging(model: str, options: dict[str, object]) -> None:
+    what = objective(model)
+    plain, held, free = (
+        build_algorithm(name, {"batch_size": 8, **options, **more})
+        for name, more in (("fed_avg", {}), ("fed_prox", {}), ("fed_prox", {"mu": 0.0}))
+    )
+    assert (free.reduce, free.apply) == (plain.reduce, plain.apply)
+    one, two, three = (a.map(what, what.initial(), examples(), {}, 7) for a in (plain, free, held))
+    assert torch.equal(one.direction["float32"], two.direction["float32"])
+    assert not torch.equal(one.direction["float32"], three.direction["float32"])

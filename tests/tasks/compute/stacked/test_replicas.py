@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +19,7 @@ from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable, 
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import find_code
-from tests.tasks.compute.rows import but_first
+from tests.rows import but_first
 from tests.tasks.compute.stacked.networks import NETWORKS
 from tests.tasks.compute.tensor_parallel.networks import examples_of
 
@@ -69,7 +67,7 @@ def test_rounds_are_those_of_the_loop_up_to_rounding(own, kind) -> None:
     algorithm = rw.Algorithm(rule, rw.Mean(), rw.Sgd(1.0))
     for mapper in (Mapper(rule), stacked(rule, 4)):
         state = what.initial()
-        for _ in range(3):
+        for _ in range(2):
             found = updates(mapper, what, parts, seeds, state)
             state = algorithm.apply(state, rw.reduce_all(algorithm.reduce, state, found))
         ends.append((state, [(update.weight, update.metrics) for update in found]))
@@ -87,17 +85,15 @@ def test_a_step_of_two_replicas_by_hand(own) -> None:
     what = Objective(ModelSpec("linear", (1,), 1, "float64", 0), "mse")
     start = rw.State({"float64": torch.zeros(2, dtype=torch.float64)})
     xs, ys = ([1.0, 3.0], [2.0, -1.0]), ([1.0, 2.0], [4.0, 6.0])
-    parts = [
-        rw.Examples(torch.tensor(x, dtype=torch.float64)[:, None], torch.tensor(y, dtype=torch.float64))
-        for x, y in zip(xs, ys, strict=True)
-    ]
+    tensors = [(torch.tensor(x).double()[:, None], torch.tensor(y).double()) for x, y in zip(xs, ys, strict=True)]
+    parts = [rw.Examples(*pair) for pair in tensors]
     rule = rw.LocalSteps(local_steps=1, batch_size=None, lr=0.5)
     found = stacked(rule, 3)(what, start, inputs(parts, [0, 1]))
     assert [update.direction["float64"].tolist() for update in found] == [[-3.5, -1.5], [-1.0, -5.0]]
     assert [update.metrics["train_loss"] for update in found] == [2.5, 26.0]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     st.sampled_from(["mlp", "gpt"]),
     st.lists(st.tuples(st.sampled_from(SIZES), st.integers(0, 9)), min_size=1, max_size=8),
@@ -184,10 +180,8 @@ def taken(parts: list[rw.Examples], rows: list[list[torch.Tensor]], places: int)
 def test_each_replica_takes_its_own_batches_in_their_order(sizes, size, steps, more) -> None:
     parts = [numbered(100 * number, count) for number, count in enumerate(sizes)]
     rows = [drawn_rows(part, size, steps, seed) for seed, part in enumerate(parts)]
-    wanted = [
-        [batch.targets.tolist() for batch in rw.batches(part, size, steps, seed)]
-        for seed, part in enumerate(parts)
-    ]
+    walked = [rw.batches(part, size, steps, seed) for seed, part in enumerate(parts)]
+    wanted = [[batch.targets.tolist() for batch in each] for each in walked]
     assert taken(parts, rows, len(parts) + more) == wanted
 
 
@@ -200,13 +194,7 @@ def test_steps_of_one_length_are_taken_together_by_hand() -> None:
 
 
 COUNT = 8
-SOUND = [
-    ("logistic", "float32"),
-    ("mlp", "float64"),
-    ("gpt", "float32"),
-    ("Convolutions", "float32"),
-    ("Idle", "float64"),
-]
+SOUND = [("mlp", "float64"), ("gpt", "float32"), ("Convolutions", "float32"), ("Idle", "float64")]
 
 
 @pytest.mark.parametrize(("kind", "dtype"), but_first(SOUND, KINDS, ["float32", "float64"]))
@@ -218,9 +206,8 @@ def test_sound_networks_pass_and_stay_as_they_are(own, kind, dtype) -> None:
     assert all(torch.equal(vector, before.params[name]) for name, vector in what.initial().params.items())
 
 
-@pytest.mark.parametrize("kind", ["logistic", "mlp"])
-def test_forward_passes_in_bfloat16_are_alike_as_far_as_it_rounds(own, kind) -> None:
-    what, rule = objective(kind, own, "float32"), replace(LOCAL, local_steps=1, local_epochs=None)
+def test_forward_passes_in_bfloat16_are_alike_as_far_as_it_rounds(own) -> None:
+    what, rule = objective("mlp", own, "float32"), replace(LOCAL, local_steps=1, local_epochs=None)
     parts, compute = [examples_of(what, 16, number) for number in range(2)], Compute(precision="bf16", stacked=2)
     with pinned(0, threads=1):
         compute.mapper(rule).check(what, parts[0], (16,))
@@ -265,20 +252,3 @@ def test_replicas_that_are_not_as_if_alone_are_refused(why, change) -> None:
     what = objective("mlp", None, "float32")
     with pytest.raises(ModelError, match=f"replicas of model mlp cannot be stacked: {why}"), pinned(0, threads=1):
         check_stackable(Faulty(what, COUNT, change), examples_of(what, 16))
-
-
-def test_that_other_threads_draw_random_numbers_meanwhile_does_no_harm() -> None:
-    what, done = objective("mlp", None, "float32"), threading.Event()
-
-    def draw() -> None:
-        while not done.is_set():
-            random.random()
-
-    thread = threading.Thread(target=draw)
-    thread.start()
-    try:
-        with pinned(0, threads=1):
-            check_stackable(Stacked(what, COUNT), examples_of(what, 16))
-    finally:
-        done.set()
-        thread.join()

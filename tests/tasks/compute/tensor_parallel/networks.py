@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,9 +38,7 @@ def chain(inputs: tuple[int, ...], outputs: int, widths: tuple[int, ...] = (16, 
     return nn.Sequential(*layers, nn.Linear(last, outputs))
 
 
-def alexnet(
-    inputs: tuple[int, ...], outputs: int, norm: bool = False, dropout: float = 0.0, early: float = 0.0
-) -> nn.Module:
+def alexnet(inputs, outputs: int, norm: bool = False, dropout: float = 0.0, early: float = 0.0) -> nn.Module:
     """Convolutions and pools, and then three linear layers, as Krizhevsky et al. (2012), with few units."""
     middle = [nn.BatchNorm2d(6)] if norm else [nn.Dropout(early)]
     return nn.Sequential(
@@ -129,10 +128,6 @@ BETWEEN: dict[str, Act] = {
     "width of the whole": lambda n, h: h.view(-1, UNITS),
     "past without gradients": lambda n, h: h if torch.is_grad_enabled() else past(n, h),
     "root mean square": lambda n, h: h / (h.square().mean(-1, keepdim=True) + 1e-3).sqrt(),
-    "the same in training": lambda n, h: (
-        h / (h.square().mean(-1, keepdim=True) + 1e-3).sqrt() if n.training else h
-    ),
-    "winners": lambda n, h: h * (h >= h.topk(4).values[..., -1:]),
     "winners in training": lambda n, h: h * (h >= h.topk(4).values[..., -1:]) if n.training else h,
     "width in training": lambda n, h: h / math.sqrt(h.shape[-1]) if n.training else h,
     "width in scoring": lambda n, h: h if n.training else h / math.sqrt(h.shape[-1]),
@@ -231,9 +226,7 @@ class Again(nn.Module):
     Those computed again may be of `parts`: of the first layer with its dropout.
     """
 
-    def __init__(
-        self, inputs: tuple[int, ...], outputs: int, again: bool = True, parts: bool = False, dropout: float = 0.5
-    ):
+    def __init__(self, inputs, outputs: int, again: bool = True, parts: bool = False, dropout: float = 0.5):
         super().__init__()
         self.again, self.parts = again, parts
         self.first, self.second = (chain(inputs, inputs[0], (9,), dropout) for _ in range(2))
@@ -277,9 +270,7 @@ class Tied(nn.Module):
 class Deep(nn.Module):
     """A linear layer and its normalisation, and then linear layers that can be shared."""
 
-    def __init__(
-        self, inputs: tuple[int, ...], outputs: int, batch_norm: bool = True, widths: tuple[int, ...] = (11,)
-    ):
+    def __init__(self, inputs, outputs: int, batch_norm: bool = True, widths: tuple[int, ...] = (11,)):
         super().__init__()
         self.lead = nn.Linear(inputs[0], 14)
         self.norm = nn.BatchNorm1d(14) if batch_norm else nn.LayerNorm(14)
@@ -317,11 +308,9 @@ def examples_of(objective: Objective, count: int = 24, seed: int = 1) -> rw.Exam
     return rw.Examples(inputs, torch.randint(0, classes, (count,), generator=generator))
 
 
-def tensor_parallel_of(
-    objective: Objective, inner: rw.Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False
-) -> TensorParallel:
+def tensor_parallel_of(objective: Objective, inner: rw.Map, ranks: int, *how: Any, **more: Any) -> TensorParallel:
     """A map that a group does, bound to an objective."""
-    return TensorParallel(inner, ranks=ranks, shares=shares_of(objective, ranks, units, hybrid))
+    return TensorParallel(inner, ranks=ranks, shares=shares_of(objective, ranks, *how, **more))
 
 
 @functools.cache
@@ -349,11 +338,9 @@ def each_of(group: TensorParallel, objective: Objective, seed: int = 3) -> list[
         return as_ranks(shares.ranks, of_rank)
 
 
-def off(
-    objective: Objective, inner: rw.Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False
-) -> float:
+def off(objective: Objective, inner: rw.Map, ranks: int, *how: Any, **more: Any) -> float:
     """The largest difference of directions, buffers and losses between a group and one machine."""
-    group = tensor_parallel_of(objective, inner, ranks, units, hybrid)
+    group = tensor_parallel_of(objective, inner, ranks, *how, **more)
     one, other = mapped(inner, objective), mapped(group, objective)
     pairs = [(one.direction[dtype], other.direction[dtype]) for dtype in one.direction]
     pairs += [(one.buffers[dtype], other.buffers[dtype]) for dtype in one.buffers]

@@ -10,11 +10,11 @@ from roundweave.storage.errors import ModelError
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.tensor_parallel.finding import is_sound
 from roundweave.tasks.networks.reference import MODELS
-from tests.tasks.compute.rows import but_first
+from tests.rows import but_first
 from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, shares_of
 
 TIME = 4
-STEPS = LocalSteps(local_steps=5, batch_size=7, lr=0.1)
+STEPS = LocalSteps(local_steps=2, batch_size=7, lr=0.1)
 
 
 class Attending(nn.Module):
@@ -90,20 +90,19 @@ def test_any_masks_and_weights(mask: str, weights: str) -> None:
 
 
 CROSS = {"cross": True, "kdim": 10, "vdim": 7}
-SHAPES = [(True, CROSS, 3), (False, {"bias": False}, 2)]
+SHAPES = [{}, {"cross": True}, CROSS, {"bias": False}]
+ROWS = but_first([(True, CROSS, 3), (False, {"bias": False}, 2)], [False, True], SHAPES, [2, 3])
 
 
-@pytest.mark.parametrize(
-    ("batch_first", "how", "ranks"),
-    but_first(SHAPES, [False, True], [{}, {"cross": True}, CROSS, {"bias": False}], [2, 3]),
-)
+@pytest.mark.parametrize(("batch_first", "how", "ranks"), ROWS)
 def test_any_shapes(how: dict[str, object], batch_first: bool, ranks: int) -> None:
     check(ranks, batch_first=batch_first, **how)
 
 
-@pytest.mark.parametrize(
-    ("batch_first", "mask"), but_first([(True, "each")], [False, True], ["none", "bool", "each", "padding"])
-)
+SINGLE = but_first([(True, "each")], [False, True], ["none", "bool", "each", "padding"])
+
+
+@pytest.mark.parametrize(("batch_first", "mask"), SINGLE)
 def test_single_sequences(batch_first: bool, mask: str) -> None:
     check(batched=False, batch_first=batch_first, mask=mask)
 

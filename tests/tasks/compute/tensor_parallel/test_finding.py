@@ -15,7 +15,7 @@ from roundweave.tasks.compute.tensor_parallel.finding import LARGE, candidates, 
 from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.reference import MODELS
-from tests.tasks.compute.rows import but_first
+from tests.rows import but_first
 from tests.tasks.compute.tensor_parallel.networks import (
     BEFORE,
     BETWEEN,
@@ -43,14 +43,6 @@ def test_of_layers_in_a_chain_those_are_shared_that_have_most_units() -> None:
     assert (shares_of(objective_of("chain", widths=[8]), 2).units) == ("0",)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_units_that_do_not_divide_are_shared_as_evenly_as_can_be(ranks: int) -> None:
-    shares = shares_of(objective_of("chain", widths=[7]), ranks)
-    sizes = [shares.cuts["0.weight"].size(rank) for rank in range(ranks)]
-    assert sum(sizes) == 7 and max(sizes) - min(sizes) == (1 if 7 % ranks else 0)
-    assert [shares.cuts["3.weight"].size(rank) for rank in range(ranks)] == sizes
-
-
 def test_a_gpt_s_heads_and_wide_layers_are_shared() -> None:
     shares = shares_of(objective_of("gpt", width=16, heads=4, depth=2), 2)
     parts = ("query", "key", "value")
@@ -61,9 +53,10 @@ def test_a_gpt_s_heads_and_wide_layers_are_shared() -> None:
     assert cut(shares) > 0.9
 
 
-@pytest.mark.parametrize(
-    ("way", "ranks"), but_first([("split", 2), ("view", 3)], ["split", "chunk", "view"], [2, 3])
-)
+WAYS = but_first([("split", 2), ("view", 3)], ["split", "chunk", "view"], [2, 3])
+
+
+@pytest.mark.parametrize(("way", "ranks"), WAYS)
 def test_queries_keys_and_values_of_one_layer_are_shared_by_heads(way: str, ranks: int) -> None:
     objective = objective_of("packed", way=way)
     shares = shares_of(objective, ranks)
@@ -120,9 +113,7 @@ def test_units_that_cannot_be_shared_are_named_with_those_that_can() -> None:
 # Large layers in no group.
 
 
-@pytest.mark.parametrize(
-    ("dtype", "ranks"), but_first([("float32", 3), ("float64", 2)], ["float32", "float64"], [2, 3, 4])
-)
+@pytest.mark.parametrize(("dtype", "ranks"), but_first([("float32", 3)], ["float32", "float64"], [2, 3, 4]))
 def test_a_large_layer_in_no_group_is_shared_by_its_inputs(dtype: str, ranks: int) -> None:
     objective = objective_of("chain", dtype, widths=[30, 20])
     shares = shares_of(objective, ranks)
@@ -242,7 +233,12 @@ def test_a_network_that_has_no_float64_cannot_be_tried(monkeypatch: pytest.Monke
         is_sound(objective, examples_of(objective).inputs, shares)
 
 
-@pytest.mark.parametrize(("kind", "ranks"), but_first([(kind, 2) for kind in BETWEEN], BETWEEN, [2, 3]))
+ALIKE = ("turned", "added up", "largest", "quantile", "winners in training", "width in scoring")
+"""They show in a way of another kind that units cannot be shared."""
+OFTEN = [(kind, 2) for kind in BETWEEN if kind not in ALIKE]
+
+
+@pytest.mark.parametrize(("kind", "ranks"), but_first(OFTEN, BETWEEN, [2, 3]))
 def test_ranks_take_the_steps_of_the_whole_network_or_none(kind: str, ranks: int) -> None:
     objective = objective_of("fooling", kind=kind)
     try:

@@ -131,13 +131,6 @@ def test_ranks_have_the_settings_of_the_thread_that_waits() -> None:
     assert as_ranks(2, settings) == [(True, threads)] * 2
 
 
-def test_groups_may_be_within_ranks() -> None:
-    def outer(group: Communicator) -> list[object]:
-        return as_ranks(2, lambda inner: list(inner.all_gather((group.rank, inner.rank))))
-
-    assert as_ranks(2, outer) == [[[(rank, 0), (rank, 1)]] * 2 for rank in range(2)]
-
-
 INTERRUPTED = """
 import signal
 import sys

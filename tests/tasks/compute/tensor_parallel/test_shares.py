@@ -69,18 +69,6 @@ def test_what_is_cut_and_joined_is_what_it_was(shares: Shares) -> None:
 
 @FEW
 @given(layouts())
-def test_every_element_is_on_one_rank_or_on_all(shares: Shares) -> None:
-    state = numbered(shares)
-    for spec in shares.layout.params:
-        whole = views(shares.layout.params, state.params)[spec.name]
-        parts = [shares.share(spec.name, whole, rank) for rank in range(shares.ranks)]
-        values, counts = torch.cat([part.flatten() for part in parts]).unique(return_counts=True)
-        assert torch.equal(values, whole.flatten().sort().values)
-        assert set(counts.tolist()) <= {1, shares.ranks}
-
-
-@FEW
-@given(layouts())
 def test_a_rank_s_layout_says_where_its_tensors_lie(shares: Shares) -> None:
     state = numbered(shares)
     for rank in range(shares.ranks):

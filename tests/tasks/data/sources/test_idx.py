@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -74,10 +76,7 @@ NO_IDX = "is no IDX file of unsigned bytes in 3 dimensions"
 @pytest.mark.parametrize(
     ("packed", "content", "reason"),
     [
-        *(
-            (True, PACKED[: int(left * len(PACKED))], "fetch it again|cannot be read")
-            for left in (0, 0.1, 0.5, 0.99)
-        ),
+        *((True, PACKED[: int(left * len(PACKED))], "fetch it again|cannot be read") for left in (0, 0.5, 0.99)),
         (True, PACKED[:40] + bytes([PACKED[40] ^ 1]) + PACKED[41:], "cannot be read as an IDX file: "),
         *((False, WHOLE[:left], "no IDX file|it is empty|promises") for left in (0, 3, 4, 15, 16, 75)),
         (False, WHOLE + b"\0", r"promises \(5, 4, 3\) bytes and holds"),
@@ -109,26 +108,27 @@ def test_images_without_labels_are_refused(tmp_path) -> None:
         Idx("mnist", str(tmp_path)).load()
 
 
+@contextmanager
+def memory(most: float) -> Iterator[None]:
+    """What is done takes no more bytes of memory at once."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("shape", [(1 << 31, 1 << 31, 4), (1 << 16, 1 << 16, 1 << 16), (1 << 31, 1, 1)])
 def test_sizes_whose_product_wraps_or_is_not_there_take_no_memory(tmp_path, packed: bool, shape) -> None:
     content = idx(IMAGES)[:4] + b"".join(n.to_bytes(4, "big") for n in shape)
     write(tmp_path, packed, images=content)
-    tracemalloc.start()
-    try:
+    with memory(1e6):
         broken(tmp_path, "train-images-idx3-ubyte" + ".gz" * packed, "promises")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 1e6
 
 
 def test_more_than_is_promised_is_not_unpacked(tmp_path) -> None:
     write(tmp_path, True, images=idx(IMAGES) + bytes(1 << 26))
-    tracemalloc.start()
-    try:
+    with memory(4e6):
         broken(tmp_path, "train-images-idx3-ubyte.gz", r"promises \(5, 4, 3\) bytes and holds more")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 4e6

@@ -15,21 +15,16 @@ from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.table import find_source
 from roundweave.tasks.data.splits.split import Split
 
-TABLE = pd.DataFrame(
-    {
-        "age": [30, 41, 25, 60],
-        "height": [1.5, 1.75, 2.0, 1.25],
-        "ward": ["east", "west", "east", "north"],
-        "kind": ["pear", "apple", "fig", "apple"],
-    }
-)
+TABLE = pd.DataFrame({"age": [30, 41, 25, 60], "height": [1.5, 1.75, 2.0, 1.25]})
+TABLE = TABLE.assign(ward=["east", "west", "east", "north"], kind=["pear", "apple", "fig", "apple"])
+
+
+LACKING = TABLE[["age", "height"]].assign(kind=["a", None, "b", None])
 
 
 @pytest.fixture(params=["csv", "parquet"])
 def write(request, tmp_path):
     """Writes a table; gives the data's name."""
-    if request.param == "parquet":
-        pytest.importorskip("pyarrow")
 
     def file(table: pd.DataFrame) -> str:
         path = tmp_path / f"t.{request.param}"
@@ -46,13 +41,10 @@ def test_texts_are_labels_in_sorted_order_and_numbers_inputs(write) -> None:
     assert (dataset.train.targets.dtype, dataset.train.targets.tolist()) == (torch.int64, [2, 0, 1, 0])
 
 
-@pytest.mark.parametrize(
-    ("target", "dtype", "values"),
-    [("height", torch.float64, [1.5, 1.75, 2.0, 1.25]), ("age", torch.int64, [30, 41, 25, 60])],
-)
-def test_a_target_may_be_named(write, target, dtype, values) -> None:
+@pytest.mark.parametrize(("target", "dtype"), [("height", torch.float64), ("age", torch.int64)])
+def test_a_target_may_be_named(write, target, dtype) -> None:
     dataset = find_source(write(TABLE[["age", "height"]].assign(more=1)), target=target).load(0, 1)
-    assert (dataset.train.targets.dtype, dataset.train.targets.tolist()) == (dtype, values)
+    assert (dataset.train.targets.dtype, dataset.train.targets.tolist()) == (dtype, TABLE[target].tolist())
     assert dataset.train.inputs.shape == (4, 2)
 
 
@@ -87,11 +79,7 @@ def test_booleans_are_numbers(write) -> None:
         (TABLE[["kind"]], {}, "has 4 rows and 0 columns of inputs"),
         (TABLE[["age", "kind"]], {"by": "age"}, "has 4 rows and 0 columns of inputs"),
         (TABLE[:0], {}, "has 0 rows"),
-        (
-            TABLE[["age", "height"]].assign(kind=["a", None, "b", None]),
-            {},
-            r"2 values are missing, the first in row 2 \(the header is none\), column 'kind'",
-        ),
+        (LACKING, {}, "2 values are missing, the first in row 2 .*, column 'kind'"),
     ],
 )
 def test_what_cannot_be_learned_from_is_one_clear_line(write, table, options, says: str) -> None:
@@ -112,11 +100,7 @@ def test_a_column_without_a_name_is_refused(tmp_path) -> None:
     ("column", "target", "says"),
     [
         ([Decimal("9.50"), Decimal("10.00")], "price", "holds decimals; code them as whole numbers"),
-        (
-            pd.to_datetime(["2024-01-01", "2025-01-01"]),
-            "price",
-            "holds (datetime64|timestamp)s; code them as whole",
-        ),
+        (pd.to_datetime(["2024-01-01", "2025-01-01"]), "price", "holds (datetime64|timestamp)s; code them"),
         ([2**53 + 1, 2**53 + 2], "a", r"has whole numbers beyond 2\^53; subtract what they share"),
     ],
 )
@@ -130,13 +114,6 @@ def test_what_labels_were_called_is_kept(write) -> None:
     partitions = Partitions(find_source(write(TABLE.drop(columns="ward"))), Split(1), held_out=0.0)
     assert partitions.describe(0).class_names == ("apple", "fig", "pear")
     assert label_counts(partitions).loc[0].to_dict() == {"apple": 2, "fig": 1, "pear": 1, "size": 4}
-
-
-@pytest.mark.parametrize("format", ["csv", "parquet"])
-def test_a_file_of_another_kind_is_named(tmp_path, format: str) -> None:
-    (tmp_path / "x").write_bytes(b"\xff\xfe\x00,\x81\n1,2\n3\n4,5,6,7")
-    with pytest.raises(DataError, match=f"{tmp_path}/x cannot be read as {format}: "):
-        find_source(f"{format}:{tmp_path}/x").load(0, 1)
 
 
 def test_a_table_that_is_far_larger_than_its_file_is_refused(tmp_path, monkeypatch) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -31,24 +29,6 @@ def test_windows_by_hand(tmp_path) -> None:
     assert (found.labels, found.classes, found.inputs, found.targets) == (True, 3, (6,), (6,))
 
 
-@given(st.text(st.characters(codec="utf-8"), min_size=2, max_size=60), st.integers(1, 9))
-@settings(deadline=None, max_examples=10)
-def test_a_target_is_the_input_after(tmp_path_factory, text: str, time: int) -> None:
-    path = tmp_path_factory.mktemp("text") / "t.json"
-    path.write_text(json.dumps({"a": text}))
-    if len(text) <= time:
-        with pytest.raises(DataError, match=f"{path} has no text of more than {time} characters"):
-            Text(str(path), time).load()
-        return
-    dataset = Text(str(path), time).load()
-    vocabulary = sorted(set(text))
-    read = "".join(vocabulary[code] for code in dataset.train.inputs.flatten())
-    after = "".join(vocabulary[code] for code in dataset.train.targets.flatten())
-    count = (len(text) - 1) // time * time
-    assert (read, after) == (text[:count], text[1 : count + 1])
-    assert dataset.classes == len(vocabulary)
-
-
 def test_the_names_of_texts_are_roles_and_share_a_vocabulary(tmp_path) -> None:
     (tmp_path / "t.json").write_text(json.dumps({"B": "cbabc", "A": "z", "C": "ca\u00e9"}))
     dataset = Text(str(tmp_path / "t.json"), 2).load()
@@ -67,12 +47,13 @@ def test_the_number_of_characters_may_follow_the_file() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "there is no file .*t.json; give the path of one to read as text, which each worker must have"),
+        (None, "there is no file .*t.json"),
         (b"\xff\xfe", "cannot be read as text: UnicodeDecodeError"),
         (b"{", "cannot be read as text: JSONDecodeError"),
         (b"[1]", "must be a JSON object of texts by name"),
         (b"{}", "must be a JSON object of texts by name"),
         (b'{"a": 3}', "must be a JSON object of texts by name"),
+        (b"[" * 100_000, "cannot be read as text"),
         (b'{"a": ""}', "has no text of more than 64 characters"),
     ],
 )
@@ -85,24 +66,19 @@ def test_other_files_are_one_clear_line(tmp_path, content: bytes | None, says: s
     assert str(path) in str(caught.value)
 
 
-def test_roles_of_shakespeare_are_natural_partitions() -> None:
-    path = Path(os.environ.get("ROUNDWEAVE_DATA", "nowhere")) / "text" / "shakespeare_by_role.json"
-    if not path.is_file():
-        pytest.skip("needs ROUNDWEAVE_DATA")
-    sizes = {role: (len(text) - 1) // 64 for role, text in json.loads(path.read_text()).items()}
-    partitions = Partitions(find_source(f"text:{path}"), Split(36, "largest:role"))
-    owner = partitions.assignment(0)
-    roles = partitions.source.load(0, 1).columns["role"]
-    for partition, role in enumerate(sorted(sorted(sizes, key=sizes.get)[-36:])):
-        assert set(roles[owner == partition]) == {role}
-        assert sizes[role] * 0.7 < (owner == partition).sum() <= sizes[role]
-    assert partitions.describe(0).classes == len(set("".join(json.loads(path.read_text()).values())))
-    with pytest.raises(DataError, match=r"use \d+ partitions, or largest:role for those with the most examples"):
-        Partitions(find_source(f"text:{path}"), Split(36, "by:role")).describe(0)
-    assert np.isin(owner, range(-1, 36)).all()
-
-
-def test_a_json_that_is_nested_too_deep_is_refused(tmp_path) -> None:
-    (tmp_path / "a.json").write_text("[" * 100_000)
-    with pytest.raises(DataError, match=r"a\.json cannot be read as text"):
-        find_source(f"text:{tmp_path / 'a.json'}").load(0, 1)
+@given(st.text(st.characters(codec="utf-8"), min_size=2, max_size=60), st.integers(1, 9))
+@settings(deadline=None, max_examples=10)
+def test_a_target_is_the_input_after(tmp_path_factory, text: str, time: int) -> None:
+    path = tmp_path_factory.mktemp("text") / "t.json"
+    path.write_text(json.dumps({"a": text}))
+    if len(text) <= time:
+        with pytest.raises(DataError, match=f"{path} has no text of more than {time} characters"):
+            Text(str(path), time).load()
+        return
+    dataset = Text(str(path), time).load()
+    vocabulary = sorted(set(text))
+    read = "".join(vocabulary[code] for code in dataset.train.inputs.flatten())
+    after = "".join(vocabulary[code] for code in dataset.train.targets.flatten())
+    count = (len(text) - 1) // time * time
+    assert (read, after) == (text[:count], text[1 : count + 1])
+    assert dataset.classes == len(vocabulary)

@@ -61,15 +61,6 @@ def test_shards_by_hand() -> None:
     assert len(orders) == 6, "every order of dealing is drawn"
 
 
-def test_shards_of_one_size_hold_one_label_each() -> None:
-    """100 examples of each of 10 labels in 10 x 2 shards of 50: no shard has two labels."""
-    labels = np.arange(1000) % 10
-    parts = Split(10, "shards:2", seed=3).rows(Pool(np.arange(1000), labels), 0)
-    for part in parts:
-        counts = np.bincount(labels[part])
-        assert sorted(counts[counts > 0].tolist()) in ([50, 50], [100])
-
-
 @given(st.integers(1, 30), st.integers(0, 70), st.sampled_from(["iid", "contiguous"]))
 @settings(max_examples=25)
 def test_sizes_differ_by_one_at_most_and_a_contiguous_split_keeps_the_order(partitions, more, kind) -> None:
@@ -85,15 +76,6 @@ def test_sizes_by_hand() -> None:
     assert Sizes(1).counts(13, 3).tolist() == [1 + 5, 1 + 3, 1 + 2]
     assert Sizes(2).counts(52, 3).tolist() == [1 + 36, 1 + 9, 1 + 4]
     assert [len(part) for part in Split(3, "sizes:power").rows(Pool(np.arange(14)), 0)] == [7, 4, 3]
-
-
-@given(st.integers(1, 40), st.integers(0, 400), st.floats(0.01, 20))
-@settings(max_examples=25)
-def test_sizes_fall_and_none_is_empty(partitions: int, more: int, exponent: float) -> None:
-    counts = Sizes(exponent).counts(partitions + more, partitions)
-    assert counts.sum() == partitions + more
-    assert counts.min() >= 1
-    assert (np.diff(counts) <= 0).all()
 
 
 def test_proportions_by_hand() -> None:
@@ -194,3 +176,12 @@ def test_who_has_an_even_share_gets_no_more() -> None:
 @pytest.mark.parametrize(("partitions", "least"), [(4, 10), (300, 10), (600, 5)])
 def test_no_partition_is_left_without_examples(partitions: int, least: int) -> None:
     assert dealt(2.0, partitions=partitions).sum(1).min() >= least
+
+
+def test_shards_of_one_size_hold_one_label_each() -> None:
+    """100 examples of each of 10 labels in 10 x 2 shards of 50: no shard has two labels."""
+    labels = np.arange(1000) % 10
+    parts = Split(10, "shards:2", seed=3).rows(Pool(np.arange(1000), labels), 0)
+    for part in parts:
+        counts = np.bincount(labels[part])
+        assert sorted(counts[counts > 0].tolist()) in ([50, 50], [100])

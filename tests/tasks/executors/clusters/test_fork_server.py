@@ -56,13 +56,11 @@ def test_they_are_spawned_where_they_would_have_imported_otherwise(monkeypatch) 
         with monkeypatch.context() as changed:
             changed.setenv(f"{prefix}SOMETHING", "new")
             assert start_method() == "spawn"
-    with monkeypatch.context() as changed:
-        changed.delenv("HOME")
-        assert start_method() == "spawn"
-    with monkeypatch.context() as changed:
-        changed.setenv("KMP_INIT_AT_FORK", "FALSE")  # as scikit-learn's import does
-        changed.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/somewhere")  # as that of torch's compiler does
-        assert start_method() == "forkserver"
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")  # as scikit-learn's import does
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/somewhere")  # as that of torch's compiler does
+    assert start_method() == "forkserver"
+    monkeypatch.delenv("HOME")
+    assert start_method() == "spawn"
 
 
 CLIENT = """

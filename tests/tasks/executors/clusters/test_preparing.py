@@ -16,7 +16,8 @@ from roundweave.tasks.executors.clusters.workers import on_workers
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.patience import PATIENCE
-from tests.tasks.executors.deeds import KILL, bare, identities, lines, second
+from tests.rows import but_first
+from tests.tasks.executors.deeds import KILL, bare, identities, lines
 
 KINDS = pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
 
@@ -40,7 +41,7 @@ def lost_before_it_worked(caplog) -> bool:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("module", ["roundweave", "roundweave.tasks.executors.pool", "torch"])
-def test_a_worker_that_dies_at_what_a_run_has_it_import_costs_a_line(
+def test_a_worker_that_dies_at_an_import_costs_a_line(
     equal, fields, dask_processes, tmp_path: Path, caplog, module
 ) -> None:
     (tmp_path / "hook").mkdir()
@@ -65,7 +66,7 @@ def test_something_is_registered_with_workers_again_where_one_dies_meanwhile(cli
     assert errors == []
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, second(RanksExecutor)])
+@pytest.mark.parametrize("kind", but_first([GraphExecutor], [RanksExecutor]))
 def test_a_worker_that_dies_while_it_reads_the_data_costs_a_line(train, client, fields, do, caplog, kind) -> None:
     reference = train(**fields, name="reference")
     do(KILL, 2, at="data")
@@ -116,9 +117,8 @@ def test_a_worker_may_be_killed_at_any_moment_before_round_1(train, fields, tmp_
         assert run.digest == reference.digest, f"killed after {moment / 4} s"
 
 
-def test_workers_of_another_version_are_refused_before_anything_is_stored(
-    train, client, fields, tmp_path: Path, monkeypatch
-) -> None:
+def test_workers_of_another_version_are_refused(train, client, fields, tmp_path: Path, monkeypatch) -> None:
+    """Before anything is stored."""
     monkeypatch.setattr("roundweave.flows.machines.source_digest", lambda: "another")
     with pytest.raises(NumericsMismatch, match=r"tcp://.* has another version of Roundweave .*; install"):
         train(GraphExecutor(client), **fields, name="refused")

@@ -11,7 +11,6 @@ from pathlib import Path
 import dask
 import psutil
 import pytest
-from distributed import Client
 
 from roundweave.storage.errors import ClusterError
 from roundweave.tasks.executors.base import Setting
@@ -31,16 +30,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """All processes find one certificate by variables of their environment; here they hold, too."""
     [folder] = write_certificates(tmp_path_factory.mktemp("certificate"), ["all"])
     files = {"KEY": folder / KEY, "CERT": folder / CERTIFICATE}
-    variables = {
-        f"{who}__{what}": file for who in ("SCHEDULER", "WORKER", "CLIENT") for what, file in files.items()
-    }
-    variables["CA_FILE"] = folder / AUTHORITY
-    variables = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": str(file) for name, file in variables.items()}
-    variables |= {"DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME": "tls"}
-    settings = {name.removeprefix("DASK_").replace("__", ".").lower(): value for name, value in variables.items()}
+    variables = {f"{who}__{what}": f for who in ("SCHEDULER", "WORKER", "CLIENT") for what, f in files.items()}
+    variables = {f"TLS__{name}": str(file) for name, file in variables.items()}
+    variables |= {"TLS__CA_FILE": str(folder / AUTHORITY), "DEFAULT_SCHEME": "tls"}
+    settings = {f"distributed.comm.{k.replace('__', '.').lower()}": value for k, value in variables.items()}
     with pytest.MonkeyPatch.context() as patch, dask.config.set(settings):
         for name, value in variables.items():
-            patch.setenv(name, value)
+            patch.setenv(f"DASK_DISTRIBUTED__COMM__{name}", value)
         yield
 
 
@@ -54,36 +50,20 @@ def test_a_run_has_the_bits_of_any_other(equal, certificate, tmp_path: Path) -> 
         assert {*executors(equal(GraphExecutor(client), 3, **FIELDS))} == {"graph"}
 
 
-@pytest.fixture
-def on_machines(monkeypatch) -> Iterator[Client]:
-    """An encrypted cluster whose workers say that they are on machines of their own."""
+def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, monkeypatch) -> None:
+    """Nor are they chosen. Workers of an encrypted cluster say that they are on machines of their own."""
     with connect(None, 2, private=True) as client:
         places = {worker: (f"machine {number}", 1) for number, worker in enumerate(client.nthreads())}
         monkeypatch.setattr("roundweave.tasks.executors.ranks.processes", lambda client: places)
-        yield client
-
-
-def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, on_machines) -> None:
-    says = "ranks on several machines do not; give --executor graph, or"
-    with pytest.raises(ClusterError, match=says):
-        train(RanksExecutor(on_machines), 3, **FIELDS, name="refused")
-
-
-@pytest.mark.parametrize(
-    ("kind", "setting", "by"),
-    [(AutoExecutor, Setting(), "graph"), (RanksExecutor, Setting(plain_ranks=True), "ranks")],
-)
-def test_ranks_on_two_machines_are_not_chosen_unless_they_may_be_overheard(
-    train, on_machines, kind, setting, by
-) -> None:
-    run = train(kind(on_machines, setting), 3, **FIELDS, name="there")
-    assert {*executors(run)} == {by}
+        with pytest.raises(ClusterError, match="ranks on several machines do not; give --executor graph, or"):
+            train(RanksExecutor(client), 3, **FIELDS, name="refused")
+        chosen = train(AutoExecutor(client), 3, **FIELDS, name="chosen")
+        plain = train(RanksExecutor(client, Setting(plain_ranks=True)), 3, **FIELDS, name="plain")
+    assert ({*executors(chosen)}, {*executors(plain)}) == ({"graph"}, {"ranks"})
 
 
 @pytest.mark.thorough
-def test_a_scheduler_that_is_slow_to_take_a_connection_is_not_gone(
-    certificate, dask_processes, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_scheduler_that_is_slow_is_not_gone(certificate, dask_processes, tmp_path: Path, monkeypatch) -> None:
     """It stands still for longer than the first connection may take, and two ask it at once."""
     monkeypatch.setattr(connecting, "CONNECT_SECONDS", 1)
     with connect(dask_processes(tmp_path, 0), 2) as client, ThreadPoolExecutor(2) as pool:

@@ -64,7 +64,7 @@ def test_with_no_products_of_unlike_inputs_each_column_is_weighted_by_its_own_sq
     torch.testing.assert_close(found["0.weight"], wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", networks("unet", "gpt"))  # convolutions both ways, and packed attention
+@pytest.mark.parametrize("name", networks("gpt"))  # packed attention
 def test_equal_parents_are_what_is_solved_for(name) -> None:
     network, inputs, _ = analysed(name)
     state = network.state_dict()

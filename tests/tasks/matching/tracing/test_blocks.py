@@ -17,6 +17,7 @@ from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.check import _outputs, check_function, randomise
 from roundweave.tasks.matching.search.matches import match
 from roundweave.tasks.matching.units import find_units
+from tests.rows import but_first
 from tests.tasks.matching.analysed import analysed
 from tests.tasks.matching.zoo.huggingface import LAYERS, TEXT, Logits
 
@@ -159,7 +160,9 @@ def test_orders_that_are_not_found_are_named_and_not_counted_as_covered(forward:
     assert len(units.groups) == (3 if forward is looped else 0)
 
 
-@pytest.mark.parametrize(("name", "more"), [("Mixtral", {"experts_implementation": "batched_mm"}), ("Phimoe", {})])
+@pytest.mark.parametrize(
+    ("name", "more"), but_first([("Mixtral", {"experts_implementation": "batched_mm"})], [("Phimoe", {})])
+)
 def test_experts_that_are_not_told_apart_are_named(name: str, more: dict[str, Any]) -> None:
     model, inputs = language_model(name, **FOUR, **more)
     units = find_units(model, inputs)
@@ -178,7 +181,7 @@ LAYERED = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERED)
+@pytest.mark.parametrize("name", but_first(["gpt", "transformers_llama_eager", "transformers_mixtral"], LAYERED))
 def test_each_layer_head_and_expert_of_a_transformer_has_groups_of_its_own(name: str) -> None:
     """Groups as (size, sizes of their parents): the width, and some in each of two layers."""
     _, _, units = analysed(name)
@@ -187,9 +190,7 @@ def test_each_layer_head_and_expert_of_a_transformer_has_groups_of_its_own(name:
     assert found == sorted([(width,), *sizes, *sizes])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "GptOss" else pytest.mark.thorough) for n in EXPERTS]
-)
+@pytest.mark.parametrize("name", but_first(["GptOss"], EXPERTS))
 def test_experts_may_be_permuted_each_with_units_of_its_own(name: str) -> None:
     """Those of GptOss have two halves that are interleaved, and biases: the others do less."""
     model, inputs = language_model(name, **FOUR, shared_expert_intermediate_size=24)

@@ -91,22 +91,3 @@ def mixtral() -> Member:
 
     shape = LAYERS | TEXT | {"num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2}
     return MixtralForCausalLM(MixtralConfig(**shape)), (torch.randint(2, 30, (3, 7)),)
-
-
-@member()
-def resnet() -> Member:
-    from transformers import ResNetConfig, ResNetForImageClassification
-
-    shape = {"embedding_size": 8, "hidden_sizes": [16, 24, 32], "depths": [2, 2, 1], "layer_type": "bottleneck"}
-    config = ResNetConfig(**shape, num_labels=5, return_dict=False)
-    return ResNetForImageClassification(config), (torch.randn(2, 3, 48, 48),)
-
-
-@member()
-def convnext() -> Member:
-    from transformers import ConvNextConfig, ConvNextForImageClassification
-
-    shape = {"hidden_sizes": [8, 16, 24], "depths": [1, 2, 1], "num_stages": 3, "patch_size": 4}
-    return Logits(ConvNextForImageClassification(ConvNextConfig(**shape, num_labels=5))), (
-        torch.randn(2, 3, 48, 48),
-    )

@@ -1,4 +1,4 @@
-"""Multilayer perceptrons and what they are put to, and operations that fix the order of the units they see."""
+"""Multilayer perceptrons, recurrent networks, and operations that fix the order of the units they see."""
 
 from __future__ import annotations
 
@@ -33,28 +33,6 @@ def tied_autoencoder() -> Member:
     return Autoencoder(), (torch.randn(3, 14),)
 
 
-@member
-def zero_head() -> Member:
-    model = nn.Sequential(nn.Linear(10, 16), nn.GELU(), nn.Linear(16, 12), nn.GELU(), nn.Linear(12, 5, bias=False))
-    nn.init.zeros_(model[-1].weight)
-    return model, (torch.randn(3, 10),)
-
-
-@member
-def siamese() -> Member:
-    class Siamese(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.encoder = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 12))
-            self.head = nn.Linear(24, 1)
-
-        def forward(self, left: Tensor, right: Tensor) -> Tensor:
-            one, other = self.encoder(left), self.encoder(right)
-            return self.head(torch.cat([(one - other).abs(), one * other], dim=1))
-
-    return Siamese(), (torch.randn(3, 10), torch.randn(3, 10))
-
-
 # Operations that fix the order of the units they see
 
 
@@ -74,5 +52,51 @@ def sorted_units() -> Member:
 
 
 @member
-def rolled_units() -> Member:
-    return BetweenLinears(lambda x: x + torch.roll(x, 1, dims=-1)), (torch.randn(3, 10),)
+def stack_roll_pad() -> Member:
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inputs, self.head = nn.Linear(6, 12), nn.Linear(12, 5)
+            self.near, self.far, self.early = (nn.Linear(12, 12) for _ in range(3))
+            self.weights = nn.Parameter(torch.randn(4, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.inputs(x))
+            far = self.far(torch.roll(x, 1, dims=1))
+            early = self.early(functional.pad(x, (0, 0, 1, 0))[:, :-1])
+            paths = torch.stack([x, self.near(x), far, early], dim=2)
+            return self.head((paths * self.weights).sum(dim=2).relu())
+
+    return Mixed(), (torch.randn(3, 7, 6),)
+
+
+class LastStep(nn.Module):
+    """Reads the states of the last step, or the final one that the recurrent layers give."""
+
+    def __init__(self, recurrent: nn.RNNBase, outputs: int, final: bool = False):
+        super().__init__()
+        self.recurrent, self.head, self.final = recurrent, nn.Linear(outputs, 5), final
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, end = self.recurrent(x)
+        return self.head(end[0][-1] if self.final else states[:, -1])
+
+
+@member
+def lstm() -> Member:
+    return LastStep(nn.LSTM(6, 10, 2, batch_first=True), 10), (torch.randn(3, 7, 6),)
+
+
+@member
+def lstm_final_state() -> Member:
+    return LastStep(nn.LSTM(6, 10, 2, batch_first=True), 10, final=True), (torch.randn(3, 7, 6),)
+
+
+@member
+def gru_both_ways() -> Member:
+    return LastStep(nn.GRU(6, 10, 2, batch_first=True, bidirectional=True), 20), (torch.randn(3, 7, 6),)
+
+
+@member
+def plain_rnn() -> Member:
+    return LastStep(nn.RNN(6, 10, batch_first=True), 10), (torch.randn(3, 7, 6),)

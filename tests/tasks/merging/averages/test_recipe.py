@@ -8,7 +8,7 @@ import torch
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.merging.averages.interpolations import LinearMean, Slerp
 from roundweave.tasks.merging.averages.recipe import Wanted, combining
-from roundweave.tasks.merging.averages.settings import Rule
+from roundweave.tasks.merging.averages.settings import Rule, positions
 from roundweave.tasks.merging.averages.task_vectors import DareLinear, TaskArithmetic, Ties
 
 LAYERS = ("0.mlp", "0.attn", "1.mlp", "2.mlp")
@@ -67,8 +67,33 @@ def test_a_single_layer_is_the_last_one() -> None:
     assert [average.t for average, _ in recipe.values()] == [0.0, 1.0, 0.0]
 
 
-def test_a_gradient_begins_before_the_layers_and_ends_after_them() -> None:
-    depths = {"embed_tokens.weight": 0.2, "embeddings.LayerNorm.weight": 0.2, "norm.weight": 0.6, "lm_head": 0.6}
-    depths |= {f"layers.{number}.w": 0.2 * (number + 1) for number in range(3)}
-    recipe = Wanted(Slerp, (1.0, 1.0), {"t": (0.2, 0.4, 0.6)}).recipe(tuple(depths))
-    assert {name: average.t for name, (average, _) in recipe.items()} == pytest.approx(depths)
+NETWORKS = {
+    "stages": {
+        0: ("conv1.weight", "bn1.weight", "layer1.0.conv.weight"),
+        1 / 4: ("layer1.1.conv.weight",),
+        2 / 4: ("layer2.0.conv.weight",),
+        3 / 4: ("layer2.1.conv.weight",),
+        1: ("layer10.0.conv.weight", "fc.weight"),
+    },
+    "transformer": {
+        0: ("model.embed_tokens.weight", "vision_model.pre_layrnorm.weight", "model.layers.0.mlp.fc.weight"),
+        1 / 2: ("model.layers.2.mlp.fc.weight",),
+        1: ("model.layers.11.mlp.fc.weight", "model.norm.weight", "lm_head.weight"),
+    },
+    "nested stages": {number / 3: (f"stages.{number // 2}.blocks.{number % 2}.weight",) for number in range(4)},
+    "sublayers": {
+        0: (*(f"encoder.block.0.layer.{number}.weight" for number in (0, 1)), "model.layers.0.experts.1.weight"),
+        1: ("encoder.block.1.layer.0.weight", "model.layers.1.experts.0.weight"),
+    },
+    "encoder and decoder": {
+        0: ("encoder.block.0.weight", "decoder.block.0.weight"),
+        1 / 2: ("decoder.block.1.weight",),
+        1: ("encoder.block.1.weight", "decoder.block.2.weight", "pre_classifier.weight"),
+    },
+}
+
+
+@pytest.mark.parametrize("names", NETWORKS.values(), ids=NETWORKS)
+def test_layers_are_counted_from_the_first_to_the_last(names: dict[float, tuple[str, ...]]) -> None:
+    depths = {name: depth for depth, each in names.items() for name in each}
+    assert positions(depths) == depths

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from roundweave.tasks.merging.averages.base import Versions
 from roundweave.tasks.merging.averages.task_vectors import DareLinear, DareTies, TaskArithmetic, Ties
 
-numbers = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4)
-
 
 def of(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.tensor(values, dtype=dtype)
@@ -29,19 +27,6 @@ def test_the_sum_of_task_vectors_by_hand() -> None:
     # 1 + (2 * (4, 0, 1, -2) + (-2, -1, 3, -4)) / 3
     found = TaskArithmetic(normalize=True)(Versions("w", [A, B], (2, 1), BASE))
     assert found.tolist() == pytest.approx([3, 2 / 3, 8 / 3, -5 / 3])
-
-
-@given(numbers, numbers)
-def test_a_negative_task_vector_undoes_it(network, base) -> None:
-    assert torch.equal(
-        TaskArithmetic()(Versions("w", [of(*network), of(*network)], (1, -1), of(*base))), of(*base)
-    )
-
-
-@given(numbers, numbers)
-def test_one_network_as_it_is_comes_back_but_for_rounding(network, base) -> None:
-    found = TaskArithmetic()(Versions("w", [of(*network)], (1,), of(*base)))
-    torch.testing.assert_close(found, of(*network), rtol=0, atol=2e-5)
 
 
 def test_ties_by_hand() -> None:
@@ -68,12 +53,6 @@ def test_the_largest_changes_stay_and_of_equal_ones_the_first() -> None:
     assert Ties(density=(0.4,))(Versions("w", [network], (1,), base)).tolist() == [0, -2, 2, 0, 0]
     assert Ties(density=(0.99,))(Versions("w", [network], (1,), base)).tolist() == [1, -2, 2, 2, 0]
     assert Ties(density=(0.01,))(Versions("w", [network], (1,), base)).tolist() == [0, -2, 0, 0, 0]  # at least one
-
-
-@given(numbers, numbers, st.sampled_from([0.5, 1.0, 2.0]))
-def test_ties_of_one_whole_network_is_task_arithmetic(network, base, scaling) -> None:
-    tied = Ties(density=(1,), scaling=scaling)(Versions("w", [of(*network)], (1,), of(*base)))
-    assert torch.equal(tied, TaskArithmetic(scaling=scaling)(Versions("w", [of(*network)], (1,), of(*base))))
 
 
 def test_a_whole_density_drops_nothing() -> None:
@@ -106,3 +85,25 @@ def test_what_is_dropped_depends_on_the_seed_the_network_and_the_name_alone() ->
     assert torch.equal(drawn("w"), drawn("w"))
     others = [drawn("v"), drawn("w", seed=1), drawn("w", number=1)]
     assert not any(torch.equal(drawn("w"), other) for other in others)
+
+
+numbers = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4)
+
+
+@given(numbers, numbers)
+def test_a_negative_task_vector_undoes_it(network, base) -> None:
+    assert torch.equal(
+        TaskArithmetic()(Versions("w", [of(*network), of(*network)], (1, -1), of(*base))), of(*base)
+    )
+
+
+@given(numbers, numbers)
+def test_one_network_as_it_is_comes_back_but_for_rounding(network, base) -> None:
+    found = TaskArithmetic()(Versions("w", [of(*network)], (1,), of(*base)))
+    torch.testing.assert_close(found, of(*network), rtol=0, atol=2e-5)
+
+
+@given(numbers, numbers, st.sampled_from([0.5, 1.0, 2.0]))
+def test_ties_of_one_whole_network_is_task_arithmetic(network, base, scaling) -> None:
+    tied = Ties(density=(1,), scaling=scaling)(Versions("w", [of(*network)], (1,), of(*base)))
+    assert torch.equal(tied, TaskArithmetic(scaling=scaling)(Versions("w", [of(*network)], (1,), of(*base))))

@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from roundweave.storage.errors import ModelError, UsageError
-from roundweave.tasks.matching.units import find_units
-from roundweave.tasks.networks.pretrained import inputs_by_kind
-from tests.flows.merging.tiny_folders import KINDS, Folder, folder, made, merge, quiet, transformers
-from tests.tasks.merging.second import second
+from tests.flows.merging.tiny_folders import KINDS, Folder, folder, merge, quiet, transformers
 
 __all__ = ["folder", "quiet"]
 pytestmark = pytest.mark.usefixtures("without_prefect")
@@ -37,24 +34,6 @@ def test_a_row_of_a_label_is_the_mean_of_those_who_have_it(folder: Folder, tmp_p
         torch.testing.assert_close(rows, torch.stack([mean[name] for name in every]))
     a, b, rest = ({n: t for n, t in m.state_dict().items() if "classifier" not in n} for m in (one, other, merged))
     torch.testing.assert_close(rest, {name: (tensor + 3 * b[name]) / 4 for name, tensor in a.items()})
-
-
-@pytest.mark.parametrize("kind", ["bert", *second("vit")])
-def test_a_row_of_one_network_alone_has_its_units_in_the_order_of_all(folder: Folder, tmp_path, kind) -> None:
-    """Two networks are one whose units were permuted, and each has some of its labels: the merge has all."""
-    whole, every = made(kind, **named(["cat", "dog", "owl"])), {}
-    units = find_units(whole, inputs_by_kind(whole))
-    permuted = units.permute(whole.state_dict(), units.random(torch.Generator().manual_seed(1)))
-    for name, state, rows in (("one", whole.state_dict(), [0, 1]), ("other", permuted, [2, 1])):
-        part = made(kind, **named([["cat", "dog", "owl"][row] for row in rows]))
-        part.load_state_dict({n: t[rows] if n.startswith("classifier.") else t for n, t in state.items()})
-        every[folder(name, part)] = part
-    out = str(tmp_path / "out")
-    merge(*every, match="weights", labels="union", out=out)
-    merged = type(whole).from_pretrained(out)
-    with torch.no_grad():
-        given, wanted = (network.eval()(**inputs_by_kind(whole)).logits for network in (merged, whole))
-    assert (given - wanted).abs().max() <= 1e-5 * wanted.std()
 
 
 def test_other_labels_are_refused_without_a_choice_or_names(folder: Folder, tmp_path) -> None:

@@ -47,13 +47,6 @@ def test_a_round_takes_each_partition_once_and_the_last_goes_on_from_it(server, 
         noted = []
 
 
-def test_a_buffer_closes_when_it_is_full() -> None:
-    ledger = Ledger(Asynchronous(buffer=3))
-    assert [ledger.arrive(2), ledger.arrive(0)] == [None, None]
-    assert [ledger.takes(p) for p in (0, 1, 2)] == [False, True, False]
-    assert ledger.arrive(1) == ServerRound((0, 1, 2), frozenset({1}))
-
-
 # What partitions have in item.
 
 

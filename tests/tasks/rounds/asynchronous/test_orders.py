@@ -15,11 +15,12 @@ from roundweave.storage.rounds.commits import InFlight, ServerRecord
 from roundweave.tasks.algorithms.when import Asynchronous, ServerRound
 from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded, next_in_flight, standing
+from tests.rows import but_first
+
+Followed = tuple[list[ServerRound], list[Mapping[int, InFlight]]]
 
 
-def followed(
-    order: Seeded, when: Asynchronous, partitions: int, rounds: int
-) -> tuple[list[ServerRound], list[Mapping[int, InFlight]]]:
+def followed(order: Seeded, when: Asynchronous, partitions: int, rounds: int) -> Followed:
     """The first rounds_taken, and what partitions have in hand before each."""
     server = standing(None, range(partitions))
     rounds_taken, in_flight = [], []
@@ -83,9 +84,7 @@ def test_a_recorded_order_ends_where_its_run_does(train) -> None:
         next(Recorded(waited.address).rounds(Asynchronous(), 1, standing(None, range(2)).in_flight))
 
 
-def shares(
-    seed: int, cohort: int, partitions: int, speeds: tuple[float, ...], buffer: int, rounds: int
-) -> Counter[int]:
+def shares(seed: int, cohort: int, partitions: int, speeds, buffer: int, rounds: int) -> Counter[int]:
     """How often each partition pushed, while never more than the cohort computed, nor anybody twice."""
 
     def draw(pushes: int, busy) -> int:
@@ -112,7 +111,7 @@ def test_no_more_than_a_cohort_computes_whatever_the_speeds(seed: int, partition
     shares(seed, cohort, partitions, speeds, data.draw(st.integers(1, cohort)), 60)
 
 
-@pytest.mark.parametrize(("cohort", "buffer"), [(1, 1), (4, 1), (4, 3), (9, 2)])
+@pytest.mark.parametrize(("cohort", "buffer"), but_first([(4, 3)], [(1, 1), (4, 1), (9, 2)]))
 def test_partitions_of_a_cohort_have_equal_shares(cohort: int, buffer: int) -> None:
     counts = shares(3, cohort, 10, (), buffer, 5000 // buffer)
     assert min(counts[p] for p in range(10)) > 440

@@ -13,7 +13,6 @@ from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.storage.values.digests import tensor_digest
 from roundweave.tasks.rounds.evidence.results import (
     Difference,
-    RoundResult,
     largest_difference,
     record_difference,
     tensor_difference,
@@ -71,12 +70,3 @@ def test_records_of_updates() -> None:
     assert record_difference(1, UpdateRecord("d", 6, stored.refused), stored).said == "6 instead of 5"
     refused = record_difference(1, UpdateRecord("d", 5), stored)
     assert (refused.path, refused.said) == ("refused", f"None instead of {stored.refused}")
-
-
-def test_what_a_verdict_says() -> None:
-    assert str(RoundResult(3)) == "round 3: bit-identical"
-    differs = RoundResult(3, Difference("updates/fc1.weight", 2, 0.25))
-    assert str(differs) == "round 3: differs, updates/fc1.weight of partition 2 by up to 0.25"
-    lacking = RoundResult(4, lacking="no committed round 3")
-    assert str(lacking) == "round 4: not replayed, no committed round 3"
-    assert [result.identical for result in (RoundResult(3), differs, lacking)] == [True, False, False]

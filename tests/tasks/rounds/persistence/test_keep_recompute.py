@@ -13,14 +13,12 @@ import roundweave as rw
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundPruned
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import StoredTensors
-from roundweave.storage.upkeep.keep import Keep
-from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import match_tensors, update_tensors
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.rounds.persistence import recomputing
+from tests.rows import but_first
 from tests.tasks.rounds.persistence.conftest import SMALL, stored_states
 
 FEW = "recompute:4"
@@ -68,18 +66,11 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-FIRST = {
-    "carried": "what partitions keep over rounds without them",
-    "split anew": "data of another split",
-    "served from far": "states older than one interval",
-    "buffered": "updates of several versions",
-}
-"""Kinds of the first suite, and what of each would be wrong where a round is mapped again."""
+FIRST = ("carried", "split anew", "served from far", "buffered")
+"""What partitions keep over rounds without them, another split, states of long ago, several versions."""
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k in FIRST else pytest.mark.thorough) for k in KINDS]
-)
+@pytest.mark.parametrize("kind", but_first(FIRST, KINDS))
 def test_rounds_that_are_mapped_again_have_the_bits_that_were_stored(train, kind: str) -> None:
     fields = SMALL | KINDS[kind] | {"rounds": 13}
     whole, run = (train(window=5, **fields, keep=keep, name=keep[:3]) for keep in ("all", FEW))
@@ -92,14 +83,7 @@ def test_rounds_that_are_mapped_again_have_the_bits_that_were_stored(train, kind
     assert [each.digest for each in rw.open_run(run.path).recombine(7).rounds] == [whole.round(7).commit.state]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "carried",
-        "served with a carry",
-        pytest.param("neighbours", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize("kind", but_first(["carried"], ["served with a carry", "neighbours"]))
 def test_a_run_that_is_cut_in_the_middle_of_an_interval_goes_on_to_the_same_bits(train, cut_short, kind) -> None:
     fields = SMALL | KINDS[kind] | {"rounds": 13}
     whole = train(window=5, **fields, keep="all", name="whole")
@@ -111,56 +95,16 @@ def test_a_run_that_is_cut_in_the_middle_of_an_interval_goes_on_to_the_same_bits
     assert_same_rounds(run, whole, [11, 2, 7])
 
 
-@pytest.mark.parametrize(
-    ("kind", "made"),
-    [
-        ("carried", GraphExecutor),
-        pytest.param("matched", RanksExecutor, marks=pytest.mark.thorough),
-        pytest.param("matched", GraphExecutor, marks=pytest.mark.thorough),
-        pytest.param("carried", RanksExecutor, marks=pytest.mark.thorough),
-    ],
-)
+MADE = but_first([("carried", GraphExecutor)], ["carried", "matched"], [GraphExecutor, RanksExecutor])
+
+
+@pytest.mark.parametrize(("kind", "made"), MADE)
 def test_on_a_cluster_the_same_states_are_stored_and_made_again(train, client, kind: str, made) -> None:
     fields = SMALL | KINDS[kind] | {"rounds": 9}
     whole = train(window=9, **fields, keep="all", name="whole")
     run = train(made(client), 9, **fields, keep=FEW, name="run")
     assert (run.digest, stored_states(run)) == (whole.digest, [0, 4, 8, 9])
     assert_same_rounds(run, whole, [2, 7])
-
-
-@pytest.mark.parametrize(
-    ("keep", "states", "updates"),
-    [
-        ("recompute:3", [0, 3, 6, 7], []),
-        ("every:3", [0, 3, 6, 7], [3, 6]),
-        ("last:2", [0, 6, 7], [6, 7]),
-        ("states", list(range(8)), []),
-        ("updates:3", [0, 3, 6, 7], list(range(1, 8))),
-    ],
-)
-def test_nothing_is_written_that_is_deleted(train, monkeypatch, keep, states, updates) -> None:
-    """Counted by hand, of seven rounds in windows of three."""
-    written: tuple[list[int], set[int]] = ([], set())
-    tensors, write_state, write_updates = StoredTensors, StoredTensors.write_state, StoredTensors.write_updates
-    monkeypatch.setattr(
-        tensors, "write_state", lambda t, state: written[0].append(state.round) or write_state(t, state)
-    )
-    monkeypatch.setattr(
-        tensors, "write_updates", lambda t, r, u: written[1].update([r] if u else ()) or write_updates(t, r, u)
-    )
-    run = train(window=3, **SMALL, local_steps=1, rounds=7, keep=keep, name="run")
-    assert (written[0], sorted(written[1])) == (states, updates)
-    assert [r for r in range(1, 8) if run.round(r).commit.updates[1].digest] == updates
-    assert stored_states(run) == states
-
-
-def test_a_diff_does_not_claim_updates_that_no_record_tells_of(train) -> None:
-    fields = SMALL | {"local_steps": 1, "rounds": 4}
-    few, whole = train(**fields, keep=FEW, name="few"), train(**fields, name="whole")
-    [line] = rw.diff(few.path, whole.path).lines
-    assert line.endswith("are equal: experiment and states of 5 rounds, and of updates what both recorded")
-    [line] = rw.diff(whole.path, whole.path).lines
-    assert line.endswith("are equal: experiment, updates and states of 5 rounds")
 
 
 def test_what_is_said_to_be_computed_again_is_what_is_computed(train, capsys) -> None:
@@ -172,9 +116,6 @@ def test_what_is_said_to_be_computed_again_is_what_is_computed(train, capsys) ->
         assert named in capsys.readouterr().err
     rw.open_run(run.path).round(1).params  # noqa: B018
     assert capsys.readouterr().err == ""
-    stored = train(window=9, **SMALL, local_steps=1, rounds=4, keep="updates:4", name="stored")
-    rw.open_run(stored.path).round(2).params  # noqa: B018
-    assert "computing round 1 to 2 of stored again from stored updates\n" in capsys.readouterr().err
 
 
 def test_who_computes_without_gradients_gets_the_round_too(train) -> None:
@@ -183,19 +124,6 @@ def test_who_computes_without_gradients_gets_the_round_too(train) -> None:
         named = rw.open_run(run.path).round(2).named
     recomputing.REMEMBERED.clear()
     assert same(rw.open_run(run.path).round(2).named, named)
-
-
-def test_a_fork_and_a_merge_begin_with_a_round_that_is_not_stored(train, tmp_path) -> None:
-    fields = SMALL | {"local_steps": 2, "rounds": 6}
-    whole, run = (train(window=6, **fields, keep=keep, name=keep[:3]) for keep in ("all", FEW))
-    forks = []
-    for each in (whole, run):
-        config = rw.fork(f"{each.path}@6", root=tmp_path / "runs", rounds=2, trust=True)
-        fields = config.model_dump(exclude={"root", "executor", "window"})
-        forks.append(train(**fields | {"name": f"of-{each.name}"}))
-    assert forks[0].digest == forks[1].digest
-    rw.open_run(run.path).round(6).save(tmp_path / "six.pt")
-    assert same(torch.load(tmp_path / "six.pt"), whole.round(6).tensors)
 
 
 def test_one_line_says_that_the_data_are_others_or_gone(train, tmp_path) -> None:
@@ -207,9 +135,8 @@ def test_one_line_says_that_the_data_are_others_or_gone(train, tmp_path) -> None
     assert rw.open_run(run.path).round(2).params
     np.savez(tmp_path / "some.npz", inputs=inputs[::-1], targets=labels)
     recomputing.REMEMBERED.clear()
-    with pytest.raises(
-        RoundPruned, match=r"round 2 of .* is not stored, and cannot be computed again: .*other examples"
-    ):
+    says = r"round 2 of .* is not stored, and cannot be computed again: .*other examples"
+    with pytest.raises(RoundPruned, match=says):
         rw.open_run(run.path).round(2).params  # noqa: B018
     (tmp_path / "some.npz").unlink()
     with pytest.raises(RoundPruned, match=r"cannot be computed again: .*some\.npz.*--data"):
@@ -225,19 +152,9 @@ def test_another_result_than_the_record_names_the_round_and_what_is_not_as_recor
     state = RoundStore(run.path).tensors.read_state(0)
     state.params["float32"][0] += 1
     RoundStore(run.path).tensors.write_state(state)
-    with pytest.raises(
-        RoundPruned, match=r"round 2 of .* cannot be computed again: .*round 0 is not what was committed"
-    ):
+    says = r"round 2 of .* cannot be computed again: .*round 0 is not what was committed"
+    with pytest.raises(RoundPruned, match=says):
         rw.open_run(run.path).round(2).params  # noqa: B018
-
-
-def test_a_run_that_stored_all_is_pruned_to_what_it_is_made_of_again(train) -> None:
-    fields = SMALL | KINDS["carried"] | {"rounds": 9}
-    whole, run = (train(window=9, **fields, keep="all", name=name) for name in ("whole", "run"))
-    prune_run(RoundStore(run.path), Keep.of(FEW))
-    assert stored_states(run) == [0, 4, 8, 9]
-    assert verify(run.path).sound
-    assert_same_rounds(Run(run.path), whole, [3, 6, 9])
 
 
 def test_a_flipped_bit_of_a_stored_state_is_named_when_a_round_is_made_of_it(train, flip) -> None:
