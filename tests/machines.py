@@ -126,7 +126,6 @@ class Machine:
         self.folder = network.folder / name
         self.folder.mkdir()
         self.started: list[Started] = []
-        self.qdisc: str | None = None
         with network.hosts.open("a") as hosts:
             hosts.write(f"{self.address} {name}\n")
         # First what is shown, since it may lie in a folder that is hidden.
@@ -182,17 +181,10 @@ class Machine:
             self.network.switch(f"tc qdisc replace dev {self.name} {lose}")
 
     def mend(self) -> None:
-        """Undo each cut; a limit holds on."""
+        """Undo each cut."""
         self.network.switch(f"ip link set dev {self.name} up")
-        shaped = f"qdisc replace dev {{}} root {self.qdisc or 'pfifo'}"
-        self._within(f"tc {shaped.format('eth0')}")
-        self.network.switch(f"tc {shaped.format(self.name)}")
-
-    def limit(self, mbit: float) -> None:
-        """Let so many Mbit/s through, up and down each."""
-        burst = max(16_000, int(mbit * 1e6 / 8 / 100))  # what passes in 10 ms, and some packets at least
-        self.qdisc = f"tbf rate {int(mbit * 1000)}kbit burst {burst} latency 200ms"
-        self.mend()
+        self._within("tc qdisc replace dev eth0 root pfifo")
+        self.network.switch(f"tc qdisc replace dev {self.name} root pfifo")
 
     def sent(self) -> int:
         """The bytes that the machine's interface has sent, headers included."""

@@ -100,10 +100,11 @@ class Times:
         try:
             return (yield)
         finally:
-            dear = item.get_closest_marker("dear")
+            dear, group = (item.get_closest_marker(name) for name in ("dear", "xdist_group"))
             reason = dear.args[0] if dear else None
             spent = Spent(max(0.0, self.lap() - self.shared), not item.get_closest_marker("thorough"), reason)
-            self.spent[item.nodeid] = asdict(spent)
+            name = item.nodeid.removesuffix(f"@{group.args[0]}") if group else item.nodeid
+            self.spent[name] = asdict(spent)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:

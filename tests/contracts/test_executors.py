@@ -120,6 +120,7 @@ class TestExecutor:
         assert identities(run) == identities(train(**fields, name="reference"))
         until(lambda: idle(client))
 
+    @pytest.mark.dear("what raises is mapped again on each worker, and replayed")
     def test_a_partition_that_raises_is_refused_by_name_and_the_others_go_on(
         self, train, client, fields, do, make, kind, tmp_path
     ) -> None:

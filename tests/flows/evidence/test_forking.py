@@ -20,9 +20,9 @@ from roundweave.storage.errors import CheckpointError, NotARun, RoundMissing
 from roundweave.tasks.executors.inline import InlineExecutor
 from tests.counting import counting
 from tests.flows.command.in_process import run as command
+from tests.rows import second
 from tests.runs import RUNS
 from tests.tasks.merging.by_hand import same_bits
-from tests.tasks.merging.second import second
 
 SMALL = RUNS["plain"]
 

@@ -16,8 +16,7 @@ from roundweave.tasks.algorithms.table import ALGORITHMS
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
 from tests.flows.evidence.towards import MINE, TARGETS
-from tests.rows import but_first
-from tests.tasks.merging.second import second
+from tests.rows import but_first, second
 
 
 @pytest.fixture

@@ -28,9 +28,8 @@ from roundweave.tasks.algorithms.table import ALGORITHMS
 from tests.counting import counting
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
-from tests.rows import but_first
+from tests.rows import but_first, second
 from tests.runs import RUNS
-from tests.tasks.merging.second import second
 
 PLAIN = RUNS["plain"]
 LOCAL = {"local_steps": 2, "batch_size": 8}

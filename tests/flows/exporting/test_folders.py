@@ -37,28 +37,20 @@ def model():
 OWN = """
 import torch
 from helper import WIDTH
-
 class Own(torch.nn.Module):
     def __init__(self, depth):
         super().__init__()
-        self.first = torch.nn.Linear(64, WIDTH, bias=False)
-        self.second = torch.nn.Linear(WIDTH, WIDTH, bias=False)
-        self.third = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        sizes, self.depth = (64, WIDTH, WIDTH), depth
+        self.first, self.second, self.third = (torch.nn.Linear(size, WIDTH, bias=False) for size in sizes)
         self.third.weight = self.second.weight
-        self.norm = torch.nn.BatchNorm1d(WIDTH)
-        self.last = torch.nn.Linear(WIDTH, 10)
+        self.norm, self.last = torch.nn.BatchNorm1d(WIDTH), torch.nn.Linear(WIDTH, 10)
         self.last.bias.requires_grad_(False)
         self.register_buffer("drawn", torch.randn(WIDTH), persistent=False)
-        self.depth = depth
-
     def forward(self, inputs):
         hidden = self.first(inputs.flatten(1)) + self.drawn
-        for _ in range(self.depth):
-            hidden = self.third(self.second(hidden).relu())
+        for _ in range(self.depth): hidden = self.third(self.second(hidden).relu())
         return self.last(self.norm(hidden))
-
-def model(depth=1):
-    return Own(depth)
+def model(depth=1): return Own(depth)
 """
 
 PLAIN = """
@@ -67,33 +59,22 @@ def model(): return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 
 """
 
 SAVING = """
-import json, torch
+import torch
 from pathlib import Path
-
 class Saving(torch.nn.Linear):
-    def forward(self, inputs):
-        return super().forward(inputs.flatten(1))
-
-    def save_pretrained(self, folder):
-        assert self.in_features == 64
-        torch.save(self.state_dict(), Path(folder, "own.pt"))
-
+    def forward(self, inputs): return super().forward(inputs.flatten(1))
+    def save_pretrained(self, folder): torch.save(self.state_dict(), Path(folder, "own.pt"))
     @classmethod
     def from_pretrained(cls, folder):
         made = cls(64, 10)
         made.load_state_dict(torch.load(Path(folder, "own.pt")))
         return made
-
-def model():
-    return Saving(64, 10)
-
 class Failing(Saving):
     def save_pretrained(self, folder):
         Path(folder, "half").write_text("half")
         raise OSError("the disk is full")
-
-def failing():
-    return Failing(64, 10)
+def model(): return Saving(64, 10)
+def failing(): return Failing(64, 10)
 """
 
 
@@ -109,9 +90,13 @@ def exported(train, tmp_path) -> Callable[..., rw.Run]:
     return go
 
 
+def card(folder: Path) -> str:
+    return (folder / "README.md").read_text()
+
+
 def block(folder: Path) -> str:
     """The Python lines of a folder's card."""
-    (lines,) = re.findall(r"^```python\n(.*?)^```$", (folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (lines,) = re.findall(r"^```python\n(.*?)^```$", card(folder), re.MULTILINE | re.DOTALL)
     return lines
 
 
@@ -132,6 +117,10 @@ save_file({{"outputs": outputs.detach()}}, "../outputs.safetensors")
     return safetensors.torch.load_file(folder.parent / "outputs.safetensors")["outputs"]
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def assert_loads(stored: rw.Run, round: int, folder: Path, inputs: torch.Tensor) -> None:
     with torch.no_grad():
         outputs = stored.round(round).network()(inputs)
@@ -142,21 +131,16 @@ def assert_loads(stored: rw.Run, round: int, folder: Path, inputs: torch.Tensor)
 @pytest.mark.parametrize(
     ("model", "options", "dtype"),
     [
-        ("linear", {}, "float64"),
-        ("mlp", {"hidden": 8}, "bfloat16"),
-        ("cnn", {"channels": 2}, "float32"),
-        ("gpt", {"width": 8, "heads": 2}, "float32"),
+        *(("linear", {}, "float64"), ("mlp", {"hidden": 8}, "bfloat16")),
+        *(("cnn", {"channels": 2}, "float32"), ("gpt", {"width": 8, "heads": 2}, "float32")),
     ],
 )
-def test_a_built_in_network_is_loaded_without_roundweave(
-    train, own, tmp_path, capsys, model, options, dtype
-) -> None:
+def test_a_built_in_network_needs_no_roundweave(train, own, tmp_path, capsys, model, options, dtype) -> None:
     data = {"data": f"{own(TOKENS, 'tokens')}:data"} if model == "gpt" else {}
     built = train(**SMALL, **data, model=model, model_options=options, dtype=dtype, name="first")
     folder = tmp_path / "out" / "first of all"
     assert run(capsys, "export", "first@1", "--to", str(folder))[:2] == (0, f"first@1 is now in {folder}\n")
-    assert sorted(p.name for p in folder.iterdir()) == ["README.md", "code", "model.safetensors"]
-    assert not [*folder.parent.glob(".*")]
+    assert (names(folder), names(folder.parent)) == (["README.md", "code", "model.safetensors"], [folder.name])
     inputs = torch.randint(0, 7, (5, 8)) if model == "gpt" else torch.rand(5, 1, 8, 8, dtype=getattr(torch, dtype))
     assert_loads(built, 1, folder, inputs)
 
@@ -168,7 +152,7 @@ def test_an_own_network_is_loaded_with_the_code_that_the_run_recorded(train, own
     stored = train(**SMALL, model=model, model_options={"depth": 3}, name="first")
     own("WIDTH = 7\n", "helper")
     write_folder(stored, stored.round(2), str(tmp_path / "out"))
-    assert sorted(p.name for p in (tmp_path / "out/code").iterdir()) == ["helper.py", "mine.py"]
+    assert names(tmp_path / "out/code") == ["helper.py", "mine.py"]
     assert_loads(stored, 2, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
@@ -187,14 +171,13 @@ def test_a_network_of_a_notebook_is_loaded_by_cloudpickle(exported, tmp_path) ->
     exec(PLAIN, namespace)
     run = exported(model=namespace["model"])
     assert (run.config["model"]["name"], run.replay("all").identical) == ("model", True)
-    assert "This needs cloudpickle and Python 3" in (tmp_path / "out/README.md").read_text()
+    assert "This needs cloudpickle and Python 3" in card(tmp_path / "out")
     assert_loads(run, 1, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
 def test_a_network_that_needs_roundweave_says_so(exported, own, tmp_path) -> None:
     exported(model=f"{own(f'import roundweave as rw{PLAIN}')}:model")
-    said = "This needs Roundweave, which its code imports; `model.onnx`"
-    assert said in (tmp_path / "out/README.md").read_text()
+    assert "This needs Roundweave, which its code imports; `model.onnx`" in card(tmp_path / "out")
 
 
 def test_the_card_says_what_the_round_is(stored, train, tmp_path) -> None:
@@ -202,18 +185,13 @@ def test_the_card_says_what_the_round_is(stored, train, tmp_path) -> None:
     later = train(**SMALL, name="second", start_from="plain@1", model_options={"hidden": 6})
     which = later.round(2)
     write_folder(later, which, str(tmp_path / "out"))
-    card = (tmp_path / "out/README.md").read_text()
     for said in (
-        "# second, round 2",
-        "| run | second, complete, fed_avg, 2 partitions |",
-        f"| chain | {which.chain} |",
-        "| parent | plain@1 |",
+        *("# second, round 2", "| run | second, complete, fed_avg, 2 partitions |"),
+        *(f"| chain | {which.chain} |", "| parent | plain@1 |", "| code | mlp |", f"torch {torch.__version__}"),
         f"digest {later.attributes['data']['digest']} |",
         f"| loss | {which.score.loss:.4f} |\n| accuracy | {which.score.accuracy:.2%} |",
-        "| code | mlp |",
-        f"torch {torch.__version__}",
     ):
-        assert said in card
+        assert said in card(tmp_path / "out")
     assert safetensors.safe_open(tmp_path / "out/model.safetensors", "pt").metadata()["chain"] == which.chain
 
 
@@ -231,19 +209,18 @@ def test_a_network_of_transformers_is_loaded_by_transformers(exported, own, tmp_
     place = own(TOKENS + GPT2)
     run = exported(data=f"{place}:data", model=f"{place}:model", loss="cross_entropy")
     assert "GPT2LMHeadModel.from_pretrained(folder)" in block(tmp_path / "out")
-    assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"config.json", "model.safetensors"} <= {*names(tmp_path / "out")}
     assert_loads(run, 1, tmp_path / "out", torch.randint(0, 7, (5, 8)))
 
 
 @pytest.mark.parametrize("model", ["logistic", "cnn", "gpt"])
 @pytest.mark.thorough
 def test_onnx_gives_the_same_for_any_number_of_examples(train, own, tmp_path, capsys, model) -> None:
-    onnx = pytest.importorskip("onnx")
-    reference = pytest.importorskip("onnx.reference")
+    onnx, reference = pytest.importorskip("onnx"), pytest.importorskip("onnx.reference")
     data = {"data": f"{own(TOKENS, 'tokens')}:data"} if model == "gpt" else {}
     stored = train(**SMALL, **data, model=model, name="first")
     assert run(capsys, "export", "first@2", "--to", str(tmp_path / "out"), "--onnx")[0] == 0
-    assert "`model.onnx` is the same network" in (tmp_path / "out/README.md").read_text()
+    assert "`model.onnx` is the same network" in card(tmp_path / "out")
     read = onnx.load(tmp_path / "out/model.onnx")
     for count in (1, 3):
         inputs = torch.randint(0, 7, (count, 8)) if model == "gpt" else torch.rand(count, 1, 8, 8)
@@ -260,8 +237,7 @@ def test_what_cannot_become_onnx_is_one_clear_line(train, own, tmp_path, monkeyp
     train(**SMALL, model=f"{own(source + 'def model(): return Own(64, 10)')}:model", name="first")
     arguments = ("export", "first@2", "--to", str(tmp_path / "out"), "--onnx")
     code, line = refused(capsys, *arguments)
-    assert code == 1
-    assert re.search("mine.py:model cannot become ONNX: .*data-dependent", line), line
+    assert code == 1 and re.search("mine.py:model cannot become ONNX: .*data-dependent", line), line
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     assert refused(capsys, *arguments) == (2, "onnxscript is not installed; `pip install onnxscript`")
     assert not (tmp_path / "out").exists()
@@ -274,9 +250,9 @@ def test_the_card_names_columns_classes_and_validation_data(train, tmp_path) -> 
     fields = {"data": f"csv:{file}", "validation": f"csv:{file}", "target": "label", "model": "logistic"}
     run = train(**SMALL | fields, name="table", root=tmp_path / "runs")
     write_folder(run, run.round(-1), str(tmp_path / "out"))
-    card, digest = (tmp_path / "out/README.md").read_text(), run.attributes["data"]["validation"]
-    assert "| inputs | age, height |\n| classes | 0 no, 1 yes |\n" in card
-    assert f"| validation | csv:{file}, 60 examples, digest {digest} |" in card
+    text, digest = card(tmp_path / "out"), run.attributes["data"]["validation"]
+    assert "| inputs | age, height |\n| classes | 0 no, 1 yes |\n" in text
+    assert f"| validation | csv:{file}, 60 examples, digest {digest} |" in text
 
 
 def test_a_network_that_nobody_can_build_is_tensors_and_a_card(stored, tmp_path, monkeypatch) -> None:
@@ -286,8 +262,8 @@ def test_a_network_that_nobody_can_build_is_tensors_and_a_card(stored, tmp_path,
     plain = stored("plain")
     monkeypatch.setattr(rw.Run, "model", model)
     write_folder(plain, plain.round(2), str(tmp_path / "out"))
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "model.safetensors"]
-    assert "`load_state_dict` of yours takes" in (tmp_path / "out/README.md").read_text()
+    assert names(tmp_path / "out") == ["README.md", "model.safetensors"]
+    assert "`load_state_dict` of yours takes" in card(tmp_path / "out")
     with pytest.raises(NotARun, match="does not say"):
         write_folder(plain, plain.round(2), str(tmp_path / "out"), onnx=True)
 
@@ -301,18 +277,18 @@ def test_a_folder_is_replaced_by_force_and_only_if_an_export_wrote_it(stored, tm
     assert refused(capsys, "export", "plain@2", "--to", str(folder)) == (2, said)
     assert (folder / "stale").exists()
     assert run(capsys, "export", "plain@2", "--to", f"{folder}/", "--force")[0] == 0
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "code", "model.safetensors"]
+    assert names(folder) == ["README.md", "code", "model.safetensors"]
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     assert torch.equal(tensors["fc1.weight"], plain.round(2).tensors["fc1.weight"])
     (tmp_path / "link").symlink_to(folder)
     assert run(capsys, "export", "plain@1", "--to", str(tmp_path / "link"), "--force")[0] == 0
-    assert "# plain, round 1" in (folder / "README.md").read_text()
+    assert "# plain, round 1" in card(folder)
     others.mkdir()
     (others / "README.md").write_text("# Mine\n")
     for given in ((), ("--force",)):
         said = f"{others} holds what no export wrote; give another folder"
         assert refused(capsys, "export", "plain@2", "--to", str(others), *given) == (2, said)
-    assert [path.name for path in others.iterdir()] == ["README.md"]
+    assert names(others) == ["README.md"]
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
@@ -322,7 +298,7 @@ def test_an_export_that_fails_leaves_the_folder_as_it_was(stored, train, own, tm
     failing = train(**SMALL, model=f"{own(SAVING)}:failing", name="second")
     with pytest.raises(CheckpointError, match="cannot be written: OSError: the disk is full"):
         write_folder(failing, failing.round(2), str(folder))
-    assert "# plain, round 2" in (folder / "README.md").read_text()
+    assert "# plain, round 2" in card(folder)
     assert [path.name for pattern in ("*.partial", ".*") for path in tmp_path.glob(pattern)] == []
     with pytest.raises(CheckpointError, match=r"/proc/none cannot be written"):
         write_folder(plain, plain.round(2), "/proc/none")
@@ -338,8 +314,8 @@ def test_folders_may_have_names_of_other_places(stored, capsys, monkeypatch, tmp
 def test_a_run_from_elsewhere_is_built_only_with_trust(train, own, tmp_path, capsys) -> None:
     train(**SMALL, root=tmp_path / "theirs", model=f"{own(SAVING)}:model", name="first")
     there = f"{tmp_path}/theirs/first.zarr@2"
-    code, line = refused(capsys, "export", there, "--to", str(tmp_path / "out"))
-    assert code == 2
-    assert "is outside" in line
+    arguments = ("export", there, "--to", str(tmp_path / "out"))
+    code, line = refused(capsys, *arguments)
+    assert code == 2 and "is outside" in line
     assert not (tmp_path / "out").exists()
-    assert run(capsys, "export", there, "--to", str(tmp_path / "out"), "--trust")[0] == 0
+    assert run(capsys, *arguments, "--trust")[0] == 0

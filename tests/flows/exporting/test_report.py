@@ -11,7 +11,7 @@ import pytest
 from roundweave.flows.exporting.report import write_report
 from roundweave.flows.stored import open_run
 from roundweave.storage.errors import PlaceError, UsageError
-from tests.tasks.merging.second import second
+from tests.rows import second
 
 
 def page_of(run, tmp_path, **options) -> tuple[list[str], list[str]]:

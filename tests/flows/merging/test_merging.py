@@ -23,10 +23,10 @@ from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.networks.reference import Cnn, Mlp
+from tests.rows import second
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import same_bits
-from tests.tasks.merging.second import second
 
 Merge = Callable[..., MergeResult]
 MINE = mine.__file__

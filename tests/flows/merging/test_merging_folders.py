@@ -19,8 +19,8 @@ from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import find_pretrained, inputs_by_kind
 from tests.flows.merging.tiny_folders import KINDS, folder, made, merge, quiet, transformers
+from tests.rows import second
 from tests.tasks.merging import mine
-from tests.tasks.merging.second import second
 
 __all__ = ["folder", "quiet"]
 

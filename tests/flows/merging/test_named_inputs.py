@@ -16,9 +16,9 @@ from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.tasks.matching.units import find_units
 from tests import training
+from tests.rows import second
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
-from tests.tasks.merging.second import second
 
 MINE = mine.__file__
 FIELDS = {"partitions": 1, "rounds": 1, "local_epochs": 1, "lr": 0.1, "batch_size": 16}

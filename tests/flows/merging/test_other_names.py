@@ -20,9 +20,9 @@ from roundweave.storage.errors import CheckpointError, DataError, ModelError, Us
 from roundweave.tasks.merging.gallery import Blend, score_blend
 from tests import training
 from tests.flows.command.in_process import said
+from tests.rows import second
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.tasks.merging import mine
-from tests.tasks.merging.second import second
 
 SHORT = {"partitions": 1, "rounds": 1, "local_steps": 1}
 TABLES = {

@@ -15,7 +15,7 @@ from roundweave.flows.merging.preparing import plan_merge
 from roundweave.storage.errors import RoundweaveError
 from tests.flows.command.in_process import said
 from tests.flows.merging.tiny_folders import folder, made, quiet, transformers
-from tests.tasks.merging.second import second
+from tests.rows import second
 
 __all__ = ["folder", "quiet"]
 

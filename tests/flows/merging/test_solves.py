@@ -15,9 +15,9 @@ from roundweave.flows.merging.result import MergeResult
 from roundweave.storage.errors import UsageError
 from tests import training
 from tests.flows.merging.test_merging import TENSORS, loaded, score
+from tests.rows import second
 from tests.tasks.merging import mine
 from tests.tasks.merging.by_hand import same_bits
-from tests.tasks.merging.second import second
 
 MINE = mine.__file__
 DISJOINT = {"average": "auto", "match": "weights", "executor": "inline"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import stat
 import subprocess
 import threading
@@ -40,8 +41,9 @@ Synced = tuple[dict[int, bytes], dict[int, dict[str, int]]]
 
 @dataclass
 class Disk:
-    """What was synced so far, and after each sync."""
+    """What was synced so far of a folder, and after each sync; `stash` and what is left lie beside it."""
 
+    base: Path
     stash: Path
     files: dict[int, bytes] = field(default_factory=dict)
     folders: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -67,8 +69,9 @@ class Disk:
                     sync_and_close(os.open(name, os.O_RDONLY, dir_fd=folder))
             os.fsync(folder)
 
-    def left(self, cut: int, folder: Path, where: Path) -> None:
-        """Make what is left of a folder after so many syncs; a file that was not synced is there without bytes."""
+    def left(self, cut: int | None = None) -> Path:
+        """Make what is left after so many syncs, or all; a file that was not synced is there without bytes."""
+        cut = len(self.cuts) if cut is None else cut
         files, folders = self.cuts[cut - 1] if cut else ({}, {})
 
         def restore(inode: int, path: Path) -> None:
@@ -79,33 +82,29 @@ class Disk:
             else:
                 path.write_bytes(files.get(inode, b""))
 
-        where.mkdir()
-        for name, child in folders.get(folder.stat().st_ino, {}).items():
+        (where := self._new()).mkdir()
+        for name, child in folders.get(self.base.stat().st_ino, {}).items():
             restore(child, where / name)
+        return where
 
-    def named(self, folder: Path, where: Path) -> None:
+    def named(self) -> Path:
         """Make what is left where all names are as they are now, and bytes as they were synced."""
-        for path in folder.rglob("*"):
-            new = where / path.relative_to(folder)
-            if path.is_dir():
-                new.mkdir(parents=True)
-            else:
-                new.write_bytes(self.files.get(path.stat().st_ino, b""))
+        return Path(shutil.copytree(self.base, self._new(), copy_function=self._copy))
+
+    def _new(self) -> Path:
+        return self.base.parent / f"left{len([*self.base.parent.iterdir()])}"
+
+    def _copy(self, path: str, new: str) -> None:
+        Path(new).write_bytes(self.files.get(Path(path).stat().st_ino, b""))
 
 
 @pytest.fixture
 def disk(tmp_path, monkeypatch) -> Disk:
-    (tmp_path / "stash").mkdir()
-    disk = Disk(tmp_path / "stash")
+    disk = Disk(tmp_path / "base", tmp_path / "stash")
+    disk.base.mkdir(), disk.stash.mkdir()
     monkeypatch.setattr(os, "fsync", disk.sync)
     monkeypatch.setattr(local, "sync_file_system", disk.flush)
     return disk
-
-
-@pytest.fixture
-def base(tmp_path) -> Path:
-    (tmp_path / "base").mkdir()
-    return tmp_path / "base"
 
 
 FIELDS = {"model": "logistic", "algorithm": "scaffold", "partitions": 2, "local_steps": 1}
@@ -119,31 +118,27 @@ def goes_on(train, path: Path, whole: Run, rounds: int, damaged: Sequence[int] =
     assert verify(again.path).sound
 
 
-def test_every_printed_round_survives_and_the_run_goes_on_to_the_same_bits(train, disk, base, tmp_path) -> None:
+def test_every_printed_round_survives_and_the_run_goes_on_to_the_same_bits(train, disk) -> None:
     printed: list[int] = []
-    place = {"root": base / "new/runs", "name": "a", "fsync": True}
+    place = {"root": disk.base / "new/runs", "name": "a", "fsync": True}
     whole = train(**FIELDS, rounds=3, **place, on_commit=lambda _: printed.append(len(disk.cuts)))
     for number, cut in enumerate([*printed, len(disk.cuts)], start=1):
-        root = tmp_path / f"left{number}"
-        disk.left(cut, base, root)
-        left = StoredRun(root / "new/runs/a.zarr")
+        left = StoredRun(disk.left(cut) / "new/runs/a.zarr")
         assert (left.done, left.lost) == (min(number, 3), [])
         assert len(left["1.weight"].values) == left.done + 1
         goes_on(train, left.path, whole, 3)
 
 
 @pytest.mark.thorough
-def test_a_run_is_there_as_a_whole_or_not_at_all(tiny, disk, base, tmp_path, same) -> None:
+def test_a_run_is_there_as_a_whole_or_not_at_all(tiny, disk, same) -> None:
     """Cut after every sync of its making and of its first round."""
-    tiny = type(tiny)(base / "runs")
-    store = RoundStore.create(base / "runs/tiny.zarr", tiny.schema, 3, {}, tiny.state(0), fsync=True)
+    tiny = type(tiny)(disk.base / "runs")
+    store = RoundStore.create(tiny.folder / "tiny.zarr", tiny.schema, 3, {}, tiny.state(0), fsync=True)
     made = len(disk.cuts)
     store.commit(tiny.write(store, 1))
     # Every third while it is made: each array is made as the ones before.
     for cut in [*range(0, made, 3), *range(made, len(disk.cuts) + 1)]:
-        root = tmp_path / f"left{cut}"
-        disk.left(cut, base, root)
-        path = root / "runs/tiny.zarr"
+        path = disk.left(cut) / "runs/tiny.zarr"
         assert path.exists() or cut < made
         if path.exists():
             left = RoundStore(path)
@@ -153,26 +148,21 @@ def test_a_run_is_there_as_a_whole_or_not_at_all(tiny, disk, base, tmp_path, sam
 
 
 @pytest.mark.thorough
-def test_what_follows_an_extension_and_a_resumption_survives_too(train, disk, base, tmp_path, monkeypatch) -> None:
+def test_what_follows_an_extension_and_a_resumption_survives_too(train, disk, monkeypatch) -> None:
     """The first rounds were not synced as they were made."""
     with monkeypatch.context() as patch:
         patch.setattr(local, "sync_file_system", lambda descriptor: None)
-        train(**FIELDS, rounds=2, root=base / "runs", name="a")
-    disk.left(len(disk.cuts), base, tmp_path / "begun")
-    assert StoredRun(tmp_path / "begun/runs/a.zarr").done == 0
-    whole = train(**FIELDS, rounds=3, root=base / "runs", name="a", fsync=True)
-    disk.left(len(disk.cuts), base, tmp_path / "left")
-    left = StoredRun(tmp_path / "left/runs/a.zarr")
+        train(**FIELDS, rounds=2, root=disk.base / "runs", name="a")
+    assert StoredRun(disk.left() / "runs/a.zarr").done == 0
+    whole = train(**FIELDS, rounds=3, root=disk.base / "runs", name="a", fsync=True)
+    left = StoredRun(disk.left() / "runs/a.zarr")
     assert (left.done, left.rounds, left.lost, left.digest) == (3, 3, [], whole.digest)
     assert left.history().equals(whole.history())
 
 
-def test_what_was_synced_beside_the_rounds_survives_and_the_run_goes_on_to_the_same_bits(
-    train, disk, base, tmp_path, monkeypatch
-) -> None:
+def test_what_was_synced_beside_the_rounds_survives_and_the_run_goes_on_alike(train, disk, monkeypatch) -> None:
     """The second round waits for a sync that begins after it; of the third nothing is synced."""
     flushed = threading.Semaphore(0)
-    cuts: list[int] = []
 
     def flush(descriptor: int) -> None:
         disk.flush(descriptor)
@@ -186,62 +176,51 @@ def test_what_was_synced_beside_the_rounds_survives_and_the_run_goes_on_to_the_s
             flushed.acquire()
             flushed.acquire()
             monkeypatch.setattr(local, "sync_file_system", lambda descriptor: None)
-            cuts.append(len(disk.cuts))
 
     monkeypatch.setattr(local, "sync_file_system", flush)
     monkeypatch.setattr("roundweave.storage.rounds.store.SYNC_SECONDS", 0.01)
-    whole = train(**FIELDS, rounds=3, root=base / "runs", name="a", on_commit=committed)
-    assert whole.done == 3
-    disk.left(len(disk.cuts), base, tmp_path / "left")
-    left = StoredRun(tmp_path / "left/runs/a.zarr")
-    assert left.done == 2
+    whole = train(**FIELDS, rounds=3, root=disk.base / "runs", name="a", on_commit=committed)
+    left = StoredRun(disk.left() / "runs/a.zarr")
+    assert (whole.done, left.done) == (3, 2)
     goes_on(train, left.path, whole, 3)
 
 
-def test_what_is_left_without_bytes_of_the_first_rounds_is_made_anew(
-    train, disk, base, tmp_path, monkeypatch
-) -> None:
+def test_what_is_left_without_bytes_of_the_first_rounds_is_made_anew(train, disk, monkeypatch) -> None:
     """Where nothing was synced since the run was made, of which all names are there."""
     with monkeypatch.context() as patch:
         patch.setattr(local, "sync_file_system", lambda descriptor: None)
-        whole = train(**FIELDS, rounds=2, root=base / "runs", name="a")
-    disk.named(base, tmp_path / "left")
-    left = StoredRun(tmp_path / "left/runs/a.zarr")
+        whole = train(**FIELDS, rounds=2, root=disk.base / "runs", name="a")
+    left = StoredRun(disk.named() / "runs/a.zarr")
     assert left.done == 0
     goes_on(train, left.path, whole, 2, damaged=(1, 2))
 
 
 @pytest.mark.thorough
-def test_a_power_loss_while_records_are_packed_loses_none(tiny, disk, base, tmp_path, monkeypatch) -> None:
+def test_a_power_loss_while_records_are_packed_loses_none(tiny, disk, monkeypatch) -> None:
     """Cut after each sync, where deleted names are gone only once their folder was synced, and where at once."""
     monkeypatch.setattr(packs, "ROUNDS", 2)
-    tiny = type(tiny)(base / "runs")
+    tiny = type(tiny)(disk.base / "runs")
     store = tiny.train(tiny.create(rounds=5), 5)
-    disk.flush(os.open(base, os.O_RDONLY))
+    disk.flush(os.open(disk.base, os.O_RDONLY))
     before, delete = len(disk.cuts), LocalPlace.delete_names
-    deleted = []
+    deleted, roots = [], []
 
     def delete_names(place: LocalPlace, prefix: str, names: Sequence[str]) -> None:
         deleted.append(len(disk.cuts))
         delete(place, prefix, names)
-        disk.named(base, tmp_path / f"named{len(deleted)}")
+        roots.append(disk.named())
 
     monkeypatch.setattr(LocalPlace, "delete_names", delete_names)
     store.log.pack(4)
-    assert len(deleted) == 2
-    assert before < deleted[0] < deleted[1]
-    for cut in range(before, len(disk.cuts) + 1):
-        disk.left(cut, base, tmp_path / f"left{cut}")
-    for root in [*tmp_path.glob("left*"), *tmp_path.glob("named*")]:
+    assert len(deleted) == 2 and before < deleted[0] < deleted[1]
+    for root in [*map(disk.left, range(before, len(disk.cuts) + 1)), *roots]:
         left = StoredRun(root / "runs/tiny.zarr")
-        assert (left.done, left.lost) == (5, [])
-        assert verify(left.path).findings == ()
+        assert (left.done, left.lost, verify(left.path).findings) == (5, [], ())
         again = RoundStore(left.path)
         assert recover(again) == (5, [])
         again.log.pack(4)
-        assert {name for name in again.place.names("commits") if name[0].isdigit()} == {
-            *("0-1.jsonl", "2-3.jsonl", "4.json", "5.json")
-        }
+        packed = {name for name in again.place.names("commits") if name[0].isdigit()}
+        assert packed == {"0-1.jsonl", "2-3.jsonl", "4.json", "5.json"}
 
 
 @pytest.mark.parametrize("kept", ["last:1", *thorough("every:3", "recompute:4")])

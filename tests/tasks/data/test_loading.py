@@ -35,60 +35,48 @@ import numpy as np
 import torch
 import roundweave as rw
 from torch.utils.data import Dataset, IterableDataset
-
 class Numbered(Dataset):
-    def __init__(self, count): self.count = count
-    def __len__(self): return self.count
+    def __len__(self): return 40
     def __getitem__(self, number): return torch.tensor([float(number), number % 7]), number % 3
-
 class Dicts(Numbered):
     def __getitem__(self, number): return {"a": [number], "b": [0.5, number], "labels": number % 3}
-
 class Stream(IterableDataset):
-    def __init__(self, gives, says): self.gives, self.says = gives, says
-    def __len__(self): return self.says
-    def __iter__(self): return (Numbered(0)[number] for number in range(self.gives))
-
+    gives = 40
+    def __len__(self): return 40
+    def __iter__(self): return (Numbered()[number] for number in range(self.gives))
+class Short(Stream): gives = 30
 class Grouped(rw.Reader):
     def __len__(self): return 12
     def read(self, rows): return rw.Examples(torch.from_numpy(rows)[:, None], torch.from_numpy(rows) % 3)
     @property
     def groups(self): return np.arange(12) // 4
-
 class Broken(Numbered):
     def __getitem__(self, number):
         if number == 17: raise ValueError("no\\nseventeen")
         return super().__getitem__(number)
-
 class Ragged(Numbered):
     def __getitem__(self, number): return torch.ones(1 + number // 35), number % 3
-
 class Gone(Numbered):
-    def __getitem__(self, number):
-        if number == 17: __import__("os")._exit(3)
-        return super().__getitem__(number)
-
+    def __getitem__(self, number): return __import__("os")._exit(3) if number == 17 else super().__getitem__(number)
 LOADS = []
-def data(): return Numbered(40)
+def data(): return Numbered()
 def tensors():
-    pairs = [Numbered(0)[number] for number in range(40)]
+    pairs = [Numbered()[number] for number in range(40)]
     return torch.stack([x for x, _ in pairs]), torch.tensor([y for _, y in pairs])
-def dicts(): return Dicts(40)
-def stream(): return Stream(40, 40)
-def short(): return Stream(30, 40)
+def dicts(): return Dicts()
+def stream(): return Stream()
+def short(): return Short()
 def grouped(): return Grouped()
-def broken(): return Broken(40)
-def ragged(): return Ragged(40)
-def gone(): return Gone(40)
+def broken(): return Broken()
+def ragged(): return Ragged()
+def gone(): return Gone()
 def counted(partition, partitions):
     LOADS.append(partition)
     return torch.full((100, 1), float(partition)), torch.zeros(100, dtype=torch.int64)
-
 def noisy(x): return x + torch.rand(2) + np.random.rand() + random.random()
 def both(x, y): return -x, y + 10
 def named(example): return {**example, "a": [2 * example["a"][0]]}
 def negative(x): return -x
-
 def summed(examples): return torch.stack([x.sum() for x, _ in examples])[:, None], [y for _, y in examples]
 def unequal(examples): return torch.ones(len(examples) + 1, 2), torch.ones(len(examples))
 """
@@ -129,11 +117,9 @@ def flat(drawn: Iterator[Examples]) -> list[float]:
 
 def failure(drawn: Iterator[Examples]) -> str:
     """Why batches cannot be read; the error itself is let go, and with it the processes of the loader."""
-    try:
+    with pytest.raises(ReadingFailed) as caught:
         list(drawn)
-    except ReadingFailed as error:
-        return str(error)
-    return "nothing"
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("how", [{}, {"transform": "noisy"}, {"transform": "noisy", "collate": "summed"}])
@@ -196,28 +182,25 @@ def test_a_data_set_gives_the_bits_of_the_same_tensors(make: Make, size: int | N
 
 def test_a_transform_takes_the_input_or_the_pair_or_the_dict(make: Make) -> None:
     plain = next(make().slices(40))
-    negative = next(make(transform="negative").slices(40))
-    assert torch.equal(negative.inputs, -plain.inputs)
-    assert torch.equal(negative.targets, plain.targets)
-    both = next(make(transform="both").slices(40))
-    assert torch.equal(both.inputs, -plain.inputs)
-    assert torch.equal(both.targets, plain.targets + 10)
+    for name, more in (("negative", 0), ("both", 10)):
+        found = next(make(transform=name).slices(40))
+        assert torch.equal(found.inputs, -plain.inputs)
+        assert torch.equal(found.targets, plain.targets + more)
     named = next(make("dicts", transform="named").slices(3))
     assert named.inputs["a"].tolist() == [[0], [2], [4]]
     assert named.inputs["b"].tolist() == [[0.5, 0], [0.5, 1], [0.5, 2]]
 
 
 def test_tensors_in_memory_are_transformed_like_those_of_a_data_set(make: Make) -> None:
-    assert digests(make("tensors", transform="noisy").batches(8, 9, 4)) == digests(
-        make("data", transform="noisy").batches(8, 9, 4)
-    )
+    held, read = (digests(make(name, transform="noisy").batches(8, 9, 4)) for name in ("tensors", "data"))
+    assert held == read
 
 
 def test_held_out_examples_have_a_transform_of_their_own(make: Make) -> None:
     plain = numbers(make(held_out=0.25).slices(10))
     assert numbers(make(held_out=0.25, transform="negative").slices(10)) == plain
-    other = numbers(make(held_out=0.25, held_out_transform="negative").slices(10))
-    assert other == [[-number for number in plain[0]]]
+    (other,) = numbers(make(held_out=0.25, held_out_transform="negative").slices(10))
+    assert other == [-number for number in plain[0]]
 
 
 def test_a_collate_makes_the_batch_of_what_the_transform_gives(make: Make) -> None:
@@ -244,9 +227,8 @@ def test_a_partition_of_a_stream_has_the_stream_s_examples_at_its_rows(make: Mak
 
 
 def test_a_stream_that_is_shorter_than_it_said_is_refused(make: Make) -> None:
-    assert failure(make("short").batches(8, 5, 0)).endswith(
-        "mine.py:short says that it has 40 examples, and ends after 30"
-    )
+    reason = failure(make("short").batches(8, 5, 0))
+    assert reason.endswith("mine.py:short says that it has 40 examples, and ends after 30")
 
 
 @pytest.mark.parametrize(
@@ -260,12 +242,9 @@ def test_a_stream_that_is_shorter_than_it_said_is_refused(make: Make) -> None:
     ],
 )
 def test_what_cannot_be_read_says_the_same_in_each_process(make: Make, name: str, functions, says: str) -> None:
-    reasons = []
-    for workers in (0, 2):
-        reasons.append(failure(make(name, workers, **functions).batches(8, 5, 0)))
-    assert re.search(says, reasons[0])
-    assert reasons[0] == reasons[1]
-    assert "\n" not in reasons[0]
+    one, other = (failure(make(name, workers, **functions).batches(8, 5, 0)) for workers in (0, 2))
+    assert re.search(says, one)
+    assert one == other and "\n" not in one
 
 
 def test_a_loader_reads_on_after_an_error_and_beside_batches_that_nobody_took(make: Make) -> None:
@@ -285,13 +264,11 @@ def test_a_process_that_dies_as_it_reads_is_an_error_and_others_take_its_place(m
 
 
 KILLED = """
-import os, signal, sys
-import psutil
+import os, psutil, signal, sys
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import find_source
 from roundweave.tasks.data.splits.split import Split
-
 if __name__ == "__main__":
     source = find_source(sys.argv[1] + ":data")
     batches = Partitions(source, Split(1), loading=Loading(workers=2)).load(0, 0).train.batches(8, 4, 0)
@@ -304,10 +281,9 @@ if __name__ == "__main__":
 @pytest.mark.thorough
 def test_the_processes_of_a_loader_end_with_a_process_that_is_killed(own, tmp_path) -> None:
     script, file, said = own(KILLED, "killed"), own(CODE), tmp_path / "said"
+    line = [sys.executable, script, file]
     with said.open("w") as out:  # not a pipe, which processes that are left would hold open
-        subprocess.run(
-            [sys.executable, script, file], stdout=out, stderr=subprocess.DEVNULL, timeout=PATIENCE, check=False
-        )
+        subprocess.run(line, stdout=out, stderr=subprocess.DEVNULL, timeout=PATIENCE, check=False)
     started = [int(pid) for pid in said.read_text().split()]
     assert len(started) >= 3
     left, deadline = started, time.monotonic() + PATIENCE

@@ -53,7 +53,9 @@ def test_a_rank_that_is_stopped_is_given_up(equal, client, fields, do, caplog) -
     assert re.fullmatch(r"worker \S+ has been silent for \d+ s and is given up; .*", line)
 
 
+@pytest.mark.dear("two groups of ranks die, each with the workers of a cluster")
 def test_the_partition_at_which_ranks_die_is_named(train, fields, do) -> None:
+    """A cluster of its own, since it loses all its workers."""
     do(KILL, 2, 3, always=True)
     with foreign(2) as client, pytest.raises(ClusterError, match=r"round \d+ was lost 2 times \(workers died at"):
         train(RanksExecutor(client), 20, **fields, name="there")
