@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,10 +74,8 @@ def root_of_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def _prefect(page: Path, without_prefect, request: pytest.FixtureRequest) -> Iterator[None]:
     """A Prefect server for README.md and the slow pages; on the others flows are plain functions."""
-    if page.stem not in ("README", *SLOW):
-        yield
-        return
-    with prefect_api(request.getfixturevalue("root_of_server")):
+    has_one = page.stem in ("README", *SLOW)
+    with prefect_api(request.getfixturevalue("root_of_server")) if has_one else nullcontext():
         yield
 
 
@@ -247,9 +245,12 @@ def assert_covered(test: str) -> None:
 @pytest.mark.parametrize("page", [*PAGES, HERE / "CHANGELOG.md"], ids=lambda page: page.stem)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
-    for link in links:
-        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    for link, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
+        target = page.parent / link if link else page
+        assert target.exists(), f"{page.name} links to {link}"
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", FENCED.sub("", target.read_text(encoding="utf-8")), re.MULTILINE)
+            assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings}, link
 
 
 @pytest.mark.parametrize("page", [*PAGES, HERE / "CHANGELOG.md"], ids=lambda page: page.stem)
@@ -260,14 +261,6 @@ def test_the_paths_of_a_page_exist(page: Path) -> None:
     assert {path for path in PATH.findall(text) if not (HERE / path).exists()} <= written
     files = {file.name for folder in PROJECT for file in (HERE / folder).rglob("*.py")} | {*USERS, *written}
     assert {*re.findall(r"`(\w+\.py)`", text)} <= files
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_to_headings_lead_somewhere(page: Path) -> None:
-    for link, heading in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", page.read_text(encoding="utf-8")):
-        target = (page.parent / link if link else page).read_text(encoding="utf-8")
-        headings = re.findall(r"^#+ (.*)$", FENCED.sub("", target), re.MULTILINE)
-        assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings}, link
 
 
 def test_the_readme_is_short_and_leads_to_every_page() -> None:

@@ -56,11 +56,8 @@ WIDTHS = {"labels": CLASSES, "soft": CLASSES, "number": 1, "numbers": OUTPUTS}
 LOSSES: dict[str, Sequence[Any]] = {
     "labels": (None, "cross_entropy", own.each, own.weighted),
     "soft": ("cross_entropy",),
-    "number": ("mse", own.huber),
-    "numbers": ("mse", own.huber),
-    "places": (None, "cross_entropy"),
-    "maps": (None, "cross_entropy"),
-    "ragged": (None, "cross_entropy"),
+    **dict.fromkeys(("number", "numbers"), ("mse", own.huber)),
+    **dict.fromkeys(("places", "maps", "ragged"), (None, "cross_entropy")),
 }
 
 SCORES: dict[str, Sequence[Any]] = {
@@ -68,9 +65,7 @@ SCORES: dict[str, Sequence[Any]] = {
     "soft": (None, (own.sure,)),
     "number": (None, ("mae",), (own.deviation,)),
     "numbers": (None, ("mae",), (own.deviation, "mae")),
-    "places": (None, ("token_accuracy",)),
-    "maps": (None, ("token_accuracy",)),
-    "ragged": (None, ("token_accuracy",)),
+    **dict.fromkeys(("places", "maps", "ragged"), (None, ("token_accuracy",))),
 }
 
 SCHEDULES = ("constant", "cosine", "cosine:3", "linear", "linear:6", "step:1:0.5", "step:2:0.3")
@@ -166,8 +161,8 @@ def _algorithm(at: random.Random, name: str) -> dict[str, Any]:
     """An algorithm with options, and perhaps with another reduce or apply."""
     parts: dict[str, Any] = {}
     if name not in OWN_MEAN and at.random() < 0.4:
-        reduces = [each for each in REDUCES if not (name in ("scaffold", "mime_lite") and "clipped" in each)]
-        parts["reduce"] = at.choice(reduces)
+        unclipped = name in ("scaffold", "mime_lite")
+        parts["reduce"] = at.choice([each for each in REDUCES if not (unclipped and "clipped" in each)])
     if name in ("sync_sgd", "fed_avg", "fed_prox") and at.random() < 0.3:
         parts["apply"] = at.choice(["adam", "yogi", "adagrad"])
     has = ALGORITHMS[name].with_parts(parts).options
@@ -183,8 +178,7 @@ def _algorithm(at: random.Random, name: str) -> dict[str, Any]:
         given = {key: value for key, value in given.items() if key != "momentum"} | at.choice(OPTIMIZERS)
         given["optimizer_state"] = at.choice(["fresh", "carried"])
     if name == "matched":
-        given["init"] = "per-partition"
-        given["match_to"] = at.choice(["start", "first"])
+        given |= {"init": "per-partition", "match_to": at.choice(["start", "first"])}
     if given.get("outer_nesterov") and name != "diloco" and "outer_momentum" not in given:
         del given["outer_nesterov"]
     if name == "downpour":
@@ -210,8 +204,7 @@ def _partitions(at: random.Random, name: str, drawn: Mapping[str, Any]) -> dict[
     if at.random() < 0.3:
         fields["score_partitions"] = 0.3
     if name == "d_psgd":
-        topologies = ["ring", "star", "exponential"] + ["two_level:2:2"] * (count % 2 == 0)
-        fields["topology"] = at.choice(topologies)
+        fields["topology"] = at.choice(["ring", "star", "exponential"] + ["two_level:2:2"] * (count % 2 == 0))
     if late and at.random() < 0.3:
         fields["speeds"] = [at.choice([1.0, 0.5, 0.2]) for _ in range(count)]
     plain = "optimizer" not in algorithm and "momentum" not in algorithm and drawn["network"] in ("linear", "mlp")

@@ -42,9 +42,7 @@ def examples(inputs: str, targets: str, count: int, seed: int) -> tuple[Any, Any
     if inputs == "ragged":
         lengths = (1 + whole(TIME)).tolist()
         rows, labels = 1 + whole(TOKENS - 1, TIME), _partly_ignored(whole(TOKENS, TIME), draw)
-        return [row[:n] for row, n in zip(rows, lengths, strict=True)], [
-            label[:n] for label, n in zip(labels, lengths, strict=True)
-        ]
+        return tuple([row[:n] for row, n in zip(of, lengths, strict=True)] for of in (rows, labels))
     return made[inputs](), made[targets]()
 
 
@@ -166,17 +164,12 @@ class Pair(nn.Module):
         return self.head(torch.cat([left, torch.tanh(self.bag(right))], dim=1))
 
 
-class Segmenting(nn.Module):
+class Segmenting(nn.Sequential):
     """Gives logits (examples, classes, height, width); GroupNorm and a dropout of whole channels."""
 
     def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Dropout2d(dropout), nn.Conv2d(4, CLASSES, 1)
-        )
-
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        return self.layers(pictures)
+        middle = nn.GroupNorm(2, 4), nn.Dropout2d(dropout)
+        super().__init__(nn.Conv2d(1, 4, 3, padding=1), *middle, nn.Conv2d(4, CLASSES, 1))
 
 
 class Recurrent(nn.Module):
@@ -273,9 +266,8 @@ def logits(outputs: Any) -> torch.Tensor:
 
 def huber(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     """A loss for each example."""
-    return functional.huber_loss(
-        logits(outputs).flatten(1), targets.reshape(len(targets), -1), reduction="none"
-    ).mean(1)
+    given, wanted = logits(outputs).flatten(1), targets.reshape(len(targets), -1)
+    return functional.huber_loss(given, wanted, reduction="none").mean(1)
 
 
 def each(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -285,9 +277,8 @@ def each(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
 
 def weighted(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     """One number of a batch, over the sum of its labels' weights."""
-    return functional.cross_entropy(
-        logits(outputs), targets, weight=torch.arange(1.0, 1.0 + CLASSES, dtype=torch.float64)
-    )
+    weight = torch.arange(1.0, 1.0 + CLASSES, dtype=torch.float64)
+    return functional.cross_entropy(logits(outputs), targets, weight=weight)
 
 
 def sure(outputs: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.flows.command.in_process import WITHOUT_PREFECT
+
 MEMORY = 3 << 30
 """Bytes of addresses that a command may take beyond those of the process that it is forked from."""
 
@@ -29,7 +31,7 @@ class Commands:
     def __init__(self) -> None:
         line = [sys.executable, "-m", "tests.hostile.running"]
         root = Path(__file__).parents[2]
-        environment = os.environ | {"PYTHONPATH": str(root), "PYTHONWARNINGS": "error::UserWarning"}
+        environment = WITHOUT_PREFECT | {"PYTHONPATH": str(root), "PYTHONWARNINGS": "error::UserWarning"}
         self.process = subprocess.Popen(
             line, cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -19,8 +19,6 @@ from tests.hostile.running import Commands
 from tests.hostile.stores import FOLDERS, PWN, STORES, Store, attribute, product, write
 from tests.training import trained
 
-pytestmark = pytest.mark.xdist_group("hostile")  # one process imports all commands
-
 ALL = list(COMMANDS)
 
 LEAST = 1 << 29

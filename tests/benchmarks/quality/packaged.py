@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-from collections import ChainMap
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,7 @@ def sized(size: int = 64, **more: Any) -> Made:
     return size, {"img_size": size, **more}
 
 
-ONES = (1, 1, 1, 1)
+ONES, TWOS = (1, 1, 1, 1), (2, 2, 2, 2)
 SEVERAL: dict[str, Any] = {"depths": ONES, "embed_dims": (8, 16, 24, 32), "num_heads": (1, 2, 3, 4)}
 """Four stages of one block each."""
 SMALL = {"embed_dim": 32, "depth": 2, "num_heads": 4}
@@ -42,6 +41,7 @@ TORCHVISION_PLAIN = """
     squeezenet1_0 efficientnet_b0 efficientnet_v2_s regnet_x_400mf regnet_y_400mf mnasnet0_5
 """
 
+SEGMENTING = "lraspp_mobilenet_v3_large fcn_resnet50 deeplabv3_mobilenet_v3_large"
 BARE = {"aux_logits": False, "init_weights": False}
 TORCHVISION: dict[str, Made] = {
     **dict.fromkeys(TORCHVISION_PLAIN.split(), of()),
@@ -51,9 +51,7 @@ TORCHVISION: dict[str, Made] = {
     "googlenet": of(**BARE),
     "inception_v3": of(96, **BARE),
     "mobilenet_v2": of(width_mult=0.25),
-    **dict.fromkeys(
-        ("lraspp_mobilenet_v3_large", "fcn_resnet50", "deeplabv3_mobilenet_v3_large"), of(weights_backbone=None)
-    ),
+    **dict.fromkeys(SEGMENTING.split(), of(weights_backbone=None)),
 }
 """By the name of the builder."""
 TIMM_PLAIN = """
@@ -61,24 +59,21 @@ TIMM_PLAIN = """
     res2net50_14w_8s resnest14d skresnet18 selecsls42 ese_vovnet19b_slim_dw xception41 repvit_m0_9 fastvit_t8
     rexnet_100 cspresnet50 repvgg_a0 legacy_seresnet18
 """
-TIMM_SIZED = (
-    "efficientformerv2_s0 test_maxvit test_coatnet botnet26t_256 lambda_resnet26t mvitv2_tiny efficientvit_m0"
-)
+TIMM_SIZED = "efficientformerv2_s0 test_maxvit test_coatnet botnet26t_256 lambda_resnet26t mvitv2_tiny "
+TIMM_SIZED += "efficientvit_m0"
+TIMM_SMALL = "deit_tiny_distilled_patch16_224 cait_xxs24_224 beit_base_patch16_224 xcit_nano_12_p16_224"
 
 STAGES = (16, 24, 32, 48)
 TIMM: dict[str, Made] = {
     **dict.fromkeys(TIMM_PLAIN.split(), of()),
     **dict.fromkeys(TIMM_SIZED.split(), sized()),
-    "deit_tiny_distilled_patch16_224": sized(**SMALL),
-    "cait_xxs24_224": sized(**SMALL),
-    "beit_base_patch16_224": sized(**SMALL),
+    **dict.fromkeys(TIMM_SMALL.split(), sized(**SMALL)),
     "eva02_tiny_patch14_224": sized(56, **SMALL),
     "pvt_v2_b0": of(**SEVERAL),
     "coat_tiny": sized(
         embed_dims=(16, 24, 24, 24), serial_depths=ONES, parallel_depth=1, num_heads=8, mlp_ratios=(2, 2, 2, 2)
     ),
     "efficientformer_l1": of(224, depths=(1, 1, 1, 2), embed_dims=STAGES),
-    "xcit_nano_12_p16_224": sized(**SMALL),
     "levit_128s": sized(embed_dim=(32, 48, 64), key_dim=8, depth=(1, 1, 1)),
     "crossvit_tiny_240": of(240, embed_dim=(16, 32), num_heads=(2, 2)),
     "twins_svt_small": sized(**SEVERAL),
@@ -89,9 +84,7 @@ TIMM: dict[str, Made] = {
     "hiera_tiny_224": sized(embed_dim=16, stages=ONES),
     "davit_tiny": of(**SEVERAL),
     "sequencer2d_s": of(embed_dims=(16, 24, 24, 24), hidden_sizes=(4, 6, 6, 6), layers=ONES),
-    "tiny_vit_5m_224": of(
-        embed_dims=(16, 32, 32, 64), depths=ONES, num_heads=(1, 2, 2, 4), window_sizes=(2, 2, 2, 2)
-    ),
+    "tiny_vit_5m_224": of(embed_dims=(16, 32, 32, 64), depths=ONES, num_heads=(1, 2, 2, 4), window_sizes=TWOS),
     **dict.fromkeys(("mambaout_femto", "inception_next_tiny", "convnextv2_atto"), of(dims=STAGES, depths=ONES)),
     "swinv2_cr_tiny_224": sized(window_size=2, embed_dim=16, depths=(1, 1, 2, 1), num_heads=(1, 2, 2, 4)),
 }
@@ -172,10 +165,9 @@ def poolformer(models: Any) -> nn.Module:
     return m.MetaFormer(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32), **kind, **scales, **CLASSES)
 
 
-def volo(models: Any) -> nn.Module:
+def volo(m: Any) -> nn.Module:
     """A stage that looks outwards, and three of attention."""
-    shape = {"layers": (1, 1, 1, 1), "embed_dims": (16, 32, 32, 32), "num_heads": (2, 4, 4, 4)}
-    return models.volo.VOLO(img_size=64, **shape, **CLASSES)
+    return m.volo.VOLO(layers=ONES, img_size=64, embed_dims=(16, 32, 32, 32), num_heads=(2, 4, 4, 4), **CLASSES)
 
 
 def gcvit(models: Any) -> nn.Module:
@@ -224,6 +216,11 @@ class Logits(nn.Module):
         return self.model(**inputs).logits  # type: ignore[no-any-return]
 
 
+WORDY = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "type_vocab_size": 0}
+SIZES = {"layers": 1, "attention_heads": 4, "ffn_dim": 40}
+HEARS = {f"{part}_{what}": size for part in ("encoder", "decoder") for what, size in SIZES.items()}
+HEARS |= {"num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 24, "d_model": 32}
+HEARS |= {"suppress_tokens": None, "begin_suppress_tokens": None, "decoder_start_token_id": 1}
 LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
 TEXT: dict[str, Any] = {"vocab_size": 30, "max_position_embeddings": 24, "num_labels": 5}
 TEXT |= {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
@@ -231,9 +228,9 @@ CLASSIFIES, GENERATES = "ForSequenceClassification", "ForConditionalGeneration"
 WORDS = "input_ids"
 
 
-def read(head: str, *shapes: dict[str, Any], **more: Any) -> tuple[str, dict[str, Any]]:
+def read(head: str, shape: Mapping[str, Any] = TEXT, **more: Any) -> tuple[str, dict[str, Any]]:
     """A model of words: its head, and its configuration."""
-    return head, dict(ChainMap(more, *shapes, TEXT))
+    return head, {**TEXT, **shape, **more}
 
 
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -241,14 +238,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Roberta": read(CLASSIFIES, LAYERS),
     "DistilBert": read(CLASSIFIES, dim=32, n_layers=2, n_heads=4, hidden_dim=40),
     "Electra": read(CLASSIFIES, LAYERS, embedding_size=16),
-    "DebertaV2": read(
-        CLASSIFIES,
-        LAYERS,
-        relative_attention=True,
-        pos_att_type=["p2c", "c2p"],
-        position_buckets=8,
-        type_vocab_size=0,
-    ),
+    "DebertaV2": read(CLASSIFIES, LAYERS, **WORDY),
     "Longformer": read(CLASSIFIES, LAYERS, attention_window=[4, 4]),
     "ModernBert": read(CLASSIFIES, LAYERS, local_attention=4, cls_token_id=1, sep_token_id=2),
     "GPT2": read("LMHeadModel", n_positions=24, n_embd=32, n_layer=2, n_head=4),
@@ -257,16 +247,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Mixtral": read("ForCausalLM", LAYERS, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),
     "Mamba": read("ForCausalLM", hidden_size=32, num_hidden_layers=2, state_size=4, time_step_rank=4),
     "T5": read(GENERATES, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4, decoder_start_token_id=0),
-    "Whisper": read(
-        GENERATES,
-        {f"{part}_layers": 1 for part in ("encoder", "decoder")},
-        {f"{part}_attention_heads": 4 for part in ("encoder", "decoder")},
-        {f"{part}_ffn_dim": 40 for part in ("encoder", "decoder")},
-        {"num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 24, "decoder_start_token_id": 1},
-        d_model=32,
-        suppress_tokens=None,
-        begin_suppress_tokens=None,
-    ),
+    "Whisper": read(GENERATES, HEARS),
     "ViT": ("ForImageClassification", LAYERS | {"image_size": 16, "patch_size": 4, "num_labels": 5}),
 }
 """By the name of the model."""

@@ -9,22 +9,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import psutil
 import pytest
 
 from roundweave.flows.serving import api_server
-from roundweave.flows.serving.server import (
-    REPORTS_ALONE,
-    SETTINGS,
-    Server,
-    start_server,
-    stop_server,
-    user_api,
-    warm_up,
-)
+from roundweave.flows.serving.server import REPORTS_ALONE, SETTINGS, Server, start_server, stop_server, warm_up
 from roundweave.storage.errors import ClusterError, UsageError
 from tests.flows.nights import trained
 from tests.patience import PATIENCE
@@ -49,41 +43,34 @@ def change(database: Path, *statements: str) -> None:
 MIGRATED = ("CREATE TABLE alembic_version (version_num TEXT)", "INSERT INTO alembic_version VALUES ('1')")
 
 
-class Homes:
-    """Homes of servers that share a cache; how often one of their databases was made from nothing."""
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Homes of servers that share a cache, and those of them whose database was made from nothing."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.made = folder, 0
-        self.template = folder / "cache" / "prefect.db"
-        self._monkeypatch = monkeypatch
-
-    def new(self) -> Path:
+    def new() -> Path:
         """The database of a new home, once it is there."""
-        home = self.folder / f"home{len(list(self.folder.glob('home*')))}"
-        home.mkdir()
-        database = home / "prefect.db"
+        database = tmp_path / f"home{len([*tmp_path.glob('home*')])}" / "prefect.db"
+        database.parent.mkdir()
 
         def migrate() -> None:
             if not database.exists():
                 change(database, *MIGRATED)
-                self.made += 1
+                homes.made.append(database)
 
-        self._monkeypatch.setattr(api_server, "_migrate", migrate)
-        api_server.place_database(database, self.template)
-        assert sorted(home.iterdir()) == [database]
+        monkeypatch.setattr(api_server, "_migrate", migrate)
+        api_server.place_database(database, homes.template)
+        assert [*database.parent.iterdir()] == [database]
         return database
 
-
-@pytest.fixture
-def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Homes:
-    return Homes(tmp_path, monkeypatch)
+    homes = SimpleNamespace(new=new, made=[], template=tmp_path / "cache/prefect.db")
+    return homes
 
 
 def test_the_second_home_has_a_copy_of_the_first_ones_empty_database(homes) -> None:
     first = homes.new()
     change(homes.template, "CREATE TABLE from_the_cache (number)")
     assert tables(homes.new()) == tables(first) | {"from_the_cache"}
-    assert homes.made == 1
+    assert homes.made == [first]
     assert list(homes.template.parent.iterdir()) == [homes.template]
 
 
@@ -100,13 +87,13 @@ def test_a_template_that_is_no_database_is_made_anew(homes) -> None:
     first = homes.new()
     homes.template.write_text("nothing")
     assert tables(homes.new()) == tables(homes.new()) == tables(first)
-    assert homes.made == 2
+    assert len(homes.made) == 2
 
 
 def test_a_cache_that_cannot_be_written_is_done_without_and_said(homes, capsys) -> None:
     homes.template.parent.write_text("no folder")
     assert tables(homes.new()) == tables(homes.new()) == {"alembic_version"}
-    assert homes.made == 2
+    assert len(homes.made) == 2
     assert f"{homes.template} is no copy of" in capsys.readouterr().err
 
 
@@ -197,9 +184,8 @@ def test_a_training_reports_to_its_own_server_whatever_settings_folder_and_varia
 def test_a_server_listens_to_this_machine_and_answers_this_process_alone(settled) -> None:
     port = int(settled.url().split(":")[2].removesuffix("/api"))
     connections = psutil.Process(settled.process.pid).net_connections("inet")
-    assert {c.laddr.ip for c in connections if (c.status, c.laddr.port) == (psutil.CONN_LISTEN, port)} == {
-        "127.0.0.1"
-    }
+    listening = [c.laddr for c in connections if c.status == psutil.CONN_LISTEN]
+    assert {address.ip for address in listening if address.port == port} == {"127.0.0.1"}
     assert made(settled, ("roundweave", "guess")) == 401
 
 
@@ -208,13 +194,9 @@ def test_the_servers_settings_are_settings_of_prefect(monkeypatch) -> None:
 
     for name, value in (SETTINGS | REPORTS_ALONE).items():
         monkeypatch.setenv(name, value)
-    server = Settings().server
-    assert not server.register_blocks_on_start
-    assert not server.memoize_block_auto_registration
-    assert not server.database.migrate_on_start
-    assert not server.services.triggers.enabled
-    assert not server.ui.enabled
-    assert not server.analytics_enabled
+    off = ["register_blocks_on_start", "memoize_block_auto_registration", "database.migrate_on_start"]
+    off += ["services.triggers.enabled", "ui.enabled", "analytics_enabled"]
+    assert not any(attrgetter(*off)(Settings().server))
 
 
 @pytest.mark.thorough
@@ -252,4 +234,4 @@ def test_damaged_profiles_of_the_users_are_one_clear_error(monkeypatch, tmp_path
     monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "profiles.toml"))
     (tmp_path / "profiles.toml").write_text(text)
     with pytest.raises(UsageError, match=r"profiles\.toml cannot be read \(.*\); mend it"):
-        user_api()
+        start_server(tmp_path)

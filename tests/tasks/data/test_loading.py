@@ -57,7 +57,7 @@ class Broken(Numbered):
 class Ragged(Numbered):
     def __getitem__(self, number): return torch.ones(1 + number // 35), number % 3
 class Gone(Numbered):
-    def __getitem__(self, number): return __import__("os")._exit(3) if number == 17 else super().__getitem__(number)
+    def __getitem__(self, number): return Numbered()[number] if number != 17 else __import__("os")._exit(3)
 LOADS = []
 def data(): return Numbered()
 def tensors():
@@ -117,9 +117,11 @@ def flat(drawn: Iterator[Examples]) -> list[float]:
 
 def failure(drawn: Iterator[Examples]) -> str:
     """Why batches cannot be read; the error itself is let go, and with it the processes of the loader."""
-    with pytest.raises(ReadingFailed) as caught:
+    try:
         list(drawn)
-    return str(caught.value)
+    except ReadingFailed as error:
+        return str(error)
+    return "nothing"
 
 
 @pytest.mark.parametrize("how", [{}, {"transform": "noisy"}, {"transform": "noisy", "collate": "summed"}])

@@ -7,8 +7,8 @@ import random
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
 from operator import methodcaller
@@ -43,10 +43,18 @@ def kind(key: str) -> str:
     return re.sub(r"[0-9a-f]{12}|[0-9]+", "#", key)
 
 
+@contextmanager
+def whole_again(path: Path, keys: Iterable[str]) -> Iterator[dict[str, bytes]]:
+    """Harm some files, of which this gives the content; after that they are as they were."""
+    before = {key: (path / key).read_bytes() for key in keys}
+    yield before
+    for key, content in before.items():
+        (path / key).write_bytes(content)
+
+
 def test_a_run_with_a_file_of_every_kind_is_sound(every) -> None:
     store = every.whole()
-    kinds = {kind(key).split("/")[0] for key in files(store.path)}
-    assert kinds == {
+    assert {kind(key).split("/")[0] for key in files(store.path)} == {
         *("params", "buffers", "frozen", "memory", "updates", "carry", "permutations", "similarities", "metrics"),
         *("scores", "bookkeeping", "partitions", "round", "committed", "commits", "zarr.json"),
     }
@@ -76,13 +84,13 @@ def test_each_random_flip_is_named_and_none_changes_in_silence_what_a_run_says(e
     before = answers(path, ROUNDS)
     assert not any(isinstance(answer, StoreError) for answer in before.values())
     for batch in batches(files(path), bits):
-        whole = {key: (path / key).read_bytes() for key in batch}
-        for key, bit in batch.items():
-            flipped = bytearray(whole[key])
-            flipped[bit // 8 % len(flipped)] ^= 1 << bit % 8
-            (path / key).write_bytes(flipped)
-        assert named(path) == batch.keys()
-        after = answers(path, ROUNDS)
+        with whole_again(path, batch) as whole:
+            for key, bit in batch.items():
+                flipped = bytearray(whole[key])
+                flipped[bit // 8 % len(flipped)] ^= 1 << bit % 8
+                (path / key).write_bytes(flipped)
+            assert named(path) == batch.keys()
+            after = answers(path, ROUNDS)
         # A round of which the record is damaged is lost, and the run says so.
         told = bool(after["lost"])
         hit = any(re.fullmatch(r"commits/[0-9]+\.json", key) for key in batch)
@@ -90,8 +98,6 @@ def test_each_random_flip_is_named_and_none_changes_in_silence_what_a_run_says(e
         for what, answer in after.items():
             of_a_round = what[-1].isdigit()
             assert answer == before[what] or isinstance(answer, StoreError) or (told and not of_a_round), what
-        for key, content in whole.items():
-            (path / key).write_bytes(content)
     assert verify(path).sound
 
 
@@ -115,12 +121,10 @@ def test_a_missing_file_is_named(every) -> None:
     keys = [key for key in files(path) if not key.startswith(("commits/damaged", "commits/copied"))]
     together = [key for key in keys if not ALONE.fullmatch(key)]
     for missing in [*(together[first::5] for first in range(5)), *([key] for key in keys if ALONE.fullmatch(key))]:
-        before = {key: (path / key).read_bytes() for key in missing}
-        for key in missing:
-            (path / key).unlink()
-        assert named(path) >= before.keys()
-        for key, content in before.items():
-            (path / key).write_bytes(content)
+        with whole_again(path, missing):
+            for key in missing:
+                (path / key).unlink()
+            assert named(path) >= {*missing}
     assert verify(path).sound
 
 
@@ -150,8 +154,7 @@ def test_links_and_what_lies_behind_them_are_named(every, tmp_path) -> None:
     linked = ("params/fc.weight/c/1/0/0", "commits/2.json", "scores/loss/c/0", "commits/leases/1.json")
     for keys in (linked, ("zarr.json",)):
         for key in keys:
-            shutil.move(path / key, tmp_path / key.replace("/", "-"))
-            (path / key).symlink_to(tmp_path / key.replace("/", "-"))
+            (path / key).symlink_to((path / key).rename(tmp_path / key.replace("/", "-")))
         assert {*keys} <= named(path)
 
 
@@ -185,13 +188,11 @@ def test_an_edited_description_record_or_claim_is_named(every) -> None:
     path = every.whole().path
     before = StoredRun(path).rounds
     for key, old, new in EDITED:
-        text = (path / key).read_text()
-        assert old in text
-        (path / key).write_text(text.replace(old, new, 1))
-        assert named(path) == {key}
-        if key != "zarr.json":
-            assert StoredRun(path).rounds == before
-        (path / key).write_text(text)
+        with whole_again(path, [key]) as whole:
+            assert old.encode() in whole[key]
+            (path / key).write_bytes(whole[key].replace(old.encode(), new.encode(), 1))
+            assert named(path) == {key}
+            assert key == "zarr.json" or StoredRun(path).rounds == before
 
 
 def test_a_record_that_another_history_follows_is_named(every) -> None:
@@ -209,8 +210,9 @@ def test_a_record_that_another_history_follows_is_named(every) -> None:
 def test_any_chain_of_the_history_vouches_for_its_rounds(every) -> None:
     store = every.whole()
     chains = {round: store.log.chain(round) for round in ROUNDS}
-    seen = {round: verify(store.path, chain) for round, chain in chains.items()}
-    assert {round: (each.vouched, each.sound) for round, each in seen.items()} == {r: (r, True) for r in ROUNDS}
+    for round, chain in chains.items():
+        seen = verify(store.path, chain)
+        assert (seen.vouched, seen.sound) == (round, True)
     store = every.rounds(RoundStore(store.path), 5, 6, 6)
     assert verify(store.path, chains[4]).vouched == 4
     (store.path / "commits/1.json").unlink()
@@ -221,10 +223,8 @@ def test_a_chain_of_no_round_is_a_finding_and_what_is_none_is_refused(every) -> 
     store = every.whole()
     other = every.create("other", created=2.0).log.chain(0)
     seen = verify(store.path, other)
-    assert seen.vouched is None
-    assert seen.findings == (
-        Finding("commits/4.json", f"its chain is {seen.chain}; {other} is that of no round of this history"),
-    )
+    told = f"its chain is {seen.chain}; {other} is that of no round of this history"
+    assert (seen.vouched, seen.findings) == (None, (Finding("commits/4.json", told),))
     for nonsense in ("", "abc", other[:-1], other.upper(), other + "\n"):
         with pytest.raises(UsageError, match="is no chain, which has 64 hexadecimal digits"):
             verify(store.path, nonsense)
@@ -251,13 +251,11 @@ def test_what_a_killed_writer_left_is_noted_and_gone_when_the_run_has_gone_on(ev
     store = every.rounds(every.create(rounds=4), 1, 2, 4)
     every.write(store, 3)
     (store.path / "params/.0123456789abcdef.partial").write_bytes(b"half")
-    seen = verify(store.path)
-    assert seen.sound
+    assert (seen := verify(store.path)).sound
     half = "it is half-written, by a writer that is at work or was killed"
     others = "it is of round 3, which is not committed", "no committed round uses this split yet"
     assert {note.what.partition(";")[0] for note in seen.notes} == {half, *others}
-    store = every.rounds(RoundStore(store.path), 3, 4, 4)
-    seen = verify(store.path)
+    seen = verify(every.rounds(RoundStore(store.path), 3, 4, 4).path)
     assert (seen.findings, seen.notes) == ((), ())
 
 

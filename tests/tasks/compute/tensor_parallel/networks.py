@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,9 @@ CLASSES = 5
 def chain(inputs: tuple[int, ...], outputs: int, widths: tuple[int, ...] = (16, 16), dropout: float = 0.0):
     """Linear layers of these widths, with ReLU and dropout between them."""
     layers: list[nn.Module] = []
-    last = inputs[0]
-    for width in widths:
+    for last, width in pairwise((inputs[0], *widths)):
         layers += [nn.Linear(last, width), nn.ReLU(), nn.Dropout(dropout)]
-        last = width
-    return nn.Sequential(*layers, nn.Linear(last, outputs))
+    return nn.Sequential(*layers, nn.Linear((inputs[0], *widths)[-1], outputs))
 
 
 def alexnet(inputs, outputs: int, norm: bool = False, dropout: float = 0.0, early: float = 0.0) -> nn.Module:
