@@ -33,7 +33,7 @@ lint: install
 
 # More processes than the cores of a small machine, since tests often wait; those that share a server share one.
 # Bytecode is kept, also where the environment says not to, since hundreds of processes would compile it again.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist loadgroup
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadgroup
 
 unit: install
 	$(PYTEST) -m "not slow and not thorough"

@@ -158,11 +158,11 @@ def copy_project(folder: Path) -> Path:
 
 
 def mirrored(file: str) -> Iterator[str]:
-    """Where the tests of a file lie: those of its name, then those of the next folder that has any, then all."""
+    """Where the tests of a file lie: those of its name, of the next folder that has any, of refusals, then all."""
     test, folder = Path("tests", file).with_name(f"test_{Path(file).name}"), Path("tests", file).parent
     while not (HERE / folder).exists():
         folder = folder.parent
-    yield from (str(path) for path in (test, folder) if (HERE / path).exists())
+    yield from (str(path) for path in (test, folder, Path("tests/refusals")) if (HERE / path).exists())
     yield ""
 
 

@@ -165,7 +165,6 @@ def test_an_own_network_of_a_package_finds_what_lies_beside_it(exported, own, tm
     assert_loads(run, 1, tmp_path / "out", torch.rand(5, 1, 8, 8))
 
 
-@pytest.mark.thorough
 def test_a_network_of_a_notebook_is_loaded_by_cloudpickle(exported, tmp_path) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     exec(PLAIN, namespace)

@@ -196,6 +196,7 @@ def test_the_command_prints_and_shows(monkeypatch, capsys, tmp_path: Path) -> No
     file, root = str(tmp_path / "chosen.toml"), str(tmp_path)
     code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--save", file)
     assert (code, out.split()[0]) == (0, "strategy")
+    assert f"chosen: {planned.reason}" in out.replace("\n", " ")
     assert f"`roundweave train {file}` does it so" in out.replace("\n", "")
     assert run(capsys, "train", file, "--name", "chosen", "--root", root)[0] == 0
     assert "a round in the race" in run(capsys, "show", "chosen", "--root", root)[1]

@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from roundweave.storage.errors import CheckpointError, ModelError
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from tests.rows import but_first
 
 MINE = """
 import os
@@ -65,8 +64,9 @@ CARRIED = {"optimizer": "AdamW", "optimizer_state": "carried"}
 
 @pytest.mark.parametrize(
     ("kind", "model", "given"),
-    but_first([(GraphExecutor, "Net", CARRIED)], [GraphExecutor, RanksExecutor], ["Own"], [{}]),
+    [(GraphExecutor, "Net", CARRIED), (GraphExecutor, "Own", {}), (RanksExecutor, "Own", {})],
 )
+@pytest.mark.thorough
 def test_the_client_builds_no_large_network(train, client, own, tmp_path, monkeypatch, kind, model, given) -> None:
     fields = SMALL | given | {"model": f"{own(MINE)}:{model}"}
     run = train(kind(client), 2, **fields, name="large")

@@ -53,7 +53,7 @@ def test_a_rank_that_is_stopped_is_given_up(equal, client, fields, do, caplog) -
     assert re.fullmatch(r"worker \S+ has been silent for \d+ s and is given up; .*", line)
 
 
-@pytest.mark.dear("two groups of ranks die, each with the workers of a cluster")
+@pytest.mark.thorough
 def test_the_partition_at_which_ranks_die_is_named(train, fields, do) -> None:
     """A cluster of its own, since it loses all its workers."""
     do(KILL, 2, 3, always=True)

@@ -215,6 +215,7 @@ def test_a_private_cluster_gives_the_same_bits(equal, private, kind) -> None:
     assert run.round(-1).commit.executor == kind.__name__.removesuffix("Executor").lower()
 
 
+@pytest.mark.thorough
 def test_a_local_cluster_is_encrypted_where_the_settings_of_dask_require_it() -> None:
     with dask.config.set({"distributed.comm.require-encryption": True}), connect(None, 1) as client:
         assert client.scheduler.address.startswith("tls://")

@@ -94,6 +94,7 @@ def test_short_maps_are_served_by_a_rank_where_it_may_choose(train, client, prov
     proven(run, **fields)
 
 
+@pytest.mark.thorough
 def test_one_worker_alone_has_no_server_beside_it(train) -> None:
     with foreign(1) as client:
         run = train(RanksExecutor(client), 12, **SMALL | RUNS["async_sgd"], rounds=12, name="run")
