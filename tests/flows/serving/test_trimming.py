@@ -41,11 +41,16 @@ def test_flow_runs_that_ended_longer_ago_go_with_all_that_is_of_them(server) -> 
     assert (server.flow_runs("trimmed"), [run["id"] for run in server.flow_runs("left")]) == ([], [new])
 
 
-def test_a_large_log_is_cut_and_a_folder_of_the_users_is_left_alone(tmp_path: Path, monkeypatch) -> None:
+def test_a_large_log_is_emptied_and_a_folder_of_the_users_is_left_alone(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("roundweave.flows.serving.trimming.LARGEST_LOG", 99)
     home = tmp_path / ".prefect"
     home.mkdir()
     (home / "server.log").write_bytes(b"x" * 100)
-    sqlite3.connect(home / "prefect.db").close()
-    (home / "prefect.db").touch()
+    with closing(sqlite3.connect(home / "prefect.db")) as connection:
+        for name in ("log", "artifact", "artifact_collection", "event_resources", "events", "flow_run"):
+            connection.execute(f"CREATE TABLE {name} (id, flow_run_id, occurred, end_time)")
     assert trim_server(tmp_path, 1.0) == 0  # no server of a run's was there
     assert (home / "server.log").stat().st_size == 100
+    (home / "start.lock").touch()
+    assert trim_server(tmp_path, 1.0) == 100
+    assert (home / "server.log").stat().st_size == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -233,6 +234,12 @@ def sequences(**options: int) -> Objective:
 
 def network() -> Gpt:
     return sequences().model.build().double().eval()
+
+
+def test_it_begins_with_the_loss_of_a_guess_among_all_tokens() -> None:
+    what = sequences()
+    loss = Gradient()(what, what.initial(), Examples(TOKENS, TOKENS.roll(1)), {}, 0).metrics["train_loss"]
+    assert loss == pytest.approx(math.log(11), abs=0.05)
 
 
 def test_its_units_are_found_and_may_be_permuted() -> None:
