@@ -17,12 +17,12 @@ $(READY): pyproject.toml constraints.txt
 train: install
 	$(BIN)/roundweave train
 
-# Lint, types, import rules, and the tests that find nearly all faults: eight minutes on two cores.
+# Lint, types, import rules, and the tests that find nearly all faults: five to six minutes on two cores.
 test: install
-	@echo "eight minutes on two cores; make test-all, which has every test but the slow ones, takes twenty-five"
+	@echo "five to six minutes on two cores; make test-all, which has every test but the slow ones, takes seventeen"
 	@$(MAKE) --no-print-directory -j 2 lint unit
 
-# Everything but the slow tests: twenty-five minutes in all.
+# Everything but the slow tests: seventeen minutes in all.
 test-all: test test-more
 
 lint: install
@@ -33,7 +33,7 @@ lint: install
 
 # More processes than the cores of a small machine, since tests often wait; those that share a server share one.
 # Bytecode is kept, also where the environment says not to, since hundreds of processes would compile it again.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadgroup
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist loadgroup
 
 unit: install
 	$(PYTEST) -m "not slow and not thorough"
