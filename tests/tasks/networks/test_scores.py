@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
 
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.data.description import Description
@@ -12,6 +17,7 @@ from roundweave.tasks.networks.scores import (
     SCORES,
     class_axis,
     count_updates,
+    cross_entropy,
     default_scores,
     score_items,
 )
@@ -20,6 +26,10 @@ from roundweave.tasks.own_code.code import Code, find_code
 
 OWN = """
 import torch
+def each(outputs, targets): return (outputs[:, 0] - targets) ** 2
+def right(outputs, targets): return outputs.argmax(1) == targets
+def mean(outputs, targets): return (outputs[:, 0] - targets).mean()
+def number(outputs, targets): return 0.25
 def text(outputs, targets): return "good"
 def pairs(outputs, targets): return outputs
 def fails(outputs, targets): return outputs @ outputs
@@ -126,3 +136,44 @@ def test_a_metric_is_told_how_many_batches_it_has_seen() -> None:
 )
 def test_classes_lie_last_or_as_torch_has_them(outputs, targets, axis) -> None:
     assert class_axis(torch.zeros(outputs), torch.zeros(targets)) == axis
+
+
+@pytest.mark.parametrize(
+    ("name", "items"),
+    [
+        ("each", [0.81, 0.04, 1.0, 4.0]),
+        ("right", [1, 0, 1, 1]),
+        ("mean", (0.9 + 0.2 + 1 + 2) / -4),
+        ("number", 0.25),
+    ],
+)
+def test_ones_own_score_counts_by_example(own, name: str, items) -> None:
+    found = score_items(find_code(f"{own(OWN)}:{name}"), LOGITS, LABELS)
+    assert found.tolist() == pytest.approx(items)
+
+
+def test_cross_entropy_over_sequences_by_hand() -> None:
+    """Logits log 1, log 3 give label 0 a quarter and label 1 three quarters."""
+    logits = torch.tensor([0.0, math.log(3)]).expand(1, 3, 2)
+    found = cross_entropy(logits, torch.tensor([[0, 1, 1]])).item()
+    assert found == pytest.approx((math.log(4) + 2 * math.log(4 / 3)) / 3)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6))
+@settings(deadline=None, max_examples=25)
+def test_a_sequence_is_as_many_examples_as_it_has_places(examples: int, time: int, classes: int) -> None:
+    generator = torch.Generator().manual_seed(examples)
+    logits = torch.randn(examples, time, classes, generator=generator)
+    labels = torch.randint(0, classes, (examples, time), generator=generator)
+    apart = torch.stack([cross_entropy(logits[:, place], labels[:, place]) for place in range(time)]).mean()
+    torch.testing.assert_close(cross_entropy(logits, labels), apart)
+
+
+def test_single_labels_and_probabilities_are_read_as_torch_does() -> None:
+    logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 1, 0])
+    shares = torch.full((5, 3), 1 / 3)
+    assert torch.equal(cross_entropy(logits, labels), functional.cross_entropy(logits, labels))
+    assert torch.equal(cross_entropy(logits, shares), functional.cross_entropy(logits, shares))
+    pictures, masks = torch.randn(2, 3, 4, 5), torch.ones(2, 4, 5, dtype=torch.long)
+    assert torch.equal(cross_entropy(pictures, masks), functional.cross_entropy(pictures, masks))
