@@ -140,7 +140,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the te
 main, exchanges = threading.main_thread(), int(sys.argv[1])
 def talk(group):
     for exchange in range(10**9):
-        if group.rank == 0 and exchange == exchanges:
+        if group.rank == 0 and exchange % 100_000 == exchanges:  # again, if it came right before a wait
             signal.pthread_kill(main.ident, signal.SIGINT)
         group.all_gather(None)
 try:
