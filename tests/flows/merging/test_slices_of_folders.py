@@ -103,4 +103,7 @@ def test_networks_of_two_stacks_or_of_other_functions_are_refused(folder, tmp_pa
     a, b = folder("a", "llama"), folder("b", "llama", 1, num_attention_heads=8)
     with pytest.raises(RoundweaveError, match="head_dim is 4, but 8 in"):
         merged(tmp_path / "out", (a, 0, 1), (b, 0, 1))
+    one, other = (folder(each, "bert", id2label={0: each, 1: "no"}) for each in ("cat", "dog"))
+    with pytest.raises(RoundweaveError, match="label"):
+        merged(tmp_path / "out", (one, 0, 1), (other, 0, 1))
     assert not (tmp_path / "out").exists()
