@@ -84,19 +84,3 @@ def test_a_scheduler_that_was_killed_is_gone(dask_processes, tmp_path: Path, mon
         for _ in range(3):
             with pytest.raises(ClusterError, match="the Dask scheduler is gone"):
                 on_scheduler(client, os.getpid)
-
-
-@pytest.mark.thorough
-def test_a_scheduler_that_is_slow_to_take_a_connection_is_not_gone(
-    certificate, dask_processes, tmp_path: Path, monkeypatch
-) -> None:
-    """It stands still for longer than the first connection may take, and two ask it at once."""
-    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 1)
-    with connect(dask_processes(tmp_path, 0), 2) as client, ThreadPoolExecutor(2) as pool:
-        scheduler = psutil.Process(on_scheduler(client, os.getpid))
-        scheduler.suspend()
-        answers = [pool.submit(on_scheduler, client, os.getpid) for _ in range(2)]
-        time.sleep(3)
-        assert not any(answer.done() for answer in answers)
-        scheduler.resume()
-        assert [answer.result() for answer in answers] == [scheduler.pid] * 2
