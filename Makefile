@@ -17,9 +17,9 @@ $(READY): pyproject.toml constraints.txt
 train: install
 	$(BIN)/roundweave train
 
-# Lint, types, import rules, and the tests that find nearly all faults: five to six minutes on two cores.
+# Lint, types, import rules, and the tests that find nearly all faults: five minutes on two cores.
 test: install
-	@echo "five to six minutes on two cores; make test-all, which has every test but the slow ones, takes seventeen"
+	@echo "five minutes on two cores; make test-all, which has every test but the slow ones, takes seventeen"
 	@$(MAKE) --no-print-directory -j 2 lint unit
 
 # Everything but the slow tests: seventeen minutes in all.

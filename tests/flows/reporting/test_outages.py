@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
+from unittest.mock import Mock
 
+import httpx
 import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -139,6 +141,15 @@ def test_a_report_that_fails_in_any_way_is_lost_alone(monkeypatch) -> None:
     reporter.put(lambda client, contents: sent.extend(contents), "another")
     reporter.flush()
     assert (sent, reporter.close()) == (["another"], 1)
+
+
+def test_a_report_that_did_not_arrive_is_sent_again(monkeypatch) -> None:
+    monkeypatch.setattr("roundweave.flows.reporting.reporter.get_client", lambda **_: nullcontext())
+    monkeypatch.setattr("roundweave.flows.reporting.reporter.PAUSE_SECONDS", 0.01)
+    send, reporter = Mock(side_effect=[httpx.ConnectError("no server"), None]), Reporter()
+    reporter.put(send, "one")
+    reporter.flush()
+    assert (send.call_count, reporter.close()) == (2, 0)
 
 
 def test_a_server_that_never_was_is_said_in_one_line(capsys) -> None:
