@@ -45,6 +45,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 settings.register_profile("untimed", deadline=None)  # no test asserts a time
 settings.load_profile("untimed")
+server.START_SECONDS = 600  # else a training on a busy machine goes on without its server
 
 
 GROUPS = ("cluster", "prefect", "s3", "trained")
@@ -94,20 +95,17 @@ def syncs() -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
         yield synced
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _servers_have_time() -> Iterator[None]:
-    """To start: what a training does without a server after a minute is the subject of few tests, which say so."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "START_SECONDS", 600)
-        yield
-
-
 @pytest.fixture(autouse=True)
-def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Runs lie in the test's own folder, and no server outlives the test."""
-    monkeypatch.setenv("ROUNDWEAVE_ROOT", str(tmp_path / "runs"))
+def _runs_under_tmp(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Runs lie in the test's own folder, and no server outlives the test. Few ask for the folder."""
+    own = "tmp_path" in request.fixturenames
+    base = tmp_path_factory.getbasetemp() / str(id(request.node))
+    root = (request.getfixturevalue("tmp_path") if own else base) / "runs"
+    monkeypatch.setenv("ROUNDWEAVE_ROOT", str(root))
     yield
-    stop_server(tmp_path / "runs")
+    stop_server(root)
 
 
 @pytest.fixture(scope="module")
