@@ -83,3 +83,9 @@ def test_a_network_that_memory_cannot_hold_is_refused(train, monkeypatch) -> Non
         UsageError, match=r"^each of 1 processes on here needs .* MB of memory, and it has .* in all;"
     ):
         train(**FIELDS)
+
+
+def test_partitions_that_lie_apart_are_read_by_their_maps_alone(own) -> None:
+    """Nothing is read when a run is resolved: the machine of the command may not see them."""
+    data = own("def data(partition, partitions): raise MemoryError")
+    assert resolve(TrainConfig(data=f"{data}:data", model="linear")).description is None

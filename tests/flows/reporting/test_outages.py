@@ -6,7 +6,7 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
@@ -63,7 +63,6 @@ class Training:
         return code, [line for line in lines if not line.startswith("round ")]
 
 
-Break = Callable[[PrefectServer], None]
 BREAKS = {"killed": PrefectServer.kill, "stopped": PrefectServer.stop, "disk full": PrefectServer.fill_disk}
 
 
