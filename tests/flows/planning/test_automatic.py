@@ -18,8 +18,8 @@ def config(root: Path, **more: object) -> rw.TrainConfig:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with a run whose strategy was chosen inside the flow, as a served one's is."""
+def root(cluster: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with a run whose strategy was chosen in the flow, as a served one's is."""
     root = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("roundweave.flows.planning.plan.HEAT", 0.1)

@@ -27,7 +27,7 @@ class Interrupting(Listener):
             _thread.interrupt_main()
 
 with listening(Interrupting()):
-    rw.train(rw.TrainConfig(partitions=2, rounds=5000, executor="{executor}", name="long"))
+    rw.train(rw.TrainConfig(partitions=2, rounds=5000, executor="{executor}", keep="last:1", name="long"))
 """
 
 

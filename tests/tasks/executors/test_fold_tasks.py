@@ -32,8 +32,8 @@ def algorithm():
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Five workers, so that each block is of one partition, and it is at a fold that updates are first joined."""
+def client(cluster: Client) -> Iterator[Client]:
+    """Five workers beside the cluster, as quickly begun: each block is of one partition, and folds join first."""
     with connect(None, 5) as client:
         yield client
 
