@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from distributed import Client
 
 from roundweave.storage.errors import UsageError
+from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from roundweave.tasks.rounds import shares
 from tests.rows import but_first
 from tests.tasks.executors.deeds import lines
 
@@ -58,13 +59,19 @@ shares.SHARE_BYTES, shares.LEAST_BYTES = 512, 0
 FIELDS = {"data": "digits", "model": "mlp", "model_options": {"hidden": 33}, "partitions": 3, "rounds": 2}
 
 
+@pytest.fixture(scope="module")
+def client(cluster: Client) -> Iterator[Client]:
+    """Three workers beside the cluster, since what `SMALL` sets stays in them."""
+    with connect(None, 3) as client:
+        yield client
+
+
 @pytest.fixture
-def small(own, client) -> Iterator[str]:
-    """The file of the parts, in whose runs large vectors are small; it leaves nothing behind."""
-    before = {name: getattr(shares, name) for name in ("SHARE_BYTES", "LEAST_BYTES")}
-    yield own(SOURCE + SMALL, "small")
-    vars(shares).update(before)
-    client.run(lambda: vars(shares).update(before))
+def small(own, monkeypatch) -> str:
+    """The file of the parts, in whose runs large vectors are small."""
+    for name in ("shares.SHARE_BYTES", "shares.LEAST_BYTES"):
+        monkeypatch.setattr(f"roundweave.tasks.rounds.{name}", 1 << 30)  # set back after the test
+    return own(SOURCE + SMALL, "small")
 
 
 @pytest.mark.parametrize("algorithm", but_first(["norm_apply"], ["norm_reduce", "by_element"]))
