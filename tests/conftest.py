@@ -100,9 +100,8 @@ def _runs_under_tmp(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """Runs lie in the test's own folder, and no server outlives the test. Few ask for the folder."""
-    own = "tmp_path" in request.fixturenames
     base = tmp_path_factory.getbasetemp() / str(id(request.node))
-    root = (request.getfixturevalue("tmp_path") if own else base) / "runs"
+    root = (request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else base) / "runs"
     monkeypatch.setenv("ROUNDWEAVE_ROOT", str(root))
     yield
     stop_server(root)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import NoReturn
 
 import psutil
@@ -89,8 +90,8 @@ def _nobody_reads() -> str:
     sys.exit(FAILED)
 
 
-SECONDS = 8.0
-"""The time after which an interrupted command ends by force; committed rounds are safe in any case."""
+SECONDS, IMPORT_SECONDS, AGAIN_SECONDS = 8.0, 0.5, 0.05
+"""After which an interrupted command ends by force, also in an import, and looks whether an import has ended."""
 
 
 @contextmanager
@@ -100,7 +101,7 @@ def ended_by_interrupts(say: Callable[[], None]) -> Iterator[None]:
     Whatever error the block ends with after that, nothing but `say` prints. A `KeyboardInterrupt` from elsewhere
     also leads to one call of `say`.
     """
-    interrupted, said = threading.Event(), threading.Event()
+    interrupted, raised, said = threading.Event(), threading.Event(), threading.Event()
 
     def say_once() -> None:
         if not said.is_set():
@@ -108,21 +109,26 @@ def ended_by_interrupts(say: Callable[[], None]) -> Iterator[None]:
             say()
 
     def end_what_hangs() -> None:
-        threading.Event().wait(SECONDS)
+        if raised.wait(IMPORT_SECONDS):
+            threading.Event().wait(SECONDS)  # committed rounds are safe in any case
         with suppress(SystemExit):
             say_once()
         _end()
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         if not interrupted.is_set():
             interrupted.set()
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # holds to the end, unlike handlers, which Python drops
             logging.disable()  # interrupted work would log tracebacks
             # An exception raised inside one of Python's own callbacks is printed as ignored and lost. Then nothing
             # is printed here, and the command ends by force.
             sys.unraisablehook = lambda lost: None
             threading.Thread(target=end_what_hangs, daemon=True).start()
-            raise KeyboardInterrupt
+        if _imports(frame):  # C++ that meets an exception while it is imported ends the process with its own words
+            threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number)).start()
+            return
+        raised.set()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # holds to the end, unlike handlers, which Python drops
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
@@ -135,6 +141,13 @@ def ended_by_interrupts(say: Callable[[], None]) -> Iterator[None]:
         if interrupted.is_set():
             _end()
         signal.signal(signal.SIGINT, before)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether this frame, or one that led to it, imports a module."""
+    while frame and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _end() -> None:

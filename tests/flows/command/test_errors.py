@@ -22,8 +22,7 @@ import os, signal, sys, time, weakref
 from roundweave.flows.command import errors
 
 errors.SECONDS = 0.5
-class Watched:
-    pass
+class Watched: pass
 watched = Watched()
 callback = weakref.ref(watched, lambda _: os.kill(os.getpid(), signal.SIGINT) or sum(range(1000)))
 with errors.ended_by_interrupts(lambda: print("interrupted", file=sys.stderr)):
@@ -32,11 +31,13 @@ with errors.ended_by_interrupts(lambda: print("interrupted", file=sys.stderr)):
 """
 
 
-def test_an_interrupt_that_python_swallows_in_a_callback_is_one_line_all_the_same() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOST], check=False, capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert (done.returncode, done.stderr) == (1, "interrupted\n")
+@pytest.mark.parametrize("body", ["del watched", "import slow"])
+def test_an_interrupt_in_a_callback_or_an_import_is_one_line_all_the_same(tmp_path, body: str) -> None:
+    """Python swallows the one, and the other ends once the module is imported: C++ would abort the process."""
+    (tmp_path / "slow.py").write_text("import os; os.kill(os.getpid(), 2); print('whole', flush=True)")
+    line = [sys.executable, "-c", LOST.replace("del watched", body)]
+    done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
+    assert (done.returncode, done.stderr, done.stdout) == (1, "interrupted\n", "whole\n" * (body != "del watched"))
 
 
 @pytest.fixture(scope="module", autouse=True)
