@@ -99,7 +99,7 @@ def syncs() -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
 def _runs_under_tmp(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Runs lie in the test's own folder, and no server outlives the test. Few ask for the folder."""
+    """Runs lie in the test's own folder, made if the test asks for one, and no server outlives the test."""
     base = tmp_path_factory.getbasetemp() / str(id(request.node))
     root = (request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else base) / "runs"
     monkeypatch.setenv("ROUNDWEAVE_ROOT", str(root))

@@ -91,7 +91,7 @@ def _nobody_reads() -> str:
 
 
 SECONDS, IMPORT_SECONDS, AGAIN_SECONDS = 8.0, 0.5, 0.05
-"""After which an interrupted command ends by force, also in an import, and looks whether an import has ended."""
+"""After these an interrupted command ends by force, does so in an import, and looks if an import has ended."""
 
 
 @contextmanager

@@ -19,7 +19,10 @@ def config(root: Path, **more: object) -> rw.TrainConfig:
 
 @pytest.fixture(scope="module")
 def root(cluster: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with a run whose strategy was chosen in the flow, as a served one's is."""
+    """A root with a run whose strategy was chosen in the flow, as a served one's is.
+
+    Where the cluster is, the planner's own workers are forked at once.
+    """
     root = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("roundweave.flows.planning.plan.HEAT", 0.1)

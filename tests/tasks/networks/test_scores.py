@@ -160,7 +160,7 @@ def test_cross_entropy_over_sequences_by_hand() -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_a_sequence_is_as_many_examples_as_it_has_places(examples: int, time: int, classes: int) -> None:
     generator = torch.Generator().manual_seed(examples)
     logits = torch.randn(examples, time, classes, generator=generator)
