@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roundweave.flows.merging.choosing import Aligned, Choice
 from roundweave.flows.merging.preparing import MergePlan
 from roundweave.flows.merging.writing import write_out
 from roundweave.flows.recording import provenance
@@ -20,6 +19,8 @@ from roundweave.tasks.merging.storing import merge_layout, persist_merge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from roundweave.flows.merging.choosing import Aligned, Choice  # Prefect would make its home before a refusal
 
 
 @dataclass(frozen=True)

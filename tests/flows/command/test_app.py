@@ -32,13 +32,8 @@ def processes(mark: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(["train", "--nonsense"], marks=pytest.mark.thorough),
-        pytest.param(["merge", "nowhere@1"], marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("words", [["train", "--nonsense"], ["merge", "nowhere@1"]])
 def test_a_refused_command_leaves_no_process_and_no_file(tmp_path: Path, words: list[str]) -> None:
     mark = secrets.token_hex(8)
     home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
