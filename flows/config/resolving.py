@@ -31,6 +31,7 @@ from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.algorithms.when import Asynchronous, Order
 from roundweave.tasks.compute.compute import Fitting
 from roundweave.tasks.data.description import CallEach, Description, check_numbered, combine, gather_here
+from roundweave.tasks.data.meaning import NO_NAMES, Meaning, agree
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.scored import described_with
 from roundweave.tasks.data.sources.table import Data, at_sites, find_source, keep_source
@@ -122,7 +123,8 @@ def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True)
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
     replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
     config = with_server(config, algorithm)
-    partitions = replace(deal(config, config.dtype), cohort=config.drawn, seed=config.seed)
+    begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
+    partitions = replace(deal(config, config.dtype, begun), cohort=config.drawn, seed=config.seed)
     resolved = Resolved(config, algorithm, partitions, topology)
     if partitions.source.partitioned:
         return resolved
@@ -163,6 +165,9 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
         number, reason = next(iter(failed.items()))
         raise DataError(f"{partitions.called(number)}: {reason}; quorum needs {config.quorum} that can be read")
     description = with_drift(config, combine(descriptions, partitions.called))
+    begun = config.start_from
+    if isinstance(begun, Start) and begun.meaning != NO_NAMES and not description.columns.refusals:
+        agree({begun.reference: begun.meaning, "the data": description.meaning})
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
@@ -215,13 +220,17 @@ def _check_stops(config: TrainConfig, description: Description, names: list[str]
         raise UsageError(f"best = {config.best}: no score {score!r} is computed; {hint}")
 
 
-def deal(config: Dealing, dtype: str = "float32") -> Partitions:
-    """The partitions of a configuration's examples; nothing is loaded yet. Raises `UsageError`, `CodeError`."""
+def deal(config: Dealing, dtype: str = "float32", meaning: Meaning = NO_NAMES) -> Partitions:
+    """The partitions of a configuration's examples, in the order that names have in `meaning`.
+
+    Nothing is loaded yet. Raises `UsageError`, `CodeError`.
+    """
     seed = config.seed if config.split_seed is None else config.split_seed
     split = Split(config.partitions, config.split, seed, config.resplit_every)
     source = find_source(config.data, config.target, split.deal.column, config.hash_data, config.data_options)
     sites = config.site_of_each
     source = at_sites(source, config.data, sites) if sites and not source.partitioned else source
+    source = source.arranged(meaning) if meaning != NO_NAMES else source
     own, options = config.score_partitions or 0.0, config.partition_options or {}
     how: dict[str, Any] = {"loading": config.loading, "own_held_out": own, "options": options, "sites": sites}
     return Partitions(source, split, dtype, config.held_out, **how)

@@ -14,7 +14,7 @@ from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.merging.checks import check_adapters, check_places, check_rescaled, check_without_data
 from roundweave.flows.merging.recorded import (
     Origin,
-    known_classes,
+    known_meaning,
     of_folder,
     of_type,
     orders_of_folders,
@@ -48,6 +48,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.values.lazy import LazyTensors
 from roundweave.storage.values.tensors import let_go
+from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH
@@ -87,8 +88,8 @@ class MergePlan:
     `expected` outlines their tensors, and `names` has the names that tensors of the first folder have in the
     network, where they are others; `orders` has those of rows, if tokenizers or labels differ. `model` is None
     where tensors are merged by their names alone. `recipe` says how each tensor is averaged, if it is not the
-    plain mean, and `base` is the network from which all were trained, if the recipe takes one. `class_names` are
-    those of the labels, if they have names.
+    plain mean, and `base` is the network from which all were trained, if the recipe takes one. `meaning` is that
+    of the merged network's inputs and outputs.
     """
 
     config: MergeConfig
@@ -109,7 +110,7 @@ class MergePlan:
     base: LazyTensors | None = None
     base_place: str | None = None
     recipe: Recipe | None = None
-    class_names: tuple[str, ...] = ()
+    meaning: Meaning = NO_NAMES
 
     @property
     def title(self) -> str:
@@ -227,7 +228,7 @@ def _plan_matched(
     if gallery and known.average == "fisher":
         check_likelihood(gallery)
     each = own_data(config, known, runs) if gallery else ()
-    own = tuple(own_samples(known, own, known.examples) for own in each)
+    own = tuple(own_samples(known, own, run, known.examples) for own, run in zip(each, runs, strict=False))
     grams = tuple(read_grams(known.grams, [network_digest(state) for state in as_saved])) if known.grams else ()
     return MergePlan(
         known,
@@ -248,7 +249,7 @@ def _plan_matched(
         base,
         next(iter(places[count:]), None),
         recipe,
-        known_classes(config, runs, found.description),
+        known_meaning(config, runs, found.description),
     )
 
 

@@ -22,7 +22,8 @@ from roundweave.storage.rounds.columns import Column
 from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.tensors import dtype_name
-from roundweave.tasks.data.description import Description, agreed_names
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.meaning import Meaning, agreed_kind, agreed_names
 from roundweave.tasks.merging.rows.labels import NAMES, UNNAMED, find_labels, union_of_labels
 from roundweave.tasks.merging.rows.orders import RowOrder
 from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
@@ -61,6 +62,11 @@ class Origin:
         recorded = run.columns
         return cls(run, fields, recorded.columns if recorded else {})
 
+    @property
+    def meaning(self) -> Meaning:
+        """What the numbers of its network's inputs and outputs mean."""
+        return Meaning.recorded(self.run.attributes["data"])
+
     @cached_property
     def own(self) -> Architecture:
         """The run's own network and data, and how these are prepared."""
@@ -84,6 +90,7 @@ def recorded_in(networks: Sequence[str], root: Where, union: bool = False) -> li
     for what, named in names_of(networks, every).items():
         if not (union and what == "class"):
             agreed_names(named, what)
+    agreed_kind({network: run.meaning.kind for network, run in zip(networks, every, strict=True) if run})
     return every
 
 
@@ -98,6 +105,8 @@ def check_data(
     for what, names in (("class", data.class_names), ("column", _of_table(data.input_names))) if data else ():
         if names and known[what] and not (union and what == "class"):
             agreed_names(known[what] | {"the data": names}, what)
+    kinds = {network: run.meaning.kind for network, run in zip(networks, runs, strict=True) if run}
+    agreed_kind(kinds | ({"the data": data.kind} if data else {}))
 
 
 def names_of(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -106,9 +115,7 @@ def names_of(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str
     Labels that are numbers are named by these where another run has names.
     """
     known = {network: each for network, each in zip(networks, runs, strict=True) if each}
-    classes = {
-        network: tuple(each.run.attributes["data"].get("class_names", ())) for network, each in known.items()
-    }
+    classes = {network: each.meaning.class_names for network, each in known.items()}
     if any(classes.values()):
         classes = {network: names or _numbers(known[network].columns) for network, names in classes.items()}
     named = {
@@ -208,10 +215,11 @@ def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | 
     return [common | {name: fields[name] for name in OWN if name in fields} for fields in every]
 
 
-def known_classes(config: MergeConfig, runs: Sequence[Origin | None], data: Description | None) -> tuple[str, ...]:
-    """The names of the merged network's labels, of the data or else of the runs; none if nobody named them."""
-    named = names_of(config.networks, runs)["class"]
-    return data.class_names if data else next(iter(named.values()), ())
+def known_meaning(config: MergeConfig, runs: Sequence[Origin | None], data: Description | None) -> Meaning:
+    """What the merged network's inputs and outputs mean, as the data or else the runs say."""
+    named = names_of(config.networks, runs)
+    classes, columns = (next(iter(named[what].values()), ()) for what in ("class", "column"))
+    return data.meaning if data else Meaning(classes, columns, next((run.meaning.kind for run in runs if run), ""))
 
 
 def own_models(config: Architecture, runs: Sequence[Origin | None]) -> list[Architecture]:

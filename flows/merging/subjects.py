@@ -23,6 +23,7 @@ from roundweave.flows.config.resolving import (
     resolve_work,
 )
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.merging.recorded import Origin
 from roundweave.storage.errors import (
     CodeError,
     DataError,
@@ -293,7 +294,9 @@ def unit_report(config: Architecture) -> dict[str, Any]:
     }
 
 
-def own_samples(config: Architecture, own: Mapping[str, Any], examples: int) -> Samples:
-    """The training examples of one network's own, by the fields of `own_data`."""
+def own_samples(config: Architecture, own: Mapping[str, Any], run: Origin | None, examples: int) -> Samples:
+    """The training examples of one network's own, by the fields of `own_data`, in the order that its run has."""
     each = len(own["data"]) if isinstance(own["data"], tuple | list) else 1
-    return Samples(_resolved(config.model_copy(update=dict(own)), each).partitions, examples)
+    partitions = _resolved(config.model_copy(update=dict(own)), each).partitions
+    source = partitions.source.arranged(run.meaning) if run else partitions.source
+    return Samples(replace(partitions, source=source), examples)

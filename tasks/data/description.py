@@ -19,7 +19,9 @@ from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.datasets import Dataset, Reader, pixel_scaling, targets_of
 from roundweave.tasks.data.examples import Examples, Tensors, are_labels, tensors_by_name, tensors_of
+from roundweave.tasks.data.meaning import Meaning, agree, common
 from roundweave.tasks.data.stored_files import FileReader
+from roundweave.tasks.numerics.pinning import pinned
 
 CallEach = Callable[..., list[Any]]
 """Calls a function with numbers of partitions, where their examples lie; the results in order of the numbers."""
@@ -65,11 +67,17 @@ class Description:
     validated: int = 0
     columns: ColumnsRecord = field(default_factory=ColumnsRecord)
 
+    @property
+    def meaning(self) -> Meaning:
+        """What the numbers of inputs and targets mean."""
+        return Meaning(self.class_names, self.input_names, self.kind)
+
     @classmethod
-    def of(cls, dataset: Dataset, sample: Examples, columns: bool = False) -> Description:
+    def of(cls, dataset: Dataset, sample: Examples, columns: bool = False, prepared: bool = False) -> Description:
         """Describe a data set by a sample of its examples, but for how many there are and where they are read.
 
-        Its `columns` are counted if that is asked for.
+        Its `columns` are counted if that is asked for. Of examples that are `prepared` as they are read it is not
+        known what kind they are.
         """
         known = targets_of(dataset.train)
         targets = sample.targets if known is None else known
@@ -89,7 +97,7 @@ class Description:
             class_names=dataset.class_names,
             input_names=dataset.input_names,
             distinct=len(torch.cat(every).unique()) if alone else 0,
-            kind=_kind(dataset.train),
+            kind=_kind(dataset.train, prepared),
             columns=ColumnsRecord(columns_of(dataset) if columns else {}),
         )
 
@@ -146,9 +154,12 @@ def _shown(part: Reader) -> Examples | None:
     return None
 
 
-def _kind(part: Examples | Reader) -> str:
+def _kind(part: Examples | Reader, prepared: bool) -> str:
     """What inputs are as they are stored, on which their scaling depends; empty if that is not known."""
     known = part if isinstance(part, Examples) else _shown(part)
+    if known is None and not prepared:
+        with suppress(DataError), pinned(0, threads=1):
+            known = part.read(np.arange(1))
     if known is None or pixel_scaling(known.inputs):
         return "pixels" if known else ""
     tensors = tensors_of(Examples(known.inputs, {}))
@@ -217,12 +228,11 @@ def _both(one: Mapping[str, Column], other: Mapping[str, Column]) -> dict[str, C
     return {**one, **other, **{name: one[name].joined(other[name]) for name in one if name in other}}
 
 
-def agreed_classes(descriptions: Sequence[Description]) -> tuple[str, ...]:
-    """The names of all labels, sorted, if one an example, and partitions name other ones; else empty."""
-    named = [each.class_names for each in descriptions if not each.unreadable]
-    if len({*named}) == 1 or not all(named) or any(each.targets for each in descriptions):
-        return ()
-    return tuple(sorted({name for names in named for name in names}))
+def put_alike(descriptions: Sequence[Description]) -> Meaning | None:
+    """The order that labels are put in, if one an example, where partitions name other ones; else None."""
+    known = [each.meaning for each in descriptions if not each.unreadable]
+    named = all(each.class_names for each in known) and not any(each.targets for each in descriptions)
+    return common(known) if named and len({each.class_names for each in known}) > 1 else None
 
 
 def combine(
@@ -238,7 +248,7 @@ def combine(
     for name, other in known.items():
         if alike:
             _check_alike(name, other, one, first)
-        _check_named(name, other, one, first)
+    meaning = agree({name: each.meaning for name, each in known.items()})
     every = known.values()
     shared = first.shared if len({d.shared for d in every}) == 1 else ""
     return replace(
@@ -248,8 +258,8 @@ def combine(
         classes=max(d.classes for d in every),
         target_classes=max(d.target_classes for d in every),
         distinct=sum(d.distinct for d in every) if all(d.distinct for d in every) else 0,
-        class_names=agreed_names({name: d.class_names for name, d in known.items()}, "class"),
-        input_names=agreed_names({name: d.input_names for name, d in known.items()}, "column"),
+        class_names=meaning.class_names,
+        input_names=meaning.input_names,
         files={name: shown for d in every for name, shown in d.files.items()},
         digest=json_digest([d.digest for d in descriptions]),
         shared=shared,
@@ -267,28 +277,3 @@ def _check_alike(name: str, other: Description, one: str, first: Description) ->
     if other.labels != first.labels:
         mine, its = ("labels" if each.labels else "quantities" for each in (other, first))
         raise DataError(f"{name} has targets that are {mine}, {one} has {its}; make them alike")
-    if other.kind and first.kind and other.kind != first.kind:
-        raise DataError(f"{name} has inputs that are {other.kind}, {one} has {first.kind}; make them alike")
-
-
-def _check_named(name: str, other: Description, one: str, first: Description) -> None:
-    """Raise `DataError` if labels are numbers in one partition and names in another.
-
-    They may mean different things by a number.
-    """
-    if bool(other.class_names) != bool(first.class_names):
-        mine, its = ("names" if each.class_names else "numbers" for each in (other, first))
-        raise DataError(f"{name} has labels that are {mine}, {one} has {its}; make them alike")
-
-
-def agreed_names(named: Mapping[str, tuple[str, ...]], what: str) -> tuple[str, ...]:
-    """The names that all have, some perhaps without the last ones; raises `DataError` for others."""
-    best, longest = max(named.items(), key=lambda each: len(each[1]), default=("", ()))
-    for one, names in named.items():
-        for place, (name, other) in enumerate(zip(names, longest, strict=False)):
-            if name != other:
-                raise DataError(
-                    f"{one} has {name!r} as {what} {place}, where {best} "
-                    f"has {other!r}; give both the same, in the same order"
-                )
-    return longest

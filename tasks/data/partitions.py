@@ -13,7 +13,7 @@ import torch
 from roundweave.storage.errors import DataError, FileMissing, UsageError, nearest
 from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
-from roundweave.tasks.data.description import CallEach, Description, agreed_classes, check_distinct
+from roundweave.tasks.data.description import CallEach, Description, check_distinct, put_alike
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
 from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders, score_batch
 from roundweave.tasks.data.reading import (
@@ -299,9 +299,9 @@ class Partitions:
         """These partitions with labels numbered alike, and the description of each, or the one of all."""
         numbers = range(self.split.partitions if self.source.partitioned else 1)
         descriptions = gather(functools.partial(self.described, columns=columns), numbers)
-        if not (isinstance(self.source, Each) and (classes := agreed_classes(descriptions))):
+        if (meaning := put_alike(descriptions)) is None:
             return self, descriptions
-        alike = replace(self, source=replace(self.source, classes=classes))
+        alike = replace(self, source=self.source.arranged(meaning))
         return alike, gather(functools.partial(alike.described, columns=columns), numbers)
 
     def site(self, partition: int) -> str:
@@ -325,7 +325,7 @@ class Partitions:
         check_distinct(dataset, self.dtype, str(self.source))
         given = dataset.held_out if self.source.partitioned else None  # others may hold out the same ones
         return replace(
-            Description.of(dataset, self.sample(partition), columns),
+            Description.of(dataset, self.sample(partition), columns, prepared=bool(self.loading.given)),
             examples=sum(map(len, train)),
             held_out=len(held_out),
             shared=json_digest(given.evidence()) if given is not None else "",
