@@ -17,7 +17,7 @@ from roundweave.tasks.data.examples import Tensors
 from roundweave.tasks.matching.tracing.trace import Inputs, as_call
 from roundweave.tasks.merging.gallery import Samples, loaded, read_network
 from roundweave.tasks.networks.objective import ModelSpec
-from roundweave.tasks.networks.scores import call, output_of
+from roundweave.tasks.networks.outputs import call, output_of
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 

@@ -17,7 +17,7 @@ from torch import nn
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.tasks.data.examples import Examples, Tensors
 from roundweave.tasks.matching.groups import UnitGroups
-from roundweave.tasks.networks.scores import call
+from roundweave.tasks.networks.outputs import call
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
