@@ -145,8 +145,7 @@ def best_round(history: pd.DataFrame, score: str, scores: Sequence[str], lowest:
     scored = history.dropna(subset=score)
     if scored.empty:
         raise RoundMissing(f"no round has the score {score}")
-    if ranking(score)[1]:  # an example that is left out of a mean would have made it infinite
-        scored = scored[scored["left_out"] == scored["left_out"].min()]
+    scored = scored[scored["left_out"] == scored["left_out"].min()]  # numbers of fewer examples do not compare
     numbers = scored[score]
     least = least if lowest is None else lowest
     return int(numbers.index[int(numbers.argmin() if least else numbers.argmax())])
