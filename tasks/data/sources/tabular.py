@@ -146,7 +146,7 @@ def _read(format: str, file: str) -> pd.DataFrame:
     with reading(file, format):
         if format == "csv":
             check_memory(file, Path(file).stat().st_size)
-            return pd.read_csv(file)
+            return pd.read_csv(file, low_memory=False)  # by chunks, 001 is 1 where a chunk has no letter
         # The file's size says little about the memory needed, as repeated values take no room in it.
         metadata = pq.read_metadata(file)
         check_memory(file, metadata.num_rows * metadata.num_columns * np.dtype(np.float64).itemsize)
