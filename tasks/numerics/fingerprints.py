@@ -37,6 +37,7 @@ def fingerprint(device: str = CPU) -> Fingerprint:
     }
     return {
         "torch": torch.__version__,
+        **{name: versions()[name] for name in ("python", "numpy", "scikit-learn")},
         "build": text_digest(torch.__config__.show())[:16],
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -55,7 +56,7 @@ def _processor() -> str:
     return " ".join(fields[name].strip(" \t:") for name in names if name in fields) or platform.machine()
 
 
-PACKAGES = ("roundweave", "torch", "numpy", "zarr", "dask", "prefect")
+PACKAGES = ("roundweave", "torch", "numpy", "scikit-learn", "zarr", "dask", "prefect")
 
 
 def versions() -> dict[str, str]:

@@ -7,6 +7,7 @@ import base64
 import importlib
 import importlib.util
 import inspect
+import pickletools
 import re
 import sys
 from collections import defaultdict
@@ -50,7 +51,8 @@ class Code:
     @property
     def digest(self) -> str:
         """The digest of everything that decides the function's behaviour."""
-        return json_digest([self.name, self.pickled or self.definitions])
+        beside = [self.definitions] if self.pickled and self.definitions else []
+        return json_digest([self.name, self.pickled or self.definitions, *beside])
 
     @property
     def label(self) -> str:
@@ -72,8 +74,11 @@ class Code:
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 
     def now(self) -> Code:
-        """This code; for a function of an installed package, the code with the version installed now."""
-        return self if self.pickled or self.path else _of_library(self.module, self.name, self.reference)
+        """This code; if it is imported, or imports what it uses, with the definitions that are there now."""
+        if self.path:
+            return self
+        self.load()
+        return replace(self, definitions=_of_pickle(self.pickled)) if self.pickled else _of_library(self)
 
     def load(self) -> Callable[..., Any]:
         """The function itself, made by running the stored source; raises `CodeError`."""
@@ -161,11 +166,10 @@ def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
         path = path.resolve()
         module = called(path, source, place)
         if is_library(path, place or module):
-            return _of_library(place or module, name, reference)
+            return _of_library(Code(reference, name, "", module=place or module))
         folder = _folder(path, module)
         imports = Imports(folder, module, source)
-        modules = {module_of(file): text for file, text in imports.texts.items()} | {imports.module: source}
-        definitions = tuple(definitions_of(imports.module, modules).items())
+        definitions = tuple(definitions_of(imports.module, _sources(imports, source)).items())
     except (OSError, UnicodeDecodeError) as error:
         raise CodeError(f"{reference}: cannot read {path} ({reason(error)})") from error
     except SyntaxError as error:
@@ -177,13 +181,29 @@ def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
     return code
 
 
-def _of_library(module: str, name: str, reference: str) -> Code:
+def _of_library(code: Code) -> Code:
     """The code of an installed package's function, whose behaviour is identified by the package's version."""
-    top = module.partition(".")[0]
-    code = Code(reference, name, "", module=module)
+    top = code.module.partition(".")[0]
     code.load()
     version = str(getattr(sys.modules[top], "__version__", sys.version))
-    return replace(code, definitions=((f"{module} of {top}", version),))
+    return replace(code, definitions=((f"{code.module} of {top}", version),))
+
+
+def _of_pickle(pickled: str) -> tuple[tuple[str, str], ...]:
+    """The digests of definitions in those of the user's modules that a pickle imports, directly or indirectly."""
+    texts = {text for _, text, _ in pickletools.genops(base64.b64decode(pickled)) if isinstance(text, str)}
+    found: dict[str, str] = {}
+    for name in sorted(texts & sys.modules.keys() - {"__main__", "roundweave"}):
+        place = getattr(sys.modules[name], "__file__", None) or ""
+        if place.endswith(".py") and not name.startswith(PREFIX) and not is_library(path := Path(place), name):
+            source = path.read_text(encoding="utf-8")
+            found |= definitions_of("", _sources(Imports(_folder(path, name), name, source), source))
+    return tuple(sorted(found.items()))
+
+
+def _sources(imports: Imports, source: str) -> dict[str, str]:
+    """The texts of a module and of those that it imports, by name."""
+    return {module_of(file): text for file, text in imports.texts.items()} | {imports.module: source}
 
 
 def _folder(path: Path, module: str) -> Path:
@@ -196,12 +216,27 @@ def _from_callable(function: Callable[..., Any]) -> Code:
     module = sys.modules.get(getattr(function, "__module__", ""), None)
     file = getattr(module, "__file__", None)
     if file and module and module.__name__ != "__main__" and getattr(module, name, None) is function:
-        return _from_file(Path(file), name, f"{file}:{name}", re.sub(rf"^{PREFIX}\w+\.", "", module.__name__))
+        code = _from_file(Path(file), name, f"{file}:{name}", re.sub(rf"^{PREFIX}\w+\.", "", module.__name__))
+        _check_as_in_file(code, module)
+        return code
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
         source = ""
-    return Code(name, name, source, pickled=base64.b64encode(cloudpickle.dumps(function)).decode())
+    pickled = base64.b64encode(cloudpickle.dumps(function)).decode()
+    return Code(name, name, source, pickled=pickled, definitions=_of_pickle(pickled))
+
+
+def _check_as_in_file(code: Code, module: ModuleType) -> None:
+    """Raise `CodeError` if a number or a text of a function's module was set to another one than its file has."""
+    for name, there in vars(_module(code)).items():
+        here = vars(module).get(name)
+        plain = type(here) is type(there) and isinstance(here, int | float | str) and name[:2] != "__"
+        if plain and here != there:
+            raise CodeError(
+                f"{code.reference}: {name} is {here!r} in this process and {there!r} in the file, which is what runs; "
+                "set it in the file, or give it as an argument, such as by model_options"
+            )
 
 
 def _module(code: Code) -> ModuleType:
