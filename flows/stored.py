@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from roundweave.storage.errors import DataError, NotARun, UsageError
@@ -99,6 +100,10 @@ class Run(StoredRun):
         super().__init__(where)
         self._root = root or default_root()
         self.placed = {"root": self._root, **placed}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle says where the run lies, and it is opened there again."""
+        return partial(type(self), full_address(self.address), **self.placed), ()
 
     def round(self, round: WhichRound) -> Round:
 

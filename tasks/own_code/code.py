@@ -234,7 +234,7 @@ def _check_as_in_file(code: Code, module: ModuleType) -> None:
         plain = type(here) is type(there) and isinstance(here, int | float | str) and name[:2] != "__"
         if plain and here != there:
             raise CodeError(
-                f"{code.reference}: {name} is {here!r} in this process and {there!r} in the file, which is what runs; "
+                f"{code.reference}: {name} is {here!r} in this process and {there!r} in the file, which runs; "
                 "set it in the file, or give it as an argument, such as by model_options"
             )
 
