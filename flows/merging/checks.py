@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import torch
 
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.checkpoints.writing import check_place
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.runs.figures import check_plot
 from roundweave.storage.runs.names import is_run, run_address
+from roundweave.storage.values.lazy import known_specs
+from roundweave.storage.values.tensors import same_bits
 from roundweave.tasks.merging.adapters import adapter_config
 
 
@@ -22,6 +27,23 @@ def check_places(config: MergeConfig, root: str) -> None:
         _check_out(config, config.out)
     if config.plot:
         check_plot(config.plot)
+
+
+PACKED = ("int8", "uint8", "int16", "int32")
+"""Whole numbers in which weights are packed; counters, as those of BatchNorm, are int64."""
+
+
+def check_means(places: Sequence[str], opened: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    """Raise `CheckpointError` for tensors of quantised weights, which have no mean where they differ."""
+    for place, state in zip(places, opened, strict=True):
+        for spec in known_specs(state):
+            coded = spec.dtype.startswith("float8") or (spec.dtype in PACKED and spec.shape)
+            first = opened[0].get(spec.name) if coded else None
+            if first is not None and not same_bits(first, state[spec.name]):
+                raise CheckpointError(
+                    f"{place}: {spec.name} has {spec.dtype} of quantised weights, which have no mean; merge networks "
+                    "before they are quantised"
+                )
 
 
 def check_without_data(config: MergeConfig) -> None:
@@ -62,6 +84,7 @@ def check_adapters(config: MergeConfig) -> None:
         raise UsageError(f"{full[0]} is no adapter, and {config.adapters[0]} is one; merge adapters with adapters")
     given = (config.model, config.data, config.name, config.vocabulary, config.labels, config.distil)
     plain = (config.average or "mean", config.match or "none") == ("mean", "none") and not any(given)
+    plain = plain and config.wanted(len(config.networks), config.seed) is None
     if not plain or not (config.out and is_folder(config.out)):
         raise UsageError("adapters have a mean, and nothing else: give --out FOLDER and coefficients alone")
     adapter_config([*map(Path, config.adapters)])

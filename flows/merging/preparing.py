@@ -11,7 +11,13 @@ import torch
 from torch import nn
 
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
-from roundweave.flows.merging.checks import check_adapters, check_places, check_rescaled, check_without_data
+from roundweave.flows.merging.checks import (
+    check_adapters,
+    check_means,
+    check_places,
+    check_rescaled,
+    check_without_data,
+)
 from roundweave.flows.merging.recorded import (
     Origin,
     known_meaning,
@@ -151,6 +157,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     root = full_address(config.root)
     check_places(config, root)
     opened = [open_checkpoint(place, root) for place in config.checkpoints]
+    check_means(config.checkpoints, opened)
     if config.adapters:
         check_adapters(config)
         alone = config.model_copy(update={"match": "none"})

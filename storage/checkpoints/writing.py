@@ -55,7 +55,7 @@ def _write(path: Path, save: Callable[[Path], None]) -> None:
         sync_and_close(os.open(partial, os.O_RDONLY))
         partial.replace(path)
         sync_and_close(os.open(path.parent, FOLDER))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # torch has the latter for a disk that is full
         raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
     finally:
         partial.unlink(missing_ok=True)
