@@ -41,8 +41,8 @@ def check_means(places: Sequence[str], opened: Sequence[Mapping[str, torch.Tenso
             first = opened[0].get(spec.name) if coded else None
             if first is not None and not same_bits(first, state[spec.name]):
                 raise CheckpointError(
-                    f"{place}: {spec.name} has {spec.dtype} of quantised weights, which have no mean; merge networks "
-                    "before they are quantised"
+                    f"{place}: {spec.name} has {spec.dtype} of quantised weights, which have no mean; merge "
+                    "networks before they are quantised"
                 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -69,17 +69,34 @@ def _refused(config: Mapping[str, Any]) -> str:
 def check_same_function(folders: Sequence[Path], but: Sequence[str] = ()) -> None:
     """Raise `CheckpointError` if configurations differ in what a network computes, as in the number of heads.
 
-    Members `but` may differ.
+    Members `but` may differ. One that a file leaves out has its default, which transformers knows.
     """
-    configs = [(folder, checked_config(folder)) for folder in folders]
+    configs = [(folder, _whole(checked_config(folder))) for folder in folders]
     for folder, config in configs[1:]:
-        for name, value in sorted(configs[0][1].items(), key=lambda member: member[0] != "model_type"):
-            same = name not in config or config[name] == value or name in (*NO_MATTER, *but)
+        for name in sorted(configs[0][1].keys() | config.keys(), key=lambda name: (name != "model_type", name)):
+            value, wanted = (each.get(name, LEFT_OUT) for each in (config, configs[0][1]))
+            same = value == wanted or name in (*NO_MATTER, *but)
             if not (same or name.endswith("_token_id") or "drop" in name):
-                wanted = f"{value} in {folders[0] / CONFIG}"
-                raise CheckpointError(
-                    f"{folder / CONFIG}: {name} is {config[name]}, but {wanted}; do they belong?"
-                )
+                wanted = f"{wanted} in {folders[0] / CONFIG}"
+                raise CheckpointError(f"{folder / CONFIG}: {name} is {value}, but {wanted}; do they belong?")
+
+
+LEFT_OUT = "left out"
+"""What is said of a member that a configuration lacks."""
+
+
+def _whole(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with the defaults of what it leaves out, in the spelling of the installed transformers.
+
+    Without that package, or for a kind of network that it does not know, it is the configuration itself.
+    """
+    with suppress(UsageError):
+        kinds: Any = transformers_package().CONFIG_MAPPING
+        if config.get("model_type") in kinds:
+            with _quiet(transformers_package()):
+                whole: dict[str, Any] = kinds[config["model_type"]].from_dict(config).to_dict()
+                return whole
+    return config
 
 
 def network(**config: Any) -> nn.Module:
