@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -46,7 +47,7 @@ class Tally(WithCode):
     examples: int
     sums: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     metrics: Mapping[str, Kept] = field(default_factory=dict)
-    gathered: Examples | None = None
+    gathered: tuple[Any, ...] = ()
     partition: int | None = None
     left_out: int = 0
     validation: bool = False
@@ -100,7 +101,7 @@ def _tally(objective: Objective, network: torch.nn.Module, batch: Examples) -> T
     if not objective.whole:
         return Tally(len(batch), sums, metrics, left_out=len(unsound))
     # Copies, because a view would be sent together with the whole tensor that it belongs to.
-    gathered = Examples(*(each_tensor(lambda tensor: tensor.cpu().clone(), each) for each in (outputs, targets)))
+    gathered = tuple(each_tensor(lambda tensor: tensor.cpu().clone(), each) for each in (outputs, targets))
     codes = tuple(each for each in (objective.model.model, *objective.judges.values()) if isinstance(each, Code))
     return Tally(len(batch), sums, metrics, gathered, left_out=len(unsound), code=codes)
 
@@ -213,7 +214,7 @@ def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:
     }
     parts = [tally.gathered for tally in tallies if tally.gathered]
     if parts:
-        outputs, targets = joined([p.inputs for p in parts]), joined([p.targets for p in parts])
+        outputs, targets = (joined(each) for each in zip(*parts, strict=True))
         scored = {name: score_items(judges[name], outputs, targets) for name in objective.whole}
         values |= {name: items.to(torch.float64).mean().item() for name, items in scored.items()}
     return values

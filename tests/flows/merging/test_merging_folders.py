@@ -187,6 +187,7 @@ CHANGED = [
     ({"quantization_config": {"bits": 4}}, "of few bits"),
     ({"num_attention_heads": 2}, "num_attention_heads is 2, but 4"),
     ({"intermediate_size": 48}, "intermediate_size is 48, but 40"),
+    ({"hidden_act": "relu"}, "hidden_act is relu, but"),
 ]
 
 
@@ -236,3 +237,13 @@ def test_a_network_that_nobody_knows_is_one_clear_line(folder, tmp_path) -> None
         (Path(place) / "config.json").unlink()
     assert "whose config.json none of the networks has" in refusal(*pair, out=str(tmp_path / "out"))
     assert "no model is named" in refusal(*pair, out=str(tmp_path / "out.safetensors"))
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.int32, "up.qweight"), (torch.float8_e4m3fn, "up.weight")])
+def test_quantised_weights_that_differ_have_no_mean(tmp_path, dtype: torch.dtype, name: str) -> None:
+    for file, value in (("a", 1), ("b", 2)):
+        save_file({name: torch.full((2, 3), value).to(dtype)}, tmp_path / f"{file}.safetensors")
+    files = [str(tmp_path / f"{file}.safetensors") for file in "ab"]
+    assert "of quantised weights, which have no mean" in refusal(*files, out=str(tmp_path / "c.safetensors"))
+    merge(files[0], files[0], out=str(tmp_path / "c.safetensors"))
+    assert "a name of 300 characters" in refusal(*files, out=str(tmp_path / ("c" * 300)))

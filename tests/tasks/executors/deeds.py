@@ -65,7 +65,7 @@ def deeper():
 def stop():
     raise KeyboardInterrupt
 def loss(outputs, targets):
-    if outputs.requires_grad == {training} and len(outputs) > 2:  # two are tried before round 1
+    if outputs.requires_grad == {training} and len(outputs) > 8:  # eight are tried before round 1
         {how}
     return cross_entropy(outputs, targets)
 """

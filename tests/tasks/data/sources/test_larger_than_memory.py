@@ -270,6 +270,25 @@ def test_other_arrays_are_one_line(tmp_path: Path) -> None:
         opened(f"zarr:{tmp_path}/b.zarr")
 
 
+def test_what_was_appended_to_a_zarr_array_is_read_and_what_stands_for_other_numbers_is_not(
+    tmp_path: Path,
+) -> None:
+    group = zarr.create_group(tmp_path / "a.zarr")
+    for name, values in (("inputs", INPUTS), ("targets", TARGETS)):
+        group.create_array(name, data=values[:60], chunks=(20, *values.shape[1:]))
+    zarr.consolidate_metadata(group.store)
+    for name, values in (("inputs", INPUTS), ("targets", TARGETS)):
+        zarr.open_array(tmp_path / f"a.zarr/{name}", mode="a").append(values[60:])
+    read = opened(f"zarr:{tmp_path}/a.zarr")
+    assert np.array_equal(read.read(np.arange(100)).inputs, INPUTS)
+    group["inputs"].attrs["missing_value"] = INPUTS[7].ravel()[0].item()
+    with pytest.raises(DataError, match=r"inputs lacks \d+ values, .* in the file; fill them"):
+        opened(f"zarr:{tmp_path}/a.zarr").read(np.arange(100))
+    group["inputs"].attrs["scale_factor"] = 0.5
+    with pytest.raises(DataError, match="has scale_factor, so that its numbers stand for others"):
+        opened(f"zarr:{tmp_path}/a.zarr")
+
+
 MEASURED = """
 import sys, psutil, threading, time
 from pathlib import Path

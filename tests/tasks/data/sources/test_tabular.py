@@ -125,3 +125,10 @@ def test_a_table_that_is_far_larger_than_its_file_is_refused(tmp_path, monkeypat
     monkeypatch.setattr("psutil.virtual_memory", Little)
     with pytest.raises(DataError, match=r"a\.parquet holds 0\.0 GB, and 0\.0 GB of memory are free"):
         find_source(f"parquet:{tmp_path / 'a.parquet'}").load(0, 1)
+
+
+def test_labels_that_look_like_numbers_are_read_as_a_whole(tmp_path) -> None:
+    """In pieces, as pandas reads a large file by default, 001 would be a number where a piece has no letter."""
+    rows = "".join(f"{'1,' * 40}{label}\n" for label in ["001", "002"] * 30_000 + ["X10"])
+    (tmp_path / "codes.csv").write_text(",".join(f"c{n}" for n in range(40)) + f",code\n{rows}")
+    assert find_source(f"csv:{tmp_path}/codes.csv").load(0, 1).class_names == ("001", "002", "X10")
