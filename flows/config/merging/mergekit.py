@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -11,9 +12,9 @@ from pydantic import Field
 
 from roundweave.flows.config.base import Config
 from roundweave.storage.checkpoints.opening import open_checkpoint
-from roundweave.storage.errors import UsageError, failing_as, nearest, reason
+from roundweave.storage.errors import CheckpointError, UsageError, failing_as, nearest, reason
 from roundweave.tasks.algorithms.options import options_of
-from roundweave.tasks.merging.averages.settings import NUMBERED
+from roundweave.tasks.merging.averages.settings import NUMBERED, is_after
 from roundweave.tasks.merging.averages.table import AVERAGES
 
 AnyForm = TypeVar("AnyForm", bound=Config)
@@ -189,7 +190,31 @@ def _options(average: str, networks: list[_Source], scopes: Sequence[Mapping[str
     if "density" in options_of(AVERAGES[average].load()) or any(each is not None for each in densities):
         given["density"] = tuple(WHOLE if each is None else each for each in densities)
     values = {option: value for option, value in given.items() if value is not None}
+    values |= {n: tuple(_at_ends(each, networks[0].model) for each in values[n]) for n in OF_EACH if n in values}
+    values |= {name: _at_ends(values[name], networks[0].model) for name in SHARED.values() if name in values}
     return {"networks": tuple(source.model for source in networks), **values}
+
+
+OF_EACH = ("coefficients", "density")
+"""Our names of the settings that each network has for itself."""
+
+
+def _at_ends(setting: Any, network: str) -> Any:
+    """A setting that has a gradient's first number for tensors after the layers, too, as it is read there."""
+    rules = setting if isinstance(setting, tuple) else ({"value": setting},)
+    gradient = any(isinstance(rule.get("value"), list) for rule in rules)
+    ends = []
+    for name in _after(network) if gradient else ():
+        fitting = (rule["value"] for rule in rules if rule.get("filter") in (None, "*") or rule["filter"] in name)
+        if isinstance(value := next(fitting, None), list):
+            ends.append({"filter": f"={name}", "value": value[0]})
+    return (*ends, *rules) if ends else setting
+
+
+def _after(network: str) -> list[str]:
+    with suppress(CheckpointError):  # the merge itself says what is wrong with a network
+        return [name for name in open_checkpoint(network) if is_after(name) and not NUMBERED.search(name)]
+    return []
 
 
 def _setting(parameter: str, scopes: Sequence[Mapping[str, Any]]) -> Any:

@@ -67,7 +67,7 @@ class Wanted:
                 )
 
     def _of(
-        self, name: str, depth: float, buffer: bool, made: dict[Any, tuple[Average, tuple[float, ...]]]
+        self, name: str, depth: float | None, buffer: bool, made: dict[Any, tuple[Average, tuple[float, ...]]]
     ) -> tuple[Average, tuple[float, ...]]:
         """The average and the coefficients of one tensor; `made` has those of tensors that have equal ones."""
 
