@@ -187,8 +187,9 @@ def _of_round(audit: Audit, array: ArraySpec, index: tuple[int, ...]) -> str | N
     if not any(audit.keeps(array, each) for each in held):
         return f"it is of round {index[0]}, which was pruned, and goes with the next pruning"
     if commit := audit.commits.get(index[0]):
-        if array.by_partition and {partition for _, partition in held} & {*commit.absent}:
-            return f"it is of an update that came after the deadline of round {index[0]}, and may go"
+        again = audit.store.attributes["config"].get("cohort_from") == "present"  # with who was left
+        if array.by_partition and (again or {partition for _, partition in held} & {*commit.absent}):
+            return f"it is of an update that round {index[0]} did not wait for, and may go"
         stored = any(commit.has_update(p) for _, p in held) if array.by_partition else commit.stored
         what = "an update" if array.by_partition else "the state"
         return None if stored else f"it is of {what} of round {index[0]}, which is not stored, and may go"
