@@ -121,10 +121,13 @@ def without_pickles(value: Any) -> Any:
     """
     if isinstance(value, Code):
         return value.label if len(value.pickled) > LARGEST else value
-    if isinstance(value, tuple):
+    if type(value) is tuple:
         return tuple(map(without_pickles, value))
     if isinstance(value, BaseModel):
-        return value.model_copy(update={name: without_pickles(each) for name, each in value})
+        named = {name: without_pickles(each) for name, each in value}
+        return value.model_copy(
+            update={name: each for name, each in named.items() if each != getattr(value, name)}
+        )
     return value
 
 

@@ -136,6 +136,11 @@ class Arranged(Reader):
         return known if known is None else self.arranging.targets(known)
 
     @property
+    def classes(self) -> int:
+        """The number of classes that the part shows."""
+        return self.part.classes
+
+    @property
     def groups(self) -> np.ndarray | None:
         """The groups of the part."""
         return self.part.groups

@@ -220,10 +220,12 @@ class Items(Reader):
         """Whether some examples have other targets than the data set holds, as by a ``target_transform``."""
         if (told := self._told) is None:
             return False
-        rows = self._some
-        with pinned(0, threads=1):
-            items = [inputs_and_targets(i, self.name) if isinstance(i, Mapping) else i for i in self.items(rows)]
-        given, held = [np.asarray(item[1]).tolist() for item in items], told[torch.from_numpy(rows)].tolist()
+        failing = failing_as(lambda error: DataError(f"{self.name}: an example failed with {located(error)}"))
+        with failing, pinned(0, threads=1):
+            items = [
+                inputs_and_targets(i, self.name) if isinstance(i, Mapping) else i for i in self.items(self._some)
+            ]
+            given, held = [np.asarray(item[1]) for item in items], told[torch.from_numpy(self._some)].tolist()
         return np.shape(given) != np.shape(held) or not np.allclose(given, held, equal_nan=True)
 
     @functools.cached_property
