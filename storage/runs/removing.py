@@ -118,7 +118,8 @@ def protected(root: Where | None) -> dict[str, str]:
     root = root or default_root()
     needed = {}
     for name in stored_names(root):
-        order = str(dict(attributes_at(address := join_address(root, name)).get("config", {})).get("order"))
+        config = attributes_at(address := join_address(root, name)).get("config")
+        order = str(config.get("order") if isinstance(config, dict) else "")
         if not order.startswith(RECORDED):
             continue
         with suppress(StoreError):

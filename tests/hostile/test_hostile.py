@@ -61,6 +61,8 @@ def check(commands: Commands, base: Path, folder: Path, name: str, chosen: list[
         ("schema.layout.params.0.0-0", "verify"),
         ("attributes-deep", "runs --json"),
         ("commits/2.json-fifo", "verify"),
+        ("config-0", "rm"),
+        ("score.values-0", "export best"),
         ("updates/float32/c/1/0/0-sparse", "verify"),
     ],
 )

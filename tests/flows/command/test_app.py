@@ -36,8 +36,7 @@ def processes(mark: str) -> list[int]:
 @pytest.mark.parametrize("words", [["train", "--nonsense"], ["merge", "nowhere@1"]])
 def test_a_refused_command_leaves_no_process_and_no_file(tmp_path: Path, words: list[str]) -> None:
     mark = secrets.token_hex(8)
-    home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    env = WITHOUT_PREFECT | {"MARK": mark} | home
+    env = WITHOUT_PREFECT | {"MARK": mark, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(command_line(*words), cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     until(lambda: not processes(mark))
