@@ -6,7 +6,7 @@ import functools
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -69,6 +69,16 @@ def numbered(names: Iterable[str]) -> list[int]:
 
 
 _adapter = functools.cache(TypeAdapter)
+
+
+def config_field(attributes: Mapping[str, Any], name: str) -> Any:
+    """A field of a run's recorded configuration, unchecked; None where a stranger's store has no configuration.
+
+    >>> config_field({"config": {"order": "seeded"}}, "order"), config_field({"config": 0}, "order")
+    ('seeded', None)
+    """
+    config = attributes.get("config")
+    return config.get(name) if isinstance(config, Mapping) else None
 
 
 def validated(form: type[Form], text: str | bytes) -> Form:

@@ -90,8 +90,14 @@ def _nobody_reads() -> str:
     sys.exit(FAILED)
 
 
-SECONDS, IMPORT_SECONDS, AGAIN_SECONDS = 8.0, 0.5, 0.05
-"""After these an interrupted command ends by force, does so in an import, and looks if an import has ended."""
+SECONDS = 8.0
+"""The time after which an interrupted command ends by force; committed rounds are safe in any case."""
+
+IMPORT_SECONDS = 0.5
+"""The time after which it does so while a module is imported."""
+
+AGAIN_SECONDS = 0.05
+"""How often it is looked whether the import has ended."""
 
 
 @contextmanager
@@ -110,7 +116,7 @@ def ended_by_interrupts(say: Callable[[], None]) -> Iterator[None]:
 
     def end_what_hangs() -> None:
         if raised.wait(IMPORT_SECONDS):
-            threading.Event().wait(SECONDS)  # committed rounds are safe in any case
+            threading.Event().wait(SECONDS)
         with suppress(SystemExit):
             say_once()
         _end()

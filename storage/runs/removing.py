@@ -10,6 +10,7 @@ from math import isnan
 from pathlib import Path
 
 from roundweave.storage.errors import ForeignPlace, StoreError, UsageError, nearest
+from roundweave.storage.parsing import config_field
 from roundweave.storage.places.base import Where, join_address, scheme_of
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import ranking
@@ -118,8 +119,7 @@ def protected(root: Where | None) -> dict[str, str]:
     root = root or default_root()
     needed = {}
     for name in stored_names(root):
-        config = attributes_at(address := join_address(root, name)).get("config")
-        order = str(config.get("order") if isinstance(config, dict) else "")
+        order = str(config_field(attributes_at(address := join_address(root, name)), "order"))
         if not order.startswith(RECORDED):
             continue
         with suppress(StoreError):

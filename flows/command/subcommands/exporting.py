@@ -46,10 +46,10 @@ def export_command(
     export_round(run, which, to, trust, onnx)
     facts: dict[str, Any] = {"run": run.name, "round": which.number, "chain": which.chain}
     said = f" is round {which.number}, and" if isinstance(round, str) else ""
-    if round == "best" and which.score and (by := run.ranked_by) in (row := which.score.row()):
-        value = row[by]
-        facts["best"] = {by: value}
-        said = f" is round {which.number}, the best by {by} ({shown(by, value)}), and"
+    best = which.score.row().get(by := run.ranked_by) if round == "best" and which.score else None
+    if best is not None:
+        facts["best"] = {by: best}
+        said = f" is round {which.number}, the best by {by} ({shown(by, best)}), and"
     output(as_json, {"exported": what, "to": to, **facts}, say, f"{what}{said} is now in {to}")
 
 

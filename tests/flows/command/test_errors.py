@@ -22,8 +22,7 @@ import os, signal, sys, time, weakref
 from roundweave.flows.command import errors
 
 errors.SECONDS = 0.5
-class Watched: pass
-watched = Watched()
+watched = set()
 callback = weakref.ref(watched, lambda _: os.kill(os.getpid(), signal.SIGINT) or sum(range(1000)))
 with errors.ended_by_interrupts(lambda: print("interrupted", file=sys.stderr)):
     del watched

@@ -38,6 +38,7 @@ def test_a_rank_that_is_killed_costs_what_was_in_flight(
     # A record may be written so late that its rank dies in the window after it: one more has ranks again.
     fields = deeds | RUNS[name] | {"rounds": 10 + 20 * len(rounds)}
     run = train(RanksExecutor(client), 10, **fields, name="there")
+    assert run.done == fields["rounds"]
     assert sum("is lost; its work is done again" in line for line in lines(caplog)) in (1, 2)
     assert by_ranks_then_tasks_then_ranks(run)
     proven(run, **fields)
