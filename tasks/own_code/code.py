@@ -193,12 +193,20 @@ def _of_pickle(pickled: str) -> tuple[tuple[str, str], ...]:
     """The digests of definitions in those of the user's modules that a pickle imports, directly or indirectly."""
     texts = {text for _, text, _ in pickletools.genops(base64.b64decode(pickled)) if isinstance(text, str)}
     found: dict[str, str] = {}
-    for name in sorted(texts & sys.modules.keys() - {"__main__", "roundweave"}):
-        place = getattr(sys.modules[name], "__file__", None) or ""
-        if place.endswith(".py") and not name.startswith(PREFIX) and not is_library(path := Path(place), name):
+    for name in sorted(texts - {"__main__", "roundweave"}):
+        path = _place(name)
+        if path and path.suffix == ".py" and not name.startswith(PREFIX) and not is_library(path, name):
             source = path.read_text(encoding="utf-8")
             found |= definitions_of("", _sources(Imports(_folder(path, name), name, source), source))
     return tuple(sorted(found.items()))
+
+
+def _place(name: str) -> Path | None:
+    """The file of a module, imported or not yet, as a function may import one when it is called; else None."""
+    if name in sys.modules:
+        return Path(getattr(sys.modules[name], "__file__", None) or "")
+    known = all(part.isidentifier() for part in name.split("."))
+    return next(filter(None, (file_of(Path(folder), name) for folder in sys.path)), None) if known else None
 
 
 def _sources(imports: Imports, source: str) -> dict[str, str]:

@@ -98,8 +98,15 @@ def test_lambdas_partials_and_local_functions_are_kept_as_pickles() -> None:
 
 
 def test_what_a_kept_pickle_imports_is_in_its_digest(tmp_path, monkeypatch) -> None:
-    """It is imported again where the pickle is loaded."""
-    monkeypatch.syspath_prepend(write(tmp_path, helper="def width(): return 3\n"))
+    """It is imported again where the pickle is loaded, or when the function is called for the first time."""
+    monkeypatch.syspath_prepend(write(tmp_path, helper="def width(): return 3\n", later="def depth(): return 2\n"))
+
+    def inside() -> int:
+        from later import depth  # type: ignore[import-not-found]
+
+        return int(depth())
+
+    assert "later.depth" in dict(find_code(inside).definitions)
     code = find_code(functools.partial(importlib.import_module("helper").width))
     assert [*dict(code.definitions)] == ["helper.width"]
     assert code.now() == code
