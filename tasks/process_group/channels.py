@@ -129,15 +129,12 @@ class Channel(Protocol):
 
     def exchange(self, message: Message) -> Iterator[Any]:
         """Send a message to all ranks, and yield the values of all ranks in their order, None for this rank."""
-        ...
 
     def scatter(self, messages: Sequence[Message]) -> Iterator[Any]:
         """Send one message to each rank, and yield the value from each rank in their order, None for this rank."""
-        ...
 
     def close(self) -> None:
         """Free the memory of the channel."""
-        ...
 
 
 class SharedMemory:
