@@ -61,9 +61,7 @@ def run_address(root: Where | None, name: Where) -> str:
 
 def is_run(where: Where) -> bool:
     """Whether there is a run at an address, whole or damaged."""
-    from roundweave.storage.hierarchy.zarr_format import (
-        NAME,  # imported here: commands that only need names start faster
-    )
+    from roundweave.storage.hierarchy.zarr_format import NAME  # slow to import, and for a name alone not needed
 
     return place_of(where).has(NAME)
 
