@@ -19,16 +19,13 @@ from roundweave.storage.errors import StoreDamaged, UsageError
 from roundweave.storage.parsing import Round, Time, numbered
 from roundweave.storage.places.base import Place, Where, join_address, together
 from roundweave.storage.places.schemes import place_of
-from roundweave.storage.values.digests import sealed, unsealed
+from roundweave.storage.values.digests import LARGEST, sealed, unsealed
 from roundweave.storage.values.hashing import bytes_digest
 
 FOLDER = ".aliases"
 """The folder of all aliases under a root, each with a folder of its own."""
 
 NAME = re.compile(r"\w[\w.\-]{0,249}")
-
-LARGEST = 1 << 20
-"""The most bytes of an entry."""
 
 
 @dataclass(frozen=True)

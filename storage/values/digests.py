@@ -16,7 +16,9 @@ import numpy as np
 import torch
 from blake3 import blake3
 
+from roundweave.storage.errors import PlaceError, StoreError
 from roundweave.storage.parsing import validated
+from roundweave.storage.places.base import Place
 from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.state import OBSERVED, Layout, Match, Update
 from roundweave.storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_numpy, views
@@ -153,6 +155,21 @@ def unsealed(form: type[Form], content: bytes | memoryview) -> Form:
     if bytes(content) != sealed(document):
         raise ValueError("it is not what was written")
     return document
+
+
+def read_sealed(form: type[Form], place: Place, key: str) -> Form | None:
+    """The sealed document at a key; None where there is none or it is damaged."""
+    try:
+        content = place.read(key, most=LARGEST)
+        return None if content is None else unsealed(form, content)
+    except PlaceError:
+        raise
+    except (ValueError, StoreError):
+        return None
+
+
+LARGEST = 1 << 20
+"""The most bytes of a sealed document, in which the text of a failure may be long."""
 
 
 NOTHING_KEPT = update_digest(Update({}))
