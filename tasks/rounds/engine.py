@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from roundweave.storage.errors import RoundweaveError
+from roundweave.storage.places.base import call_now
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.tasks.compute.communicator import Alone, Communicator
 from roundweave.tasks.data.loading import BlockExamples
@@ -177,12 +178,8 @@ class Committer:
                 for computed in rounds:
                     for previous in self._awaited():
                         yield previous
-                    if not slow and time.monotonic() - began < SHORT_SECONDS:
-                        commit = self._commit(computed, previous)
-                        self._pending = Future()
-                        self._pending.set_result(commit)
-                    else:
-                        self._pending = thread.submit(self._commit, computed, previous)
+                    short = not slow and time.monotonic() - began < SHORT_SECONDS
+                    self._pending = (call_now if short else thread.submit)(self._commit, computed, previous)
                     began = time.monotonic()
             except RoundweaveError:
                 yield from self._awaited()
