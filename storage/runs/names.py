@@ -93,6 +93,13 @@ def stored_round(place: Where) -> tuple[str, WhichRound] | None:
     return None if parts is None or is_other else (parts[1], which_round(parts[2]))
 
 
+def named_round(text: str) -> tuple[str, WhichRound]:
+    """The run and the round that a text such as ``RUN@12`` means; raises `UsageError` for any other text."""
+    if (stored := stored_round(text)) is None:
+        raise UsageError(f"{text} is no round; name one, as {text.partition('@')[0]}@last")
+    return stored
+
+
 def which_round(text: str) -> WhichRound:
     """The round that a text such as ``12``, ``-1``, ``last`` or ``best`` means; raises `UsageError` for others."""
     if text in ("last", "best"):
