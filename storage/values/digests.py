@@ -83,12 +83,11 @@ def state_digest(digests: Mapping[str, str], round: int) -> str:
 
 def vectors_digest(groups: Mapping[str, Vectors]) -> str:
     """The digest of tensors of any shapes by group and name, such as the vectors of an update, (element,)."""
-    return grouped_digest(
-        {
-            group: {name: tensor_digest(f"{group}/{name}", vector) for name, vector in vectors.items()}
-            for group, vectors in groups.items()
-        }
-    )
+    digests = {
+        group: {name: tensor_digest(f"{group}/{name}", vector) for name, vector in vectors.items()}
+        for group, vectors in groups.items()
+    }
+    return grouped_digest(digests)
 
 
 def grouped_digest(digests: Mapping[str, Mapping[str, str]]) -> str:
