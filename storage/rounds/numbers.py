@@ -116,6 +116,11 @@ class History:
         later = {path for commit in self._later for path in numbers_of(commit)}
         return sorted(path for path in later.union(self._copied.since) if path.partition("/")[0] in REPORTED)
 
+    def names(self, group: str) -> list[str]:
+        """The names of all ``metrics``, or of all ``scores`` besides the loss, sorted."""
+        names = [path.removeprefix(f"{group}/") for path in self.paths() if path.startswith(f"{group}/")]
+        return [name for name in names if group != "scores" or name not in ("loss", "left_out")]
+
     def blocks(self, paths: Collection[str] | None = None) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
         """The committed rounds of each block with their numbers by array, (round,) or (round, partition).
 

@@ -321,8 +321,7 @@ class RunFacts:
     @property
     def scores(self) -> list[str]:
         """The names of the scores besides the loss, such as ``accuracy``."""
-        paths = (path.partition("/") for path in self._history.paths())
-        return [name for group, _, name in paths if group == "scores" and name not in ("loss", "left_out")]
+        return self._history.names("scores")
 
     @property
     def _history(self) -> History:
