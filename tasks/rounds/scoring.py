@@ -21,14 +21,7 @@ from roundweave.tasks.data.examples import Examples, Tensors, first_tensor
 from roundweave.tasks.data.loading import AnyExamples, score_batch
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.networks.outputs import each_tensor, joined, output_of, tensor_in
-from roundweave.tasks.networks.scores import (
-    Kept,
-    items_examples,
-    merged,
-    metric_of,
-    score_items,
-    updated,
-)
+from roundweave.tasks.networks.scores import Kept, items_examples, merged, metric_of, score_items, updated
 from roundweave.tasks.numerics.pinning import derive_seed, pinned, seed_generators
 from roundweave.tasks.own_code.code import Code, WithCode
 
