@@ -84,7 +84,8 @@ def config_field(attributes: Mapping[str, Any], name: str) -> Any:
 
 @contextmanager
 def mistakes_as(
-    convert: Callable[[Exception], Exception], kinds: type[Exception] | tuple[type[Exception], ...] = ValueError
+    convert: Callable[[Exception], BaseException],
+    kinds: type[Exception] | tuple[type[Exception], ...] = ValueError,
 ) -> Iterator[None]:
     """A context whose errors of these kinds are raised as the error that `convert` gives."""
     try:

@@ -6,8 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,12 +20,12 @@ from prefect.runner import Runner
 from prefect.schedules import Cron
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
-from pydantic import ValidationError
 
 from roundweave.flows.config.files import from_anywhere
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.training.flow import train_flow
 from roundweave.storage.errors import ClusterError, UsageError, one_line
+from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.places.base import join_address
 
 
@@ -116,14 +115,10 @@ def _options(config: TrainConfig, cron: str | None) -> dict[str, Any]:
     return options if cron is None else options | {"schedule": Cron(cron, timezone=config.timezone)}
 
 
-@contextmanager
-def _schedule(cron: str | None, interval: float | None) -> Iterator[None]:
+def _schedule(cron: str | None, interval: float | None) -> AbstractContextManager[None]:
     """Turn errors with which Prefect refuses a schedule into `UsageError`."""
-    try:
-        yield
-    except (ValidationError, ValueError, OverflowError) as error:
-        given = interval if cron is None else cron
-        raise UsageError(f"{given!r} is no schedule; give one such as '0 2 * * *'") from error
+    said = f"{interval if cron is None else cron!r} is no schedule; give one such as '0 2 * * *'"
+    return mistakes_as(lambda error: UsageError(said), (ValueError, OverflowError))
 
 
 class _Runner(Runner):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
+from roundweave.storage.parsing import mistakes_as
 from roundweave.tasks.process_group.messages import Message, read_message
 
 
@@ -70,10 +71,13 @@ class Collectives:
 
 def unbroken(exchange: Callable[[], Any]) -> Any:
     """What an exchange returns; raises `Broken` if it fails because a rank is gone."""
-    try:
+    with broken_by(RuntimeError):
         return exchange()
-    except RuntimeError as error:
-        raise Broken(str(error)) from error
+
+
+def broken_by(kind: type[Exception]) -> AbstractContextManager[None]:
+    """A context whose errors of this kind are raised as `Broken`."""
+    return mistakes_as(lambda error: Broken(str(error)), kind)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from roundweave.storage.errors import CodeError, UsageError, failing_as, located, near, one_line
+from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.values.tensors import Slots, Specs, Vectors, dtype_name, pack, views
 from roundweave.tasks.algorithms.maps.backprop import descend
 from roundweave.tasks.own_code.code import Code, code_of, find_code, is_reference
@@ -98,10 +99,8 @@ def optimizer_of(
     name: str, parameters: Sequence[Any], lr: float, options: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
     """A new optimizer for parameters, or groups of them; raises `UsageError` if it takes them or options not."""
-    try:
+    with mistakes_as(lambda error: UsageError(f"optimizer {name}: {error}"), (TypeError, ValueError)):
         optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, **{"lr": lr, **options})
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"optimizer {name}: {error}") from error
     return optimizer
 
 
