@@ -140,6 +140,7 @@ SHORT_SECONDS = 3e-3
 """A shorter round is committed by the thread that computes it, as two threads would wait for each other."""
 
 
+@dataclass
 class Committer:
     """Commits rounds; if `ahead`, it does so in a thread of its own while the next round is computed.
 
@@ -147,14 +148,11 @@ class Committer:
     number of each round that is committed.
     """
 
-    def __init__(
-        self, job: Job, ahead: bool = True, held: int = 0, notify: Callable[[int], None] = lambda round: None
-    ) -> None:
-        self.job = job
-        self.ahead = ahead
-        self.held = held
-        self.notify = notify
-        self._pending: Future[Commit] | None = None
+    job: Job
+    ahead: bool = True
+    held: int = 0
+    notify: Callable[[int], None] = lambda round: None
+    _pending: Future[Commit] | None = None
 
     @property
     def stopped(self) -> bool:

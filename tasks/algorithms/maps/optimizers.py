@@ -20,6 +20,7 @@ Trained = Mapping[str, torch.nn.Parameter]
 """The parameters of a network that are trained, by name."""
 
 
+@dataclass
 class Stepper:
     """Takes steps of trained parameters along their gradients, and clears these; without an optimizer, of SGD.
 
@@ -27,16 +28,14 @@ class Stepper:
     slot. The learning rates of the optimizer's groups are multiplied by that of the step.
     """
 
-    def __init__(
-        self,
-        trained: Trained,
-        clip_norm: float | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
-        state: Callable[[], dict[str, Vectors]] = dict,
-    ) -> None:
-        self.trained, self.clip_norm, self.optimizer, self.state = trained, clip_norm, optimizer, state
-        self.parameters = list(trained.values())
-        self.rates = [group["lr"] for group in optimizer.param_groups] if optimizer is not None else []
+    trained: Trained
+    clip_norm: float | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    state: Callable[[], dict[str, Vectors]] = dict
+
+    def __post_init__(self) -> None:
+        self.parameters = list(self.trained.values())
+        self.rates = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer is not None else []
 
     def __call__(self, lr: float) -> None:
         """Take a step with this learning rate."""
