@@ -66,11 +66,6 @@ def _known_place(root: Any) -> Any:
     return address_of(root)
 
 
-def _known_keep(keep: str) -> str:
-    """The value of `keep` in its usual spelling; raises `UsageError` for a wrong one."""
-    return str(Keep.of(keep))
-
-
 def _check_timezone(name: str) -> None:
     """Raise `ValueError` for a name that no time zone has."""
     try:
@@ -225,7 +220,7 @@ class Execution(Placement):
         description="seconds after which a round that has its quorum goes on without the partitions that have not "
         "answered; auto: three deviations more than the median of the rounds before",
     )
-    keep: Annotated[str, AfterValidator(_known_keep)] | None = Field(
+    keep: Annotated[str, AfterValidator(lambda keep: str(Keep.of(keep)))] | None = Field(
         default=None,
         description=f"what stays: {policies_spelled()}; default: all, of a server updates:10",
     )

@@ -125,9 +125,8 @@ def without_pickles(value: Any) -> Any:
         return tuple(map(without_pickles, value))
     if isinstance(value, BaseModel):
         named = {name: without_pickles(each) for name, each in value}
-        return value.model_copy(
-            update={name: each for name, each in named.items() if each != getattr(value, name)}
-        )
+        changed = {name: each for name, each in named.items() if each != getattr(value, name)}
+        return value.model_copy(update=changed)
     return value
 
 

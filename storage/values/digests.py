@@ -21,7 +21,7 @@ from roundweave.storage.parsing import validated
 from roundweave.storage.places.base import Place
 from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.state import OBSERVED, Layout, Match, Update
-from roundweave.storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_numpy, views
+from roundweave.storage.values.tensors import Specs, Vectors, by_path, dtype_name, little_bytes, to_numpy, views
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -108,8 +108,7 @@ def update_groups(update: Update) -> dict[str, Vectors]:
 
 def update_vectors(update: Update) -> dict[str, torch.Tensor]:
     """The vectors of an update, (element,) each, by their path in the store."""
-    groups = update_groups(update).items()
-    return {f"{group}/{dtype}": vector for group, vectors in groups for dtype, vector in vectors.items()}
+    return by_path(update_groups(update))
 
 
 def update_digest(update: Update) -> str:
@@ -122,19 +121,14 @@ def update_tensors(update: Update, layout: Layout, observed: Specs = ()) -> dict
 
     `observed` has the specs of what the map observed.
     """
-    groups = {"updates/buffers": layout.buffers, OBSERVED: observed}
-    return {
-        f"{group}/{name}": tensor
-        for group, vectors in update_groups(update).items()
-        if vectors
-        for name, tensor in views(groups.get(group, layout.params), vectors).items()
-    }
+    specs = {"updates/buffers": layout.buffers, OBSERVED: observed}
+    groups = {group: vectors for group, vectors in update_groups(update).items() if vectors}
+    return by_path({group: views(specs.get(group, layout.params), groups[group]) for group in groups})
 
 
 def match_tensors(match: Match) -> dict[str, torch.Tensor]:
     """The tensors of a match by their path in the store: (unit,) each, or (unit, unit) for a mixture."""
-    kinds = {"permutations": match.permutation, "similarities": match.similarity}
-    return {f"{kind}/{group}": tensor for kind, tensors in kinds.items() for group, tensor in tensors.items()}
+    return by_path({"permutations": match.permutation, "similarities": match.similarity})
 
 
 def match_digest(match: Match) -> str:

@@ -10,7 +10,7 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import nn
 
-from roundweave.storage.values.tensors import Record, Specs, TensorSpec, Vectors, specs_of, views
+from roundweave.storage.values.tensors import Record, Specs, TensorSpec, Vectors, by_path, specs_of, views
 
 
 def _members(row: Any) -> Any:
@@ -108,16 +108,12 @@ class State(Record):
         The tensors share the memory of the vectors.
         """
         groups = {
-            "params": (layout.params, self.params),
-            "buffers": (layout.buffers, self.buffers),
-            "frozen": (layout.frozen, self.frozen),
-            **{f"memory/{slot}": (layout.params, vectors) for slot, vectors in self.memory.items()},
+            "params": views(layout.params, self.params),
+            "buffers": views(layout.buffers, self.buffers),
+            "frozen": views(layout.frozen, self.frozen),
+            **{f"memory/{slot}": views(layout.params, vectors) for slot, vectors in self.memory.items()},
         }
-        return {
-            f"{group}/{name}": tensor
-            for group, (specs, vectors) in groups.items()
-            for name, tensor in views(specs, vectors).items()
-        }
+        return by_path(groups)
 
 
 @dataclass(frozen=True)

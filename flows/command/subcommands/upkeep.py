@@ -113,9 +113,8 @@ def rm_command(
 ) -> None:
     """Delete runs with all their rounds; none that is written, or that another run needs."""
     named = {find_run(run, root): run for run in runs if not _is_pattern(run, root)}
-    opened = _matched([run for run in runs if run not in named.values()], root) | {
-        each: _opened(each) for each in named
-    }
+    patterns = [run for run in runs if run not in named.values()]
+    opened = _matched(patterns, root) | {each: _opened(each) for each in named}
     with mistakes_as(lambda error: UsageError(f"--older-than {error}")):
         older = None if older_than is None else span_seconds(older_than)
     removals = Eligible(older, keep_best, by, named).removals(root, opened)
