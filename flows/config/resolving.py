@@ -28,7 +28,7 @@ from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
-from roundweave.tasks.algorithms.when import Asynchronous, Order
+from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.compute.compute import Fitting
 from roundweave.tasks.data.description import CallEach, Description, check_numbered, combine, gather_here
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning, agree
@@ -337,23 +337,28 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
 
     Raises `UsageError` for fields that do not fit the algorithm.
     """
-    if not algorithm.when.asynchronous:
+    when = algorithm.when
+    if not when.asynchronous:
         if config.order or config.speeds:
             raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
         return _filled(config, evaluate_every=1, keep="all")
     in_flight = config.drawn.size if config.drawn else config.partitions
-    more = "a larger cohort" if config.drawn else "more partitions"
-    _check_buffer(algorithm.when, in_flight, more)
+    if when.buffer > in_flight:
+        more = "a larger cohort" if config.drawn else "more partitions"
+        raise UsageError(
+            f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
+            f"smaller buffer or {more}"
+        )
     if config.sites and config.drawn:
         raise UsageError("a parameter server's cohort reads its partitions anywhere; leave cohort out, or sites")
     if config.deadline:
         raise UsageError("a parameter server waits for nobody; leave deadline out")
     if config.resplit_every is not None:
         raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
-    if config.drawn and algorithm.when.fetch_every > algorithm.when.push_every:
+    if config.drawn and when.fetch_every > when.push_every:
         raise UsageError(
-            f"a partition of a cohort fetches each time that it is drawn, not every {algorithm.when.fetch_every} "
-            f"steps; give fetch_every {algorithm.when.push_every}, or leave cohort out"
+            f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} "
+            f"steps; give fetch_every {when.push_every}, or leave cohort out"
         )
     if config.stacked > 1:
         raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
@@ -362,17 +367,8 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     if (config.order or config.speeds) and EXECUTORS[config.executor].distributed:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
-    every = max(1, SCORED_PUSHES * in_flight // algorithm.when.buffer)
+    every = max(1, SCORED_PUSHES * in_flight // when.buffer)
     return _filled(config, evaluate_every=every, keep=KEPT)
-
-
-def _check_buffer(when: Asynchronous, in_flight: int, more: str) -> None:
-    """Raise `UsageError` if a server's buffer is never full."""
-    if when.buffer > in_flight:
-        raise UsageError(
-            f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
-            f"smaller buffer or {more}"
-        )
 
 
 def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:

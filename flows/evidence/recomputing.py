@@ -7,12 +7,7 @@ from weakref import WeakKeyDictionary
 
 from roundweave.flows.config.recorded import recorded_config
 from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
-from roundweave.flows.evidence.replaying import (
-    OfRun,
-    examples_wanted,
-    key_differences,
-    other_network,
-)
+from roundweave.flows.evidence.replaying import OfRun, examples_wanted, key_differences, other_network
 from roundweave.flows.machines import machines
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.serving.ahead import started

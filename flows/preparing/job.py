@@ -124,10 +124,8 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
         new = resolved.run is None and lease.epoch == 1  # no other process has written it since
         store = RoundStore(fenced(place, lease.epoch), rounds=lease.rounds)
         done = 0 if new else _recovered(store, work)
-        given = config.model_dump(
-            include={"rounds", "evaluate_every", "target_accuracy", "patience", "deadline", "fsync"}
-        )
-        given |= {"best": config.best or "loss", "keep": keep}
+        fields = {"rounds", "evaluate_every", "target_accuracy", "patience", "deadline", "fsync"}
+        given = config.model_dump(include=fields) | {"best": config.best or "loss", "keep": keep}
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
         job = Job(work, attempt, resolved.order, shard=store.schema.shard)
         with synced(store, store.log.read(done)) as syncing:

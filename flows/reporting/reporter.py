@@ -125,9 +125,8 @@ def without_pickles(value: Any) -> Any:
         return tuple(map(without_pickles, value))
     if isinstance(value, BaseModel):
         named = {name: without_pickles(each) for name, each in value}
-        return value.model_copy(
-            update={name: each for name, each in named.items() if each != getattr(value, name)}
-        )
+        changed = {name: each for name, each in named.items() if each != getattr(value, name)}
+        return value.model_copy(update=changed)
     return value
 
 
@@ -297,7 +296,7 @@ def reporting() -> Iterator[Reporter]:
     not take.
     """
     reporter = Reporter()
-    take_over(partial(reporter.put, send_events), partial(reporter.put, send_logs))
+    take_over(partial(reporter.put, send_events), partial(reporter.put, SyncPrefectClient.create_logs))
     try:
         yield reporter
     finally:
@@ -312,8 +311,3 @@ def reporting() -> Iterator[Reporter]:
 def send_events(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:
     """Send events to Prefect; each is an event as Prefect's JSON."""
     client.request("POST", "/events", json=contents)
-
-
-def send_logs(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:
-    """Send log lines to Prefect; each is a line as Prefect's JSON."""
-    client.create_logs(contents)

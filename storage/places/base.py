@@ -279,7 +279,7 @@ def beside(place: Place, size: int) -> Iterator[Callable[..., Future[Any]]]:
     raised.
     """
     if place.at_once == 1 and size < LARGE:
-        yield _at_once
+        yield call_now
         return
     waiting: deque[Future[Any]] = deque()
 
@@ -295,7 +295,8 @@ def beside(place: Place, size: int) -> Iterator[Callable[..., Future[Any]]]:
             future.result()
 
 
-def _at_once(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+def call_now(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Call a function, and return a future that is done."""
     done: Future[Any] = Future()
     done.set_result(function(*arguments))
     return done

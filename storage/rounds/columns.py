@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from roundweave.storage.errors import StoreDamaged, cut
-from roundweave.storage.parsing import Count, validated
+from roundweave.storage.parsing import Count, mistakes_as, validated
 from roundweave.storage.places.base import Place
 from roundweave.storage.values.hashing import bytes_digest
 
@@ -125,12 +125,10 @@ def read_columns(place: Place, attributes: Mapping[str, Any]) -> ColumnsRecord |
     if not (digest := attributes.get("columns")):
         return None
     content = place.read(KEY, most=LARGEST)
-    try:
+    with mistakes_as(lambda error: StoreDamaged(f"{place}/{KEY}: {error}; restore the file from a copy")):
         if content is None or bytes_digest(content) != digest:
             raise ValueError("it is not what was written")
         return validated(ColumnsRecord, bytes(content))
-    except ValueError as error:
-        raise StoreDamaged(f"{place}/{KEY}: {error}; restore the file from a copy") from error
 
 
 def drifted(before: Mapping[str, Column], after: Mapping[str, Column]) -> list[ColumnDrift]:

@@ -56,8 +56,5 @@ def spectral_norms(network: nn.Module) -> Iterator[tuple[nn.Module, list[torch.T
                     yield part, [part._u, part._v], partial(getattr, module, name)
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm):
-                yield (
-                    module,
-                    [getattr(module, hook.name + each) for each in ("_u", "_v")],
-                    partial(hook, module, ()),
-                )
+                vectors = [getattr(module, hook.name + each) for each in ("_u", "_v")]
+                yield module, vectors, partial(hook, module, ())

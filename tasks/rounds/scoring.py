@@ -21,14 +21,7 @@ from roundweave.tasks.data.examples import Examples, Tensors, first_tensor
 from roundweave.tasks.data.loading import AnyExamples, score_batch
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.networks.outputs import each_tensor, joined, output_of, tensor_in
-from roundweave.tasks.networks.scores import (
-    Kept,
-    items_examples,
-    merged,
-    metric_of,
-    score_items,
-    updated,
-)
+from roundweave.tasks.networks.scores import Kept, items_examples, merged, metric_of, score_items, updated
 from roundweave.tasks.numerics.pinning import derive_seed, pinned, seed_generators
 from roundweave.tasks.own_code.code import Code, WithCode
 
@@ -152,9 +145,8 @@ def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score
     if judged[0].metrics or judged[0].gathered:
         with pinned(0, threads), torch.no_grad():
             values |= _of_all(objective, judged)
-    values |= {
-        name: _exponential(values[name]) for name, judge in objective.judges.items() if judge == "perplexity"
-    }
+    for name in [name for name, judge in objective.judges.items() if judge == "perplexity"]:
+        values[name] = torch.tensor(values[name], dtype=torch.float64).exp().item()  # it may be infinite
     known = {name: values[name] for name in objective.judges if math.isfinite(values[name])}
     if not known:
         return None
@@ -218,11 +210,6 @@ def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:
         scored = {name: score_items(judges[name], outputs, targets) for name in objective.whole}
         values |= {name: items.to(torch.float64).mean().item() for name, items in scored.items()}
     return values
-
-
-def _exponential(number: float) -> float:
-    """e to a power; infinite if it is too large for a float."""
-    return torch.tensor(number, dtype=torch.float64).exp().item()
 
 
 def _mean(sums: Sequence[tuple[float, int]]) -> float:

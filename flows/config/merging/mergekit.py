@@ -13,6 +13,7 @@ from pydantic import Field
 from roundweave.flows.config.base import Config
 from roundweave.storage.checkpoints.opening import open_checkpoint
 from roundweave.storage.errors import CheckpointError, UsageError, failing_as, nearest, reason
+from roundweave.storage.parsing import mistakes_as
 from roundweave.tasks.algorithms.options import options_of
 from roundweave.tasks.merging.averages.settings import NUMBERED, is_after
 from roundweave.tasks.merging.averages.table import AVERAGES
@@ -83,10 +84,8 @@ def read_mergekit(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     if not isinstance(values, dict):
         raise UsageError(f"{path} is no configuration of mergekit: it holds no keys")
-    try:
+    with mistakes_as(lambda error: UsageError(f"{path}: {error}"), UsageError):
         return _meant(_known(_File, values))
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
 
 
 def _meant(file: _File) -> dict[str, Any]:

@@ -106,10 +106,7 @@ class OwnNetwork(LocalSteps):
     ('own',)
     """
 
-    @property
-    def carry(self) -> tuple[str, ...]:
-        """The partition's own parameters, and what its optimizer keeps, each one vector (elements,) per dtype."""
-        return (OWN, *super().carry)
+    also_carried = (OWN,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,12 +173,8 @@ class FedDyn(LocalSteps):
     """
 
     reads_extras_alone = True
+    also_carried = ("drift",)
     alpha: Regularization = 0.1
-
-    @property
-    def carry(self) -> tuple[str, ...]:
-        """g, and what the optimizer keeps, each one vector (elements,) per dtype."""
-        return ("drift", *super().carry)
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; direction and g are one vector (elements,) per dtype."""
@@ -248,6 +241,7 @@ class Agnostic(LocalSteps):
     """
 
     reads_extras_alone = True
+    also_carried = ("weight",)
     ascent: Ascent = 0.1
 
     def bound(self, objective: Objective, partitions: Any) -> Self:
@@ -258,11 +252,6 @@ class Agnostic(LocalSteps):
                 f"afl carries sums of losses, which {', '.join(rounding)} rounds; give dtype = float32"
             )
         return super().bound(objective, partitions)
-
-    @property
-    def carry(self) -> tuple[str, ...]:
-        """The weight, and what the optimizer keeps, each one vector (elements,) per dtype."""
-        return ("weight", *super().carry)
 
     @property
     def unit_slots(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import BeforeValidator, Field
@@ -266,10 +266,13 @@ class LocalSteps(LocalSgd):
         groups = decay_groups(network, self.no_decay_on) if self.no_decay_on else trained
         return optimizer_of(self.optimizer, groups, 1.0, self.all_options)
 
+    also_carried: ClassVar[tuple[str, ...]] = ()
+    """The slots that a partition keeps besides the optimizer's, each one vector (elements,) per dtype."""
+
     @property
     def carry(self) -> tuple[str, ...]:
-        """The slots of the optimizer's state, each one vector (elements,) per dtype, if a partition keeps it."""
-        return tuple(slot.key for slot in self.slots or ())
+        """Those and the slots that the optimizer keeps if it is carried, each one vector (elements,) per dtype."""
+        return (*self.also_carried, *(slot.key for slot in self.slots or ()))
 
     def bound(self, objective: Objective, partitions: Any) -> Self:
         """This map, after a trial step of its optimizer on the run's network, which shows what it keeps.

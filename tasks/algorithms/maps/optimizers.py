@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from roundweave.storage.errors import CodeError, UsageError, failing_as, located, near, one_line
+from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.values.tensors import Slots, Specs, Vectors, dtype_name, pack, views
 from roundweave.tasks.algorithms.maps.backprop import descend
 from roundweave.tasks.own_code.code import Code, code_of, find_code, is_reference
@@ -19,6 +20,7 @@ Trained = Mapping[str, torch.nn.Parameter]
 """The parameters of a network that are trained, by name."""
 
 
+@dataclass
 class Stepper:
     """Takes steps of trained parameters along their gradients, and clears these; without an optimizer, of SGD.
 
@@ -26,16 +28,14 @@ class Stepper:
     slot. The learning rates of the optimizer's groups are multiplied by that of the step.
     """
 
-    def __init__(
-        self,
-        trained: Trained,
-        clip_norm: float | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
-        state: Callable[[], dict[str, Vectors]] = dict,
-    ) -> None:
-        self.trained, self.clip_norm, self.optimizer, self.state = trained, clip_norm, optimizer, state
-        self.parameters = list(trained.values())
-        self.rates = [group["lr"] for group in optimizer.param_groups] if optimizer is not None else []
+    trained: Trained
+    clip_norm: float | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    state: Callable[[], dict[str, Vectors]] = dict
+
+    def __post_init__(self) -> None:
+        self.parameters = list(self.trained.values())
+        self.rates = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer is not None else []
 
     def __call__(self, lr: float) -> None:
         """Take a step with this learning rate."""
@@ -98,10 +98,8 @@ def optimizer_of(
     name: str, parameters: Sequence[Any], lr: float, options: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
     """A new optimizer for parameters, or groups of them; raises `UsageError` if it takes them or options not."""
-    try:
+    with mistakes_as(lambda error: UsageError(f"optimizer {name}: {error}"), (TypeError, ValueError)):
         optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, **{"lr": lr, **options})
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"optimizer {name}: {error}") from error
     return optimizer
 
 

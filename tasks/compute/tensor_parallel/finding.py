@@ -125,9 +125,8 @@ def _numbers(network: nn.Module, inputs: torch.Tensor) -> Numbers:
         outputs = tensors_in(network(inputs))
     weights = [torch.randn(leaf.shape, generator=generator).to(leaf) for leaf in outputs]
     with _Alike():
-        torch.stack(
-            [(leaf * weight).sum() for leaf, weight in zip(outputs, weights, strict=True)]
-        ).sum().backward()
+        sums = [(leaf * weight).sum() for leaf, weight in zip(outputs, weights, strict=True)]
+        torch.stack(sums).sum().backward()
     with torch.no_grad():
         scored = tensors_in(network.eval()(inputs))
     return {

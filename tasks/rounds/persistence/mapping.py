@@ -33,14 +33,7 @@ from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sour
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.rounds.job import Job, Work
-from roundweave.tasks.rounds.steps import (
-    BlockResult,
-    Mapped,
-    Outcome,
-    fold_block,
-    map_groups,
-    map_together,
-)
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_groups, map_together
 
 
 def load_and_persist(job: Job, round: int, block: int) -> BlockExamples:
