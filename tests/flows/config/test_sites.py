@@ -1,0 +1,67 @@
+"""Examples of sites are read, counted and described there alone, and what is told of them was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from roundweave.flows.config.resolving import resolve, work_of
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.partitions import forget_examples
+from roundweave.tasks.data.splits.split import Cohort
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.rounds.job import Work
+
+SOURCE = """
+import torch
+from pathlib import Path
+def data(partition, partitions):
+    Path(__file__).with_name("here").read_text()
+    inputs = torch.zeros(60 + 30 * partition, 2)
+    inputs[7, 1] = 7.25
+    return inputs, torch.arange(len(inputs)) % 2
+def one_number(outputs, targets):
+    return (outputs.argmax(1) == targets).float().mean()
+"""
+
+
+@pytest.fixture
+def described(own, tmp_path: Path):
+    """The work and the description of a new run over two sites, by an executor that is at each of them."""
+    path = own(SOURCE)
+    (tmp_path / "here").touch()
+
+    def described(**fields: object) -> tuple[Work, Description]:
+        fields = {"data": f"{path}:data", "sites": "berlin,paris", "root": tmp_path / "runs"} | fields
+        return work_of(resolve(TrainConfig(**fields)), InlineExecutor(), new=True)
+
+    return described
+
+
+def test_who_draws_a_cohort_by_size_reads_no_examples(described, tmp_path: Path) -> None:
+    """A tenth is held out, and of the rest a third for scores of their own: 36 and 54 are trained on."""
+    fields = {"cohort": 1, "cohort_by_size": True, "score_partitions": 1 / 3}
+    one, present = (described(**fields, **more)[0].partitions for more in ({}, {"cohort_from": "present"}))
+    (tmp_path / "here").unlink()
+    forget_examples()
+    for round in range(1, 9):
+        assert one.cohort_of(round) == Cohort(1, by_size=True).draw(0, round, [36, 54])
+        assert present.cohort_from(round, [0, 1]) == one.cohort_of(round)
+    assert present.cohort_from(1, [1]) == (1,)
+
+
+def test_columns_of_sites_are_described_where_that_is_asked_for(described) -> None:
+    assert not described()[1].columns.columns
+    told = described(describe_sites=True)[1].columns.columns
+    assert (told["inputs 1"].mean, told["inputs 1"].bins) == (0.0, {0: 148})
+    assert told["targets"].categories == {"0": 75, "1": 75}
+
+
+def test_outputs_and_targets_of_sites_leave_where_that_is_asked_for(described, own) -> None:
+    scores = {"scores": (f"{own(SOURCE)}:one_number",)}
+    with pytest.raises(UsageError, match=r"^one_number needs each held-out output and target in one place, and"):
+        described(**scores)
+    assert described(**scores, describe_sites=True)[0].objective.whole == ("one_number",)
