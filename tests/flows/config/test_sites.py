@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,15 @@ import pytest
 from roundweave.flows.config.resolving import resolve, work_of
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import UsageError
+from roundweave.storage.rounds.commits import InFlight
+from roundweave.storage.values.digests import update_digest
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.job import Attempt, Job, Work
+from roundweave.tasks.rounds.persistence.pushes import make_pushes
+from roundweave.tasks.rounds.steps import Outcome
 
 SOURCE = """
 import torch
@@ -65,3 +70,11 @@ def test_outputs_and_targets_of_sites_leave_where_that_is_asked_for(described, o
     with pytest.raises(UsageError, match=r"^one_number needs each held-out output and target in one place, and"):
         described(**scores)
     assert described(**scores, describe_sites=True)[0].objective.whole == ("one_number",)
+
+
+def test_a_packed_push_of_a_site_is_recorded_by_what_its_receiver_unpacks(described, tmp_path: Path) -> None:
+    work, _ = described(algorithm="fed_buff", buffer=1, compress="int8")
+    job = Job(work, Attempt(str(tmp_path / "runs/r.zarr"), "token", epoch=1, rounds=4))
+    due = (0, InFlight(), [Outcome(work.objective.initial())], {})
+    (pushed,) = make_pushes(job, {0: work.partitions.load(0, 0)}, [due], operator.call)
+    assert (pushed.update.direction, pushed.record.digest) == ({}, update_digest(pushed.update.received()))
