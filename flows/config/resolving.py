@@ -185,11 +185,8 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
         if start is not None and new:
             start.check(objective)
-        if new and config.sites and not config.describe_sites and (names := gathering(objective)):
-            raise UsageError(
-                f"{', '.join(names)} needs each held-out output and target in one place, and those of sites stay "
-                "there; give describe_sites, by which they leave, or another loss and scores"
-            )
+        if new and config.sites and not config.describe_sites and (whole := gathering(objective)):
+            raise UsageError(f"{whole[0]} needs all held-out outputs and targets; give describe_sites to send them")
         if config.validation is not None:
             partitions, description = _with_validation(config, objective, partitions, description, gather)
         _check_stops(config, description, list(objective.judges))

@@ -12,11 +12,10 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.storage.values.digests import update_digest
-from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.rounds.job import Attempt, Job, Work
+from roundweave.tasks.rounds.job import Attempt, Job
 from roundweave.tasks.rounds.persistence.pushes import make_pushes
 from roundweave.tasks.rounds.steps import Outcome
 
@@ -36,14 +35,9 @@ def one_number(outputs, targets):
 @pytest.fixture
 def described(own, tmp_path: Path):
     """The work and the description of a new run over two sites, by an executor that is at each of them."""
-    path = own(SOURCE)
+    fields = {"data": f"{own(SOURCE)}:data", "sites": "berlin,paris", "root": tmp_path / "runs"}
     (tmp_path / "here").touch()
-
-    def described(**fields: object) -> tuple[Work, Description]:
-        fields = {"data": f"{path}:data", "sites": "berlin,paris", "root": tmp_path / "runs"} | fields
-        return work_of(resolve(TrainConfig(**fields)), InlineExecutor(), new=True)
-
-    return described
+    return lambda **more: work_of(resolve(TrainConfig(**fields | more)), InlineExecutor(), new=True)
 
 
 def test_who_draws_a_cohort_by_size_reads_no_examples(described, tmp_path: Path) -> None:
@@ -53,21 +47,17 @@ def test_who_draws_a_cohort_by_size_reads_no_examples(described, tmp_path: Path)
     (tmp_path / "here").unlink()
     forget_examples()
     for round in range(1, 9):
-        assert one.cohort_of(round) == Cohort(1, by_size=True).draw(0, round, [36, 54])
-        assert present.cohort_from(round, [0, 1]) == one.cohort_of(round)
-    assert present.cohort_from(1, [1]) == (1,)
+        drawn = Cohort(1, by_size=True).draw(0, round, [36, 54])
+        assert one.cohort_of(round) == present.cohort_from(round, [0, 1]) == drawn
 
 
-def test_columns_of_sites_are_described_where_that_is_asked_for(described) -> None:
+def test_columns_outputs_and_targets_leave_where_that_is_asked_for(described, own) -> None:
     assert not described()[1].columns.columns
     told = described(describe_sites=True)[1].columns.columns
     assert (told["inputs 1"].mean, told["inputs 1"].bins) == (0.0, {0: 148})
     assert told["targets"].categories == {"0": 75, "1": 75}
-
-
-def test_outputs_and_targets_of_sites_leave_where_that_is_asked_for(described, own) -> None:
     scores = {"scores": (f"{own(SOURCE)}:one_number",)}
-    with pytest.raises(UsageError, match=r"^one_number needs each held-out output and target in one place, and"):
+    with pytest.raises(UsageError, match=r"^one_number needs all held-out outputs and targets; give describe_sites"):
         described(**scores)
     assert described(**scores, describe_sites=True)[0].objective.whole == ("one_number",)
 

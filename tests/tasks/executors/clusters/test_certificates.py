@@ -27,7 +27,6 @@ from roundweave.tasks.executors.clusters.certificates import (
 from roundweave.tasks.executors.clusters.connecting import connect
 from tests.flows.command.in_process import run as command
 from tests.joined import Start, processes, scheduler, worker
-from tests.patience import PATIENCE
 from tests.storage.places.s3_server import free_port
 
 TLS = "tls://127.0.0.1:1"
@@ -155,10 +154,8 @@ def test_pages_that_anybody_may_read_beside_tls_are_told_of(own: Path, start: St
     scheduler(start, port := free_port(), own / "head")
     with connect(f"tls://127.0.0.1:{port}", 1, certificates=own / "head") as client:
         shown = client.scheduler_info()["services"]["dashboard"]
-    answer = httpx.get(f"http://127.0.0.1:{shown}/json/identity.json", timeout=PATIENCE).status_code
-    told = [record.getMessage() for record in caplog.records if record.name == "roundweave"]
-    assert (answer, len(told)) == ((404, 0) if routes else (200, 1))
-    assert all(line.startswith(f"port {shown} of the scheduler tells anybody of machines, sites") for line in told)
+    assert httpx.get(f"http://127.0.0.1:{shown}/json/identity.json").status_code == (404 if routes else 200)
+    assert (f"port {shown} of the scheduler tells anybody of machines" in caplog.text) == (routes is None)
 
 
 @pytest.mark.thorough

@@ -88,13 +88,8 @@ def test_a_scheduler_that_was_killed_is_gone(dask_processes, tmp_path: Path, mon
 
 
 @pytest.mark.dear("two workers that import torch")
-@pytest.mark.parametrize(
-    ("kind", "more"),
-    but_first(
-        [(GraphExecutor, {"deadline": 60})],
-        [(GraphExecutor, {}), (GraphExecutor, {"algorithm": "fed_buff"}), (RanksExecutor, {}), (AutoExecutor, {})],
-    ),
-)
+@pytest.mark.parametrize("kind", but_first([GraphExecutor], [RanksExecutor]))
+@pytest.mark.parametrize("more", but_first([{"deadline": 60}], [{"algorithm": "fed_buff"}, {}]))
 def test_a_run_whose_scheduler_is_killed_ends_with_a_line(
     train, fields, do, dask_processes, tmp_path: Path, monkeypatch, kind, more
 ) -> None:
