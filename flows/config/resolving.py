@@ -186,7 +186,7 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
         if start is not None and new:
             start.check(objective)
         if new and config.sites and not config.describe_sites and (whole := gathering(objective)):
-            raise UsageError(f"{whole[0]} needs all held-out outputs and targets; give describe_sites to send them")
+            raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
         if config.validation is not None:
             partitions, description = _with_validation(config, objective, partitions, description, gather)
         _check_stops(config, description, list(objective.judges))
