@@ -185,7 +185,8 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
         if start is not None and new:
             start.check(objective)
-        if new and config.sites and not config.describe_sites and (whole := gathering(objective)):
+        stays = new and config.sites and description.held_out and not config.describe_sites
+        if stays and (whole := gathering(objective)):
             raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
         if config.validation is not None:
             partitions, description = _with_validation(config, objective, partitions, description, gather)
