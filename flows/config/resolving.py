@@ -22,6 +22,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.errors import DataError, UsageError, nearest
 from roundweave.storage.places.base import full_address
+from roundweave.storage.rounds.columns import LEAST_TOLD
 from roundweave.storage.rounds.commits import ranking
 from roundweave.storage.runs.names import RECORDED, run_name, stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
@@ -49,6 +50,7 @@ from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import unknown
 from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.scoring import gathering
 
 KEPT = "updates:10"
 """The default of `keep` for runs with a parameter server."""
@@ -159,7 +161,8 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     """
     config, algorithm, partitions = resolved.config, resolved.algorithm, resolved.partitions
     each = partitions.source.partitioned
-    partitions, descriptions = partitions.described_by(gather, new)
+    told = 1 if not config.sites else LEAST_TOLD if config.describe_sites else 0
+    partitions, descriptions = partitions.described_by(gather, told if new else 0)
     failed = {number: found.unreadable for number, found in enumerate(descriptions) if found.unreadable}
     if failed and len(descriptions) - len(failed) < config.quorum:
         number, reason = next(iter(failed.items()))
@@ -171,6 +174,8 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
+    if each and config.cohort_by_size:
+        partitions = replace(partitions, counts=tuple(gather(partitions.size, range(config.partitions))))
     sizes = tuple(part.examples for part in descriptions) if each else ()
     mapper, own_loss = config.compute.mapper(algorithm.map), may_own_loss(config)
     fitting = Fitting(algorithm, mapper, config.threads, own_loss, sizes, config.code)
@@ -180,6 +185,9 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
         if start is not None and new:
             start.check(objective)
+        stays = new and config.sites and description.held_out and not config.describe_sites
+        if stays and (whole := gathering(objective)):
+            raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
         if config.validation is not None:
             partitions, description = _with_validation(config, objective, partitions, description, gather)
         _check_stops(config, description, list(objective.judges))

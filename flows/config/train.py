@@ -215,6 +215,11 @@ class Execution(Placement):
         default="tell",
         description="where the examples have drifted far from those of the run in start_from: tell, or reject it",
     )
+    describe_sites: bool = Field(
+        default=False,
+        description="let sites tell how often values of columns occur, ten times at least, and, for scores that "
+        "need each of them, the held-out outputs and targets",
+    )
     deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="seconds after which a round that has its quorum goes on without the partitions that have not "
@@ -308,6 +313,8 @@ class TrainConfig(Experiment, Execution, Deployment):
             raise ValueError(
                 f"keep {self.keep} maps rounds again in any process, and {why}; give states or every:k"
             )
+        if self.drift == "refuse" and self.sites and not self.describe_sites:
+            raise ValueError("drift = refuse compares columns; have sites tell of them by describe_sites")
         if self.deadline and not EXECUTORS[self.executor].distributed:
             raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
         return self

@@ -18,7 +18,6 @@ from roundweave.flows.config.recorded import check_trust
 from roundweave.storage.checkpoints.opening import types_of
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import Where
-from roundweave.storage.rounds.columns import Column
 from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.tensors import dtype_name
@@ -48,19 +47,17 @@ NO_TABLE = re.compile(r"(inputs|targets)( .*)?")
 
 @dataclass(frozen=True)
 class Origin:
-    """The run of a stored round, the fields of its configuration that have a value, and its examples' columns."""
+    """The run of a stored round, and the fields of its configuration that have a value."""
 
     run: StoredRun
     fields: dict[str, Any]
-    columns: Mapping[str, Column]
 
     @classmethod
     def of(cls, run: StoredRun) -> Origin:
         """What is recorded in a run, read once."""
         fields = {field: value for field, value in run.config.items() if value is not None}
         fields["seed"] = fields.get("split_seed", fields["seed"])  # by which examples are held out
-        recorded = run.columns
-        return cls(run, fields, recorded.columns if recorded else {})
+        return cls(run, fields)
 
     @property
     def meaning(self) -> Meaning:
@@ -117,19 +114,18 @@ def names_of(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str
     known = {network: each for network, each in zip(networks, runs, strict=True) if each}
     classes = {network: each.meaning.class_names for network, each in known.items()}
     if any(classes.values()):
-        classes = {network: names or _numbers(known[network].columns) for network, names in classes.items()}
+        classes = {network: names or _numbers(known[network].run) for network, names in classes.items()}
     named = {
         "class": classes,
         "label": {network: _of_transformers(each.own) for network, each in known.items()},
-        "column": {network: _of_table(each.columns) for network, each in known.items()},
+        "column": {network: _of_table(each.meaning.input_names) for network, each in known.items()},
     }
     return {what: {place: each for place, each in names.items() if each} for what, names in named.items()}
 
 
-def _numbers(columns: Mapping[str, Column]) -> tuple[str, ...]:
+def _numbers(run: StoredRun) -> tuple[str, ...]:
     """The numbers of labels without names, of which some may not occur; none if targets are no labels."""
-    labels = columns["targets"].categories if "targets" in columns else ()
-    return tuple(map(str, range(1 + max((int(label) for label in labels if label.isdecimal()), default=-1))))
+    return tuple(map(str, range(run.attributes["data"].get("target_classes", 0))))
 
 
 def _of_transformers(own: Architecture) -> tuple[str, ...]:

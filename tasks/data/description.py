@@ -45,7 +45,7 @@ class Description:
     several or a data set tells its classes. `kind` says what inputs are as they are stored: pixels, integers or
     numbers; empty if that is not known. `unreadable` is why the examples cannot be read, empty if they can.
     `validation` is the digest of other data that each round scores, and `validated` how many examples these are.
-    `columns` are counted only for a new run.
+    `columns` are counted only for a new run, and of sites only if that is asked for.
     """
 
     examples: int = 0
@@ -73,11 +73,11 @@ class Description:
         return Meaning(self.class_names, self.input_names, self.kind)
 
     @classmethod
-    def of(cls, dataset: Dataset, sample: Examples, columns: bool = False, prepared: bool = False) -> Description:
+    def of(cls, dataset: Dataset, sample: Examples, least: int = 0, prepared: bool = False) -> Description:
         """Describe a data set by a sample of its examples, but for how many there are and where they are read.
 
-        Its `columns` are counted if that is asked for. Of examples that are `prepared` as they are read it is not
-        known what kind they are.
+        Its columns are described unless `least` is 0; see `columns_of`. It is not known of what kind examples are
+        that are `prepared` as they are read.
         """
         known = targets_of(dataset.train)
         targets = sample.targets if known is None else known
@@ -98,7 +98,7 @@ class Description:
             input_names=dataset.input_names,
             distinct=len(torch.cat(every).unique()) if alone else 0,
             kind=_kind(dataset.train, prepared),
-            columns=ColumnsRecord(columns_of(dataset) if columns else {}),
+            columns=ColumnsRecord(columns_of(dataset, least) if least else {}),
         )
 
 
@@ -184,11 +184,12 @@ ROWS, VALUES, INDEXED = 10_000, 1 << 21, 64
 """At most so many evenly spread rows, with so many values, are counted; without names at most so many columns."""
 
 
-def columns_of(dataset: Dataset) -> dict[str, Column]:
+def columns_of(dataset: Dataset, least: int = 1) -> dict[str, Column]:
     """The columns of the examples to train on, as they are stored, and of their targets.
 
     Inputs have the names of a table's columns, or an index if they are flat and few numbers; else they are one
     column. All labels are counted if there is one for each example, and of files no more than `SHOWN` examples.
+    Values of which fewer than `least` are of one label, or in one bin, or missing, are left out.
     """
     shown = dataset.train if isinstance(dataset.train, Examples) else _shown(dataset.train)
     labels, columns = targets_of(dataset.train), dict[str, Column]()
@@ -198,28 +199,31 @@ def columns_of(dataset: Dataset) -> dict[str, Column]:
         rows = tensor if tensor is labels and tensor.ndim == 1 else tensor[::step]
         if name.startswith("targets") and are_labels(rows):
             counts, called = Counter(rows.flatten().tolist()), dict(enumerate(dataset.class_names))
-            categories = {called.get(label, str(label)): count for label, count in sorted(counts.items())}
+            told = ((label, count) for label, count in sorted(counts.items()) if count >= least)
+            categories = {called.get(label, str(label)): count for label, count in told}
             columns[name] = Column("category", len(rows), categories=categories)
             continue
         flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
         names = dataset.input_names if name == "inputs" and len(dataset.input_names) == flat.shape[1] else ()
         if not names and rows.ndim == 2 and flat.shape[1] <= INDEXED and rows.is_floating_point():
             names = tuple(f"{name} {place}" for place in range(flat.shape[1]))
-        columns |= dict(zip(names, map(_numbers, flat.T), strict=True)) if names else {name: _numbers(flat)}
+        parts = dict(zip(names, flat.T, strict=True)) if names else {name: flat}
+        columns |= {part: _numbers(values, least) for part, values in parts.items()}
     return columns
 
 
-def _numbers(tensor: torch.Tensor) -> Column:
-    """The column of the numbers of a tensor (example, *)."""
+def _numbers(tensor: torch.Tensor, least: int) -> Column:
+    """The column of the numbers of a tensor (example, *), but for bins of fewer than `least`."""
     every = tensor.flatten().double().numpy()
     values = every[~np.isnan(every)] + 0.0  # which makes 0.0 of -0.0
     bits = values.view(np.int64) >> 48
-    counts = np.bincount(np.where(bits < 0, -(bits & 0x7FFF), bits) + INFINITE)
-    bins = {int(place) - INFINITE: int(counts[place]) for place in counts.nonzero()[0]}
-    finite = values[np.isfinite(values)]
+    places = np.where(bits < 0, -(bits & 0x7FFF), bits) + INFINITE
+    counts, missing = np.bincount(places), len(every) - len(values)
+    bins = {int(place) - INFINITE: int(counts[place]) for place in (counts >= max(1, least)).nonzero()[0]}
+    finite = values[np.isfinite(values) & (counts[places] >= least)]
     scale = np.abs(finite).max(initial=1.0)  # squares of large numbers are infinite
     mean, deviation = (float(of(finite / scale) * scale) if len(finite) else 0.0 for of in (np.mean, np.std))
-    counts_of = (len(tensor), len(every) - len(values), bins)
+    counts_of = (len(tensor), missing if missing >= least else 0, bins)
     return Column(dtype_name(tensor.dtype), *counts_of, {}, mean, deviation, len(finite))
 
 

@@ -25,6 +25,7 @@ from roundweave.tasks.executors.clusters.workers import (
     SITE,
     DeadlyWork,
     LostWork,
+    connected,
     finished,
     result,
     usable_workers,
@@ -189,9 +190,10 @@ class GraphExecutor:
         losses = self.pool.out_of_memory = 0
         while rounds:
             try:
-                for done in compute(rounds, losses):
-                    yield done
-                    rounds, losses, self.pool.out_of_memory = rounds[1:], 0, 0
+                with connected(self.client):
+                    for done in compute(rounds, losses):
+                        yield done
+                        rounds, losses, self.pool.out_of_memory = rounds[1:], 0, 0
             except LostWork as error:
                 self.pool.look(job)
                 if isinstance(error.__cause__, StoreError):

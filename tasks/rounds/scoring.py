@@ -47,6 +47,13 @@ class Tally(WithCode):
     code: tuple[Code, ...] = ()
 
 
+def gathering(objective: Objective) -> tuple[str, ...]:
+    """The names of the scores, or the loss, whose tallies have the outputs and targets of single examples."""
+    metrics = {name: metric_of(judge) for name, judge in objective.judges.items()}
+    states = {name: metric.metric_state.values() for name, metric in metrics.items() if metric is not None}
+    return (*objective.whole, *(name for name, kept in states.items() if any(isinstance(s, list) for s in kept)))
+
+
 def tally(
     objective: Objective,
     network: torch.nn.Module,

@@ -16,6 +16,7 @@ from roundweave.storage.errors import StoreError
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.reaching import Mark
+from roundweave.tasks.executors.clusters.workers import offers
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.machines import hidden_from
@@ -106,6 +107,9 @@ def test_where_no_worker_sees_the_runs_a_process_of_the_command_stores(
     with start(0, 2) as client:
         executor = GraphExecutor(client, setting)
         run = train(executor, 1, **fields, name="there")
+        pages = client.run(lambda dask_worker: [*dask_worker.http_application.wildcard_router.rules])
+        stores = {*pages} - {*offers(client)}
+        assert [pages[worker] for worker in stores] == [[]]
         executor.pool.end()
         assert identities(run) == identities(reference)
         assert at_work(run) == processes(there)
