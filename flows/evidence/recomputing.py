@@ -63,7 +63,7 @@ class Recomputing:
     def _checked(self, executor: Executor) -> Work:
         """The run's work; raises `RoundFailed` if its examples or its network are others now."""
         work, description = work_of(self._resolved, executor)
-        present = machines(executor, work.partitions, work.compute.device)
+        present = machines(executor, work, ())
         self._key = key_differences(self.run, self._resolved.config, description, present)
         if other := other_network(RoundStore(self.run.address), work, [0]):
             raise RoundFailed(str(other[0].difference))

@@ -12,12 +12,6 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.utils._pytree import tree_leaves
-
-
-def nested_tensors(values: object) -> list[torch.Tensor]:
-    """All tensors in nested tuples, lists and dicts, and in output classes that libraries register with torch."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def hooked(new: nn.Parameter, old: nn.Parameter) -> nn.Parameter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -12,7 +13,9 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +25,8 @@ import cloudpickle
 from roundweave.storage.errors import CODE_RAISES, CodeError, failing_as, one_line, reason
 from roundweave.storage.values.hashing import json_digest, text_digest
 from roundweave.tasks.own_code.modules import PREFIX, Imports, called, file_of, is_library, load, module_of
+
+Definitions = tuple[tuple[str, str], ...]
 
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
 """The statements that define what a reference may name."""
@@ -46,7 +51,7 @@ class Code:
     siblings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     names: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     pickled: str = field(default="", repr=False)
-    definitions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    definitions: Definitions = field(default=(), repr=False)
 
     @property
     def digest(self) -> str:
@@ -189,15 +194,18 @@ def _of_library(code: Code) -> Code:
     return replace(code, definitions=((f"{code.module} of {top}", version),))
 
 
-def _of_pickle(pickled: str) -> tuple[tuple[str, str], ...]:
-    """The digests of definitions in those of the user's modules that a pickle imports, directly or indirectly."""
-    texts = {text for _, text, _ in pickletools.genops(base64.b64decode(pickled)) if isinstance(text, str)}
+def _of_pickle(pickled: str, read: Callable[[str, str], str] = lambda name, text: text) -> Definitions:
+    """The digests of definitions in those of the user's modules that a pickle imports, directly or indirectly.
+
+    `read` gives the text of a module by its name, and the text of its file.
+    """
     found: dict[str, str] = {}
-    for name in sorted(texts - {"__main__", "roundweave"}):
+    for name in sorted(_texts_in(pickled) - {"__main__", "roundweave"}):
         path = _place(name)
         if path and path.suffix == ".py" and not name.startswith(PREFIX) and not is_library(path, name):
             source = path.read_text(encoding="utf-8")
-            found |= definitions_of("", _sources(Imports(_folder(path, name), name, source), source))
+            sources = _sources(Imports(_folder(path, name), name, source), source)
+            found |= definitions_of("", {each: read(each, text) for each, text in sources.items()})
     return tuple(sorted(found.items()))
 
 
@@ -207,6 +215,40 @@ def _place(name: str) -> Path | None:
         return Path(getattr(sys.modules[name], "__file__", None) or "")
     known = all(part.isidentifier() for part in name.split("."))
     return next(filter(None, (file_of(Path(folder), name) for folder in sys.path)), None) if known else None
+
+
+def _texts_in(pickled: str) -> set[str]:
+    """The texts in a pickle, among which are the names of modules that it imports."""
+    steps = pickletools.genops(base64.b64decode(pickled)) if pickled else ()
+    return {text for _, text, _ in steps if isinstance(text, str)}
+
+
+def _as_imported(name: str, text: str) -> str:
+    """The text of a module's file when this process first read it after its import: the file may change since."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return text if spec is None else str(vars(spec).setdefault(f"{PREFIX}text", text))
+
+
+IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
+
+
+@functools.lru_cache(maxsize=8)
+def imported(codes: tuple[Code, ...]) -> dict[str, str]:
+    """What codes import by name in this process: digests of the user's definitions, and versions of packages.
+
+    Left out are packages of which the versions are compared as numerics.
+    """
+    found: dict[str, str] = {}
+    for code in codes:
+        with suppress(CodeError):  # then this process has none of these definitions
+            now = code.now().definitions
+            found |= {} if code.path else _of_pickle(code.pickled, _as_imported) if code.pickled else dict(now)
+        names = {name.partition(".")[0] for name in _texts_in(code.pickled)}
+        names.update(IMPORT.findall("\n".join(code.texts.values())))
+        for name in filter(str.isidentifier, names - {"numpy", "roundweave", "sklearn", "torch"}):
+            with suppress(PackageNotFoundError):
+                found[name] = version(name)
+    return found
 
 
 def _sources(imports: Imports, source: str) -> dict[str, str]:

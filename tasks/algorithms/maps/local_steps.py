@@ -18,7 +18,14 @@ from roundweave.storage.values.tensors import Slots, Vectors, views
 from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.applies.schedules import Schedule, Scheduled
-from roundweave.tasks.algorithms.maps.backprop import arrived_at, backprop, backprop_in_pieces, batches, minus
+from roundweave.tasks.algorithms.maps.backprop import (
+    arrived_at,
+    backprop,
+    backprop_in_pieces,
+    batches,
+    mean_loss,
+    minus,
+)
 from roundweave.tasks.algorithms.maps.optimizers import (
     Slot,
     Stepper,
@@ -144,13 +151,12 @@ class LocalSgd(Scheduled, Map):
         own = copied(self.start(objective, state, seed))
         network = objective.over(own)
         step, steps = self.stepper(objective, network, carry or {}), self.count(len(examples))
-        rates, total = self.rates(state, steps), torch.zeros((), device=next(network.parameters()).device)
+        rates, losses = self.rates(state, steps), list[torch.Tensor]()
         for number, batch in enumerate(batches(examples, self.step_size, steps, seed)):
             if self.accumulate > 1:
-                loss = backprop_in_pieces(objective, network, batch, self.batch_size or len(batch))
+                losses.append(backprop_in_pieces(objective, network, batch, self.batch_size or len(batch)))
             else:
-                loss = backprop(objective, network, batch)
-            total = total + loss  # not in place, as the sum has float64 if the loss has
+                losses.append(backprop(objective, network, batch))
             if term is not None:
                 _add(step.trained, term)
             if objective.accepts(step.parameters):
@@ -161,7 +167,7 @@ class LocalSgd(Scheduled, Map):
             direction={},
             buffers=buffers_of(objective, network, state),
             weight=len(examples),
-            metrics={"train_loss": total.item() / steps},
+            metrics={"train_loss": mean_loss(losses).item()},
             carry=step.state(),
         )
         return arrived_at(network, objective.layout.params, own.params), update

@@ -95,6 +95,35 @@ def test_a_column_without_a_name_is_refused(tmp_path) -> None:
         find_source(f"csv:{tmp_path}/indexed.csv").load(0, 1)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1.5,2,0\n3,4,1\n", "its first row is of numbers; put a row of names before it"),
+        ("a,kind\n7,1,0\n8,3,1\n", "its rows have more values than there are names"),
+    ],
+)
+def test_rows_and_columns_that_pandas_takes_for_names_are_refused(tmp_path, text: str, says: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=rf"t\.csv: {says}"):
+        find_source(f"csv:{tmp_path}/t.csv").load(0, 1)
+
+
+@pytest.mark.parametrize("data", ["csv:{}/t.csv", "parquet:{}/t.parquet", "parquet:{}", "parquet:{}/*.parquet"])
+def test_a_column_in_the_name_of_a_folder_is_refused_unless_the_file_has_it(tmp_path, data: str) -> None:
+    folder = tmp_path / "year=2024"
+    for wanted, table in ((None, TABLE[["age", "height"]]), (2024, TABLE[["age", "height"]].assign(year=2024))):
+        folder.mkdir(exist_ok=True)
+        table.to_csv(folder / "t.csv", index=False)
+        table.to_parquet(folder / "t.parquet", index=False)
+        source = find_source(data.format(folder), target="age")
+        if wanted is None:
+            with pytest.raises(
+                DataError, match="column year is in the folder's name alone; write it into the files"
+            ):
+                source.load(0, 1)
+    assert source.load(0, 1).input_names == ("height", "year")
+
+
 @pytest.mark.parametrize("data", ["day.parquet", "*.parquet"])
 @pytest.mark.parametrize(
     ("column", "target", "says"),

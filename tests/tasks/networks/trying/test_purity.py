@@ -13,6 +13,7 @@ from roundweave.storage.errors import ModelError, UsageError
 
 CODE = """
 from collections import OrderedDict
+from types import SimpleNamespace
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -34,6 +35,11 @@ class Named(OrderedDict):
     def __getitem__(self, key): return [*self.values()][key] if isinstance(key, int) else super().__getitem__(key)
 class Object(Net):
     def forward(self, x): return Named(logits=self.layer(x), cache=object())
+class Counts(Net):
+    calls = 0
+    def forward(self, x):
+        self.calls += 1
+        return SimpleNamespace(logits=self.layer(x) * self.calls)
 class Pair(Net):
     def forward(self, x): return self.layer(x), 2 * self.layer(x)
 class OwnLoss(Net):
@@ -127,6 +133,7 @@ def test_what_a_loss_writes_to_is_a_copy(run) -> None:
     [
         ({"loss": "annealed"}, "loss .*:annealed gives another value when it is called again"),
         ({"loss": "counting"}, "loss .*:counting gives another value when it is called again"),
+        ({"model": "Counts"}, "model .*:Counts: a second forward pass on the same examples gives another"),
         ({"loss": "temperature"}, "has a parameter log, which nothing trains"),
     ],
 )
