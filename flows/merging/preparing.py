@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.merging.checks import (
+    alike_in,
     check_adapters,
     check_means,
     check_places,
@@ -210,16 +212,17 @@ def _plan_matched(
     runs = every[: len(config.networks)]
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)), opened[0])
     orders = orders or orders_of_runs(config, runs, found.description, found.objective.model)
-    network, units = analysed(found)
-    expected = outline(network)
+    network = found.objective.model.outlined()
+    as_saved = opened[: len(config.networks)]
+    opened, names, orders = _named_alike(config, network, opened, orders)
     known = _decided(known, network)
+    units = analysed(found, network, partial(alike_in, opened, known))
+    expected = outline(network)
     if known.repair and not has_batch_norm(network):
         check_rescaled(known)
     spectral = any(True for _ in spectral_norms(network))
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
-    as_saved = opened[: len(config.networks)]
-    opened, names, orders = _named_alike(config, network, opened, orders)
     types = types and types_of(opened)
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
