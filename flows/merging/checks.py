@@ -47,7 +47,7 @@ def check_means(places: Sequence[str], opened: Sequence[Mapping[str, torch.Tenso
 
 
 def alike_in(opened: Sequence[Mapping[str, torch.Tensor]], config: MergeConfig, name: str) -> bool:
-    """Whether a tensor that the example inputs do not reach fits any order of units, as that of all networks is one.
+    """Whether a tensor that the example inputs do not reach fits any order of units, as all networks have it.
 
     Raises `UsageError` if it does not: units are to be matched that it may read, and nothing tells which.
     """

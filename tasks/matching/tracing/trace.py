@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +34,7 @@ from roundweave.tasks.matching.tracing.axes import (
     unify,
 )
 from roundweave.tasks.matching.tracing.rules.registry import Dependence, Site, rule_of
-from roundweave.tasks.matching.tracing.rules.routing import PRESERVING
+from roundweave.tasks.matching.tracing.rules.routing import PRESERVING, STRICT
 from roundweave.tasks.matching.unofficial import (
     NOISY,
     OpOverload,
@@ -242,7 +243,8 @@ class Trace:
         in_place = name.endswith("_") and not name.endswith("__")
         items = [user for user in node.users if user.target is operator.getitem and user.users]
         used = frozenset(cast("int", user.args[1]) for user in items)
-        site = Site(name.removesuffix("_"), target, shapes, used, self.training)
+        unequal = partial(self._unequal, node, environment)
+        site = Site(name.removesuffix("_"), target, shapes, used, self.training, unequal)
         OPERATION.set(f"{target} ({node.name})")
         try:
             named = arguments(target, *node.args, **node.kwargs)
@@ -273,6 +275,24 @@ class Trace:
             inputs = [n for n in node.all_input_nodes if n in self.values and n.all_input_nodes]
             self.summed |= {n: self.values[n] for n in inputs}
         return outputs
+
+    def _unequal(self, node: fx.Node, environment: Environment, units: Atom) -> bool:
+        """Whether no two values along an axis of a node's operands are equal but by chance, as those of a router.
+
+        They are of parameters or made of such by operations that neither copy nor cut off.
+        """
+        sources, atoms = list(node.all_input_nodes), {*units.walk()}
+        for source in sources:  # which grows
+            axes = environment.get(source)
+            if not is_axes(axes) or atoms.isdisjoint(atom for axis in axes for atom in axis.walk()):
+                continue
+            if any(axes is own for own in self.tensors.values()):
+                continue
+            name = operation_name(source.target) if isinstance(source.target, OpOverload) else ""
+            if name.removeprefix("aten::") not in STRICT or not source.meta["val"].is_floating_point():
+                return False
+            sources += (one for one in source.all_input_nodes if one not in sources)
+        return True
 
     def _numbers(
         self, node: fx.Node, site: Site, given: Any, outputs: tuple[Axes | None, ...], environment: Environment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -71,11 +71,14 @@ def sound(seed: int, length: int) -> bool:
     model, inputs = program(seed, length)
     units = units_of(model, inputs)
     error = function_error(model, inputs, units, seed)
-    assert error <= TOLERANCE or sensitivity(model, inputs, seed) > 1e-11, (seed, length, error)
+    assert error <= TOLERANCE or sensitivity(model, inputs, units, seed) > 1e-11, (seed, length, error)
     return error <= TOLERANCE
 
 
 @settings(deadline=None, max_examples=7)
+@example(11609, 14)  # of equal values topk gives the first
+@example(13810, 15)
+@example(13652, 7)  # rows are looked up by sorted numbers, and stand beside rows in their own order
 @given(st.integers(0, 2**40), st.integers(2, 20))
 def test_random_programs(seed, length):
     sound(seed, length)
