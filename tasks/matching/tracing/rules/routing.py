@@ -20,7 +20,7 @@ STRICT = (
     *(*PRESERVING, *PRODUCTS, "add", "sub", "mul", "div", "neg", "exp", "log", "sigmoid", "tanh", "softplus"),
     *("softmax", "log_softmax", "layer_norm", "rms_norm", "permute", "transpose", "t", "unsqueeze"),
 )
-"""Operations that give unequal numbers for unequal ones, so that of two units one is ahead in any order of them."""
+"""Operations that give unequal numbers for unequal ones, so one unit is ahead of another in any order."""
 
 
 @rule("topk")
