@@ -54,7 +54,7 @@ from roundweave.storage.checkpoints.opening import (
 )
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
-from roundweave.storage.values.lazy import LazyTensors
+from roundweave.storage.values.lazy import LazyTensors, picked
 from roundweave.storage.values.tensors import let_go
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.matching.groups import UnitGroups
@@ -70,7 +70,7 @@ from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.merging.rows.orders import RowOrder
 from roundweave.tasks.merging.slices import COUNTS, stacked
 from roundweave.tasks.networks.objective import ModelSpec
-from roundweave.tasks.networks.pretrained import check_same_function, names_in_network, renamed
+from roundweave.tasks.networks.pretrained import check_same_function, names_in_network, never_saved, renamed
 from roundweave.tasks.numerics.unofficial import spectral_norms
 from roundweave.tasks.own_code.code import short_name
 
@@ -217,6 +217,9 @@ def _plan_matched(
     opened, names, orders = _named_alike(config, network, opened, orders)
     known = _decided(known, network)
     units = analysed(found, network, partial(alike_in, opened, known))
+    if lacking := [name for name in never_saved(network) if all(name not in tensors for tensors in opened)]:
+        own, units = found.objective.model.build().state_dict(), units.without(lacking)
+        opened = [picked({n: (own if n in lacking else each, n) for n in (*each, *lacking)}) for each in opened]
     expected = outline(network)
     if known.repair and not has_batch_norm(network):
         check_rescaled(known)

@@ -157,6 +157,11 @@ def names_in_network(made: nn.Module, tensors: Mapping[str, torch.Tensor]) -> di
     return {name: mine for name, mine in written.items() if mine is not None and mine != name and name in tensors}
 
 
+def never_saved(made: nn.Module) -> list[str]:
+    """The names of tensors that `save_pretrained` leaves out, as the network computes them from its configuration."""
+    return sorted(getattr(made, "_keys_to_ignore_on_save", None) or ())
+
+
 def renamed(tensors: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> Mapping[str, torch.Tensor]:
     """Tensors under other names, where `names` has them."""
     if not names:
