@@ -68,9 +68,15 @@ from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.merging.rows.orders import RowOrder
-from roundweave.tasks.merging.slices import COUNTS, stacked
+from roundweave.tasks.merging.slices import COUNTS, by_layer, stacked
 from roundweave.tasks.networks.objective import ModelSpec
-from roundweave.tasks.networks.pretrained import check_same_function, names_in_network, never_saved, renamed
+from roundweave.tasks.networks.pretrained import (
+    check_same_function,
+    names_in_network,
+    never_saved,
+    renamed,
+    whole_config,
+)
 from roundweave.tasks.numerics.unofficial import spectral_norms
 from roundweave.tasks.own_code.code import short_name
 
@@ -268,7 +274,10 @@ def _plan_matched(
 
 def _plan_slices(config: MergeConfig, opened: Mapping[str, Mapping[str, torch.Tensor]], root: str) -> MergePlan:
     """The plan of a network whose layers are those of slices of others, in the first one's place."""
-    check_same_function([*map(Path, config.every_folder)], but=COUNTS)
+    folders = [*map(Path, config.every_folder)]
+    listed = set.intersection(*(by_layer(whole_config(folder)) for folder in folders)) if folders else set()
+    # Where the kind of each layer is listed, nothing else says which it is.
+    check_same_function(folders, (*COUNTS, *listed, *["max_window_layers"] * ("layer_types" in listed)))
     orders_of_folders(config)  # refuses other tokens and labels
     alone = config.model_copy(update={"match": "none", "networks": (config.slices[0].network,)})
     stack = stacked(config.slices, opened)

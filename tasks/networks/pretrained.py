@@ -71,7 +71,7 @@ def check_same_function(folders: Sequence[Path], but: Sequence[str] = ()) -> Non
 
     Members `but` may differ. One that a file leaves out has its default, which transformers knows.
     """
-    configs = [(folder, _whole(checked_config(folder))) for folder in folders]
+    configs = [(folder, whole_config(folder)) for folder in folders]
     for folder, config in configs[1:]:
         for name in sorted(configs[0][1].keys() | config.keys(), key=lambda name: (name != "model_type", name)):
             value, wanted = (each.get(name, LEFT_OUT) for each in (config, configs[0][1]))
@@ -85,11 +85,12 @@ LEFT_OUT = "left out"
 """What is said of a member that a configuration lacks."""
 
 
-def _whole(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with the defaults of what it leaves out, in the spelling of the installed transformers.
+def whole_config(folder: Path) -> dict[str, Any]:
+    """A folder's configuration with the defaults of what it leaves out, as the installed transformers spells them.
 
     Without that package, or for a kind of network that it does not know, it is the configuration itself.
     """
+    config = checked_config(folder)
     with suppress(UsageError):
         kinds: Any = transformers_package().CONFIG_MAPPING
         if config.get("model_type") in kinds:
@@ -158,7 +159,7 @@ def names_in_network(made: nn.Module, tensors: Mapping[str, torch.Tensor]) -> di
 
 
 def never_saved(made: nn.Module) -> list[str]:
-    """The names of tensors that `save_pretrained` leaves out, as the network computes them from its configuration."""
+    """The names of tensors that files leave out, as the network computes them from its configuration."""
     return sorted(getattr(made, "_keys_to_ignore_on_save", None) or ())
 
 
