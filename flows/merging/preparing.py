@@ -224,8 +224,8 @@ def _plan_matched(
     known = _decided(known, network)
     units = analysed(found, network, partial(alike_in, opened, known))
     if lacking := [name for name in never_saved(network) if all(name not in tensors for tensors in opened)]:
-        own, units = found.objective.model.build().state_dict(), units.without(lacking)
-        opened = [picked({n: (own if n in lacking else each, n) for n in (*each, *lacking)}) for each in opened]
+        computed, units = found.objective.model.build().state_dict(), units.without(lacking)
+        opened = [picked({n: (each if n in each else computed, n) for n in (*each, *lacking)}) for each in opened]
     expected = outline(network)
     if known.repair and not has_batch_norm(network):
         check_rescaled(known)
