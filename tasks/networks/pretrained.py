@@ -186,7 +186,7 @@ def inputs_by_kind(made: nn.Module, examples: int = 2) -> dict[str, torch.Tensor
 def _tokens(config: Any, examples: int, generator: torch.Generator) -> torch.Tensor:
     """Token ids (examples, time) of the vocabulary."""
     config = config.get_text_config(decoder=True)
-    places = getattr(config, "max_position_embeddings", None) or TEXT
+    places = max(getattr(config, "max_position_embeddings", None) or 0, 0) or TEXT  # XLNet has -1, any number
     return torch.randint(0, config.vocab_size, (examples, min(TEXT, places)), generator=generator)
 
 
