@@ -46,6 +46,20 @@ def check_means(places: Sequence[str], opened: Sequence[Mapping[str, torch.Tenso
                 )
 
 
+def alike_in(opened: Sequence[Mapping[str, torch.Tensor]], config: MergeConfig, name: str) -> bool:
+    """Whether a tensor that the example inputs do not reach fits any order of units, as all networks have it.
+
+    Raises `UsageError` if it does not: units are to be matched that it may read, and nothing tells which.
+    """
+    values = [tensors[name] for tensors in opened if name in tensors]
+    if config.match != "none" and not all(same_bits(values[0], each) for each in values):
+        raise UsageError(
+            f"{name} may read units that are matched, and the example inputs do not reach it; give --input "
+            "FILE.py:function with inputs that do, or --match none"
+        )
+    return True
+
+
 def check_without_data(config: MergeConfig) -> None:
     """Raise `UsageError` for what needs examples."""
     wishes = {f"average = {config.average}": config.average in ("auto", "best", "pleas", "fisher")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.merging.checks import (
+    alike_in,
     check_adapters,
     check_means,
     check_places,
@@ -52,7 +54,7 @@ from roundweave.storage.checkpoints.opening import (
 )
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
-from roundweave.storage.values.lazy import LazyTensors
+from roundweave.storage.values.lazy import LazyTensors, picked
 from roundweave.storage.values.tensors import let_go
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.matching.groups import UnitGroups
@@ -66,9 +68,15 @@ from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.merging.rows.orders import RowOrder
-from roundweave.tasks.merging.slices import COUNTS, stacked
+from roundweave.tasks.merging.slices import COUNTS, by_layer, stacked
 from roundweave.tasks.networks.objective import ModelSpec
-from roundweave.tasks.networks.pretrained import check_same_function, names_in_network, renamed
+from roundweave.tasks.networks.pretrained import (
+    check_same_function,
+    names_in_network,
+    never_saved,
+    renamed,
+    whole_config,
+)
 from roundweave.tasks.numerics.unofficial import spectral_norms
 from roundweave.tasks.own_code.code import short_name
 
@@ -210,16 +218,20 @@ def _plan_matched(
     runs = every[: len(config.networks)]
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)), opened[0])
     orders = orders or orders_of_runs(config, runs, found.description, found.objective.model)
-    network, units = analysed(found)
-    expected = outline(network)
+    network = found.objective.model.outlined()
+    as_saved = opened[: len(config.networks)]
+    opened, names, orders = _named_alike(config, network, opened, orders)
     known = _decided(known, network)
+    units = analysed(found, network, partial(alike_in, opened, known))
+    if lacking := [name for name in never_saved(network) if all(name not in tensors for tensors in opened)]:
+        computed, units = found.objective.model.build().state_dict(), units.without(lacking)
+        opened = [picked({n: (each if n in each else computed, n) for n in (*each, *lacking)}) for each in opened]
+    expected = outline(network)
     if known.repair and not has_batch_norm(network):
         check_rescaled(known)
     spectral = any(True for _ in spectral_norms(network))
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
-    as_saved = opened[: len(config.networks)]
-    opened, names, orders = _named_alike(config, network, opened, orders)
     types = types and types_of(opened)
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
@@ -262,7 +274,10 @@ def _plan_matched(
 
 def _plan_slices(config: MergeConfig, opened: Mapping[str, Mapping[str, torch.Tensor]], root: str) -> MergePlan:
     """The plan of a network whose layers are those of slices of others, in the first one's place."""
-    check_same_function([*map(Path, config.every_folder)], but=COUNTS)
+    folders = [*map(Path, config.every_folder)]
+    listed = set.intersection(*(by_layer(whole_config(folder)) for folder in folders)) if folders else set()
+    # Where the kind of each layer is listed, nothing else says which it is.
+    check_same_function(folders, (*COUNTS, *listed, *["max_window_layers"] * ("layer_types" in listed)))
     orders_of_folders(config)  # refuses other tokens and labels
     alone = config.model_copy(update={"match": "none", "networks": (config.slices[0].network,)})
     stack = stacked(config.slices, opened)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -173,11 +173,10 @@ def _tensors(inputs: Inputs) -> list[torch.Tensor]:
     return [*given, *named.values()]
 
 
-def analysed(found: Subject) -> tuple[nn.Module, UnitGroups]:
-    """The network without its parameters' values, and its units; raises `ModelError`."""
-    network = found.objective.model.outlined()
+def analysed(found: Subject, network: nn.Module, alike: Callable[[str], bool] | None = None) -> UnitGroups:
+    """The units of the network, of whose parameters no values are read; raises `ModelError`; see `find_units`."""
     with _clearer(found):
-        return network, find_units(network, found.inputs)
+        return find_units(network, found.inputs, alike)
 
 
 def checked_error(found: Subject, network: nn.Module, units: UnitGroups) -> float:
@@ -273,7 +272,8 @@ def unit_report(config: Architecture) -> dict[str, Any]:
     """
     found = subject(kept_code(config))
     began = time.perf_counter()
-    network, units = analysed(found)
+    network = found.objective.model.outlined()
+    units = analysed(found, network)
     seconds = time.perf_counter() - began
     return {
         "groups": {

@@ -26,6 +26,7 @@ from roundweave.storage.values.lazy import LazyTensors, changed, known_specs, pi
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.adapters import adapter_config
 from roundweave.tasks.merging.slices import sliced_config
+from roundweave.tasks.networks.pretrained import whole_config
 from roundweave.tasks.numerics.pinning import limited
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     slices = plan.config.slices
     names = tensors if slices else open_checkpoint(first)
     own = picked({name: (tensors, plan.names.get(name, name)) for name in names})
-    config = sliced_config(slices, folder_config(first)) if slices else folder_config(first)
+    config, folders = folder_config(first), plan.config.folders
+    if slices:
+        config = sliced_config(slices, config, {place: whole_config(Path(place)) for place in folders})
     kinds = {spec.dtype for spec in own.specs if getattr(torch, spec.dtype).is_floating_point}
     if len(kinds) == 1:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())

@@ -11,7 +11,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from safetensors import safe_open
 
 from roundweave.storage.errors import CheckpointError, one_line
 from roundweave.storage.parsing import from_json
-from roundweave.storage.values.lazy import BLOCK, LazyTensors, picked
+from roundweave.storage.values.lazy import BLOCK, LazyTensors, known_places, picked
 from roundweave.storage.values.tensors import Specs, TensorSpec, is_dense, specs_of
 
 SAFETENSORS = ".safetensors"
@@ -83,7 +83,7 @@ def open_file(path: Path) -> Mapping[str, torch.Tensor]:
         return _lazy(path, saved.specs, saved.tensor, saved.blocks)
     if _guarded(path, zipfile.is_zipfile):
         file = _TorchFile()
-        return _lazy(path, file.specs, file.tensor)
+        return _lazy(path, file.specs, file.tensor, places=file.places)
     tensors = _guarded(path, _torch_tensors)  # the format of torch before 1.6 can only be read as a whole
     prefix = _prefix(tensors)
     return {name.removeprefix(prefix): dense(path, name, tensor) for name, tensor in tensors.items()}
@@ -109,13 +109,15 @@ def _lazy(
     specs_in: Callable[[Path], Specs],
     tensor_in: Callable[[str, Path], torch.Tensor],
     blocks_in: Callable[[str, Path], Iterator[torch.Tensor]] | None = None,
+    places: Mapping[str, Hashable] | None = None,
 ) -> LazyTensors:
     stamp, found = _stamp(path), _guarded(path, specs_in)
     prefix = _prefix(spec.name for spec in found)
     specs = tuple(replace(spec, name=spec.name.removeprefix(prefix)) for spec in found)
     read = partial(_read, path, stamp, prefix, tensor_in)
     stream = blocks_in and partial(_stream, path, stamp, prefix, blocks_in)
-    return LazyTensors(tuple(spec.name for spec in specs), read, specs, stream)
+    own = {name.removeprefix(prefix): place for name, place in (places or {}).items()}
+    return LazyTensors(tuple(spec.name for spec in specs), read, specs, stream, own)
 
 
 def _read(
@@ -208,10 +210,12 @@ class _TorchFile:
     def __init__(self) -> None:
         self._mapped: dict[str, torch.Tensor] = {}
         self._read = 0
+        self.places: dict[str, Hashable] = {}
 
     def specs(self, path: Path) -> Specs:
-        """The specs of the tensors in the file."""
+        """The specs of the tensors in the file, whose places are noted."""
         self._mapped = self._mapped or _torch_tensors(path, mapped=True)
+        self.places.update(known_places(self._mapped))
         return specs_of(self._mapped.items())
 
     def tensor(self, name: str, path: Path) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from roundweave.storage.places.base import Where, as_path, full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import is_run, run_address, stored_round
 from roundweave.storage.runs.run import open_stored
-from roundweave.storage.values.digests import tensor_digest
-from roundweave.storage.values.lazy import LazyTensors, blocks_of, changed, known_specs, picked
+from roundweave.storage.values.lazy import LazyTensors, changed, known_places, known_specs, picked
 from roundweave.storage.values.tensors import dtype_name, specs_of
 
 INTEGER = "integer of shape ()"
@@ -112,19 +111,12 @@ def outline_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def tied_in(checkpoints: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, str]:
-    """By name the first of matrices that are the same bit for bit in all checkpoints, and so are tied."""
-    firsts: dict[Any, list[str]] = {}
-    tied: dict[str, str] = {}
-    for spec in known_specs(checkpoints[0]):
-        if len(spec.shape) > 1 and all(spec.name in tensors for tensors in checkpoints):
-            begins = [next(blocks_of(tensors, spec.name)) for tensors in checkpoints]
-            alike = firsts.setdefault((spec.shape, spec.dtype, *(tensor_digest("", each) for each in begins)), [])
-            same = (each for each in alike if all(torch.equal(t[each], t[spec.name]) for t in checkpoints))
-            if first := next(same, None):
-                tied[spec.name] = first
-            else:
-                alike.append(spec.name)
-    return tied
+    """By name the first name of a tensor that has several in all checkpoints, as only torch files know."""
+    firsts: dict[tuple[Hashable, ...], str] = {}
+    every = [known_places(tensors) for tensors in checkpoints]
+    names = [name for name in checkpoints[0] if all(name in places for places in every)]
+    first = {name: firsts.setdefault(tuple(places[name] for places in every), name) for name in names}
+    return {name: other for name, other in first.items() if name != other}
 
 
 def types_of(checkpoints: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, torch.dtype]:

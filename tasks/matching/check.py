@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -101,6 +102,17 @@ class _AllDouble(TorchDispatchMode):
         return func(*args, **given)
 
 
+@contextmanager
+def _double_by_default() -> Iterator[None]:
+    """A context in which tensors that a network makes of plain numbers hold the largest float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, *_: Any) -> torch.Tensor:
     """Multiply runs of rows (rows, in) by one matrix each, (runs, in, out); torch has no float64 version.
 
@@ -116,7 +128,7 @@ def _outputs(network: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
     given, named = as_call(changed_inputs(inputs, lambda x: x.to(_widest(x.dtype))))
     what = f"{type(network).__name__} cannot be checked in float64"
     failing = failing_as(lambda error: ModelError(f"{what}: {one_line(error)}"))
-    with failing, torch.no_grad(), plain_attention(), _AllDouble():
+    with failing, torch.no_grad(), plain_attention(), _AllDouble(), _double_by_default():
         # `clone`, since a network may return one of its own tensors.
         return [as_real(leaf).double().clone() for leaf in tensors_in(network(*given, **named))]
 

@@ -71,7 +71,7 @@ def check_same_function(folders: Sequence[Path], but: Sequence[str] = ()) -> Non
 
     Members `but` may differ. One that a file leaves out has its default, which transformers knows.
     """
-    configs = [(folder, _whole(checked_config(folder))) for folder in folders]
+    configs = [(folder, whole_config(folder)) for folder in folders]
     for folder, config in configs[1:]:
         for name in sorted(configs[0][1].keys() | config.keys(), key=lambda name: (name != "model_type", name)):
             value, wanted = (each.get(name, LEFT_OUT) for each in (config, configs[0][1]))
@@ -85,11 +85,12 @@ LEFT_OUT = "left out"
 """What is said of a member that a configuration lacks."""
 
 
-def _whole(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with the defaults of what it leaves out, in the spelling of the installed transformers.
+def whole_config(folder: Path) -> dict[str, Any]:
+    """A folder's configuration with the defaults of what it leaves out, as the installed transformers spells them.
 
     Without that package, or for a kind of network that it does not know, it is the configuration itself.
     """
+    config = checked_config(folder)
     with suppress(UsageError):
         kinds: Any = transformers_package().CONFIG_MAPPING
         if config.get("model_type") in kinds:
@@ -157,6 +158,11 @@ def names_in_network(made: nn.Module, tensors: Mapping[str, torch.Tensor]) -> di
     return {name: mine for name, mine in written.items() if mine is not None and mine != name and name in tensors}
 
 
+def never_saved(made: nn.Module) -> list[str]:
+    """The names of tensors that files leave out, as the network computes them from its configuration."""
+    return sorted(getattr(made, "_keys_to_ignore_on_save", None) or ())
+
+
 def renamed(tensors: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> Mapping[str, torch.Tensor]:
     """Tensors under other names, where `names` has them."""
     if not names:
@@ -180,7 +186,7 @@ def inputs_by_kind(made: nn.Module, examples: int = 2) -> dict[str, torch.Tensor
 def _tokens(config: Any, examples: int, generator: torch.Generator) -> torch.Tensor:
     """Token ids (examples, time) of the vocabulary."""
     config = config.get_text_config(decoder=True)
-    places = getattr(config, "max_position_embeddings", None) or TEXT
+    places = max(getattr(config, "max_position_embeddings", None) or 0, 0) or TEXT  # XLNet has -1, any number
     return torch.randint(0, config.vocab_size, (examples, min(TEXT, places)), generator=generator)
 
 

@@ -9,8 +9,9 @@ import operator
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +34,7 @@ from roundweave.tasks.matching.tracing.axes import (
     unify,
 )
 from roundweave.tasks.matching.tracing.rules.registry import Dependence, Site, rule_of
-from roundweave.tasks.matching.tracing.rules.routing import PRESERVING
+from roundweave.tasks.matching.tracing.rules.routing import PRESERVING, STRICT
 from roundweave.tasks.matching.unofficial import (
     NOISY,
     OpOverload,
@@ -63,11 +64,12 @@ def changed_inputs(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor
     return changed
 
 
-def exported(model: nn.Module, inputs: Inputs) -> torch.export.ExportedProgram:
-    """A copy of the module in evaluation mode, exported for inputs (examples, …); raises `ModelError`."""
+def exported(model: nn.Module, inputs: Inputs, training: bool = False) -> torch.export.ExportedProgram:
+    """A copy of the module, exported for inputs (examples, …), in evaluation mode or not; raises `ModelError`."""
     # The copy has the module's own parameters, to save memory; exporting does not change them. In place of those
     # without values stand some that are never touched, so that the system gives them no memory.
     network = evaluating(model, {id(p): _on_cpu(p) if p.is_meta else p for p in model.parameters()})
+    network.train(training)
     try:
         with torch.no_grad(), plain_attention(), silent(), warnings.catch_warnings():
             # Recurrent layers reassign their weights, which export takes for a leak and warns of.
@@ -157,7 +159,8 @@ class Trace:
 
     `unknown` maps each operation without a rule to the first node where it occurs. `summed` has the values that go
     into a sum, by the node of the graph that gives them; there the next layer reads the units. `looked_up` has the
-    axes along which parts of tensors were looked up, the other axes, and the numbers by which.
+    axes along which parts of tensors were looked up, the other axes, and the numbers by which. `training` says
+    that the graph that is followed is the one of training mode.
     """
 
     program: torch.export.ExportedProgram
@@ -167,6 +170,7 @@ class Trace:
     unknown: dict[str, str] = field(default_factory=dict)
     summed: dict[fx.Node, Axes] = field(default_factory=dict)
     looked_up: list[tuple[Atom, Axes, Axes]] = field(default_factory=list)
+    training: bool = False
 
     @property
     def every(self) -> list[Axes]:
@@ -180,14 +184,24 @@ class Trace:
         sums = [axes for pair in self.sums for axes in pair]
         return {atom for axes in (*(self.values[n] for n in computed), *sums) for a in axes for atom in a.walk()}
 
+    @property
+    def unreached(self) -> dict[str, int]:
+        """The longest axis of each parameter and float buffer of which no operation reads a unit, by name."""
+        used, longest = self.used, {}
+        for name, axes in self.tensors.items():
+            dtype = self.program.state_dict[name].dtype
+            units = {atom for axis in axes for atom in axis.walk() if atom.size > 1}
+            if units and used.isdisjoint(units) and (dtype.is_floating_point or dtype.is_complex):
+                longest[name] = max(axis.size for axis in axes)
+        return longest
+
     def run(self, graph: fx.Graph, environment: dict[fx.Node, Any]) -> Any:
         """Follow a graph whose placeholders are in the environment; returns the axes of its outputs."""
+        graph.eliminate_dead_code()  # what no output needs pins nothing, and what it reads is not reached
         for node in graph.nodes:
             if node.op == "output":
                 return _values(node.args[0], environment)
-            # An operation whose result is unused and that writes into nothing need not pin anything.
-            needed = node.users or not isinstance(node.target, OpOverload) or writes(node.target)
-            if node.op == "call_function" and needed:
+            if node.op == "call_function":
                 environment[node] = found = self._call(node, environment)
                 if is_axes(found) and not node.name.startswith("_assert"):
                     self.values[node] = found
@@ -229,7 +243,8 @@ class Trace:
         in_place = name.endswith("_") and not name.endswith("__")
         items = [user for user in node.users if user.target is operator.getitem and user.users]
         used = frozenset(cast("int", user.args[1]) for user in items)
-        site = Site(name.removesuffix("_"), target, shapes, used)
+        unequal = partial(self._unequal, node, environment)
+        site = Site(name.removesuffix("_"), target, shapes, used, self.training, unequal)
         OPERATION.set(f"{target} ({node.name})")
         try:
             named = arguments(target, *node.args, **node.kwargs)
@@ -260,6 +275,24 @@ class Trace:
             inputs = [n for n in node.all_input_nodes if n in self.values and n.all_input_nodes]
             self.summed |= {n: self.values[n] for n in inputs}
         return outputs
+
+    def _unequal(self, node: fx.Node, environment: Environment, units: Atom) -> bool:
+        """Whether no two values along an axis of a node's operands are equal but by chance, as those of a router.
+
+        They are of parameters or made of such by operations that neither copy nor cut off.
+        """
+        sources, atoms = list(node.all_input_nodes), {*units.walk()}
+        for source in sources:  # which grows
+            axes = environment.get(source)
+            if not is_axes(axes) or atoms.isdisjoint(atom for axis in axes for atom in axis.walk()):
+                continue
+            if any(axes is own for own in self.tensors.values()):
+                continue
+            name = operation_name(source.target) if isinstance(source.target, OpOverload) else ""
+            if name.removeprefix("aten::") not in STRICT or not source.meta["val"].is_floating_point():
+                return False
+            sources += (one for one in source.all_input_nodes if one not in sources)
+        return True
 
     def _numbers(
         self, node: fx.Node, site: Site, given: Any, outputs: tuple[Axes | None, ...], environment: Environment
@@ -297,18 +330,35 @@ class Trace:
 
 
 def trace(model: nn.Module, inputs: Inputs) -> Trace:
-    """Export the module with inputs (examples, …) and follow its graph; raises `ModelError`."""
-    program = exported(model, inputs)
-    traced = Trace(program)
-    names = first_names(model)
+    """Export the module with inputs (examples, …) and follow its graph; raises `ModelError`.
+
+    The call in training mode, if there can be one, is followed as well where it reaches further tensors.
+    """
+    traced, names = Trace(exported(model, inputs)), first_names(model)
+    _follow(traced, traced.program, names)
+    if unreached := traced.unreached:
+        with suppress(ModelError):
+            in_training = exported(model, inputs, training=True)
+            in_training.graph.eliminate_dead_code()
+            traced.training = True
+            if any(node.users and names.get(target) in unreached for node, target in _places(in_training)):
+                _follow(traced, in_training, names)
+    return traced
+
+
+def _places(program: torch.export.ExportedProgram) -> list[tuple[fx.Node, str]]:
+    """The inputs of a program's graph, each with its name in the module, empty for the module's arguments."""
     places = [node for node in program.graph.nodes if node.op == "placeholder"]
-    targets = [given.target or "" for given in program.graph_signature.input_specs]
-    environment = {n: _placeholder(traced, n, target, names) for n, target in zip(places, targets, strict=True)}
+    return [(n, each.target or "") for n, each in zip(places, program.graph_signature.input_specs, strict=True)]
+
+
+def _follow(traced: Trace, program: torch.export.ExportedProgram, names: Mapping[str, str]) -> None:
+    """Follow a program's graph, in which the parameters that the trace has have the axes that they have there."""
+    environment = {node: _placeholder(traced, node, target, names) for node, target in _places(program)}
     outputs = list(_axes_within(traced.run(program.graph, environment)))
     _pin_numbered(outputs, "output")
     for axes in outputs:
         pin_all(axes, "output")
-    return traced
 
 
 def _pin_numbered(tensors: Iterable[Axes], reader: str) -> None:
@@ -319,7 +369,7 @@ def _pin_numbered(tensors: Iterable[Axes], reader: str) -> None:
 
 
 def _placeholder(traced: Trace, node: fx.Node, target: str, names: Mapping[str, str]) -> Axes | None:
-    """The axes of an input of the graph; `target` is its name in the module, empty for the module's arguments."""
+    """The axes of an input of the graph; `target` is its name in the module; see `_places`."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None

@@ -14,6 +14,7 @@ from roundweave.tasks.matching.tracing.axes import (
     UnitNumbers,
     broadcast,
     concatenation,
+    is_axes,
     new_axes,
     pin_all,
     product,
@@ -41,7 +42,15 @@ def _uniform(site: Site, **_: Any) -> Axes:
     return new_axes(site.shape)
 
 
-@rule("arange linspace eye rand randn rand_like randn_like")
+@rule("rand randn rand_like randn_like normal")
+def _noise(site: Site, **more: Any) -> Axes:
+    """What training draws is drawn alike for all elements, so their order means nothing."""
+    if is_axes(more.get("mean")) or is_axes(more.get("std")):
+        raise Unknown
+    return new_axes(site.shape, None if site.training else f"{site.name} draws it")
+
+
+@rule("arange linspace eye")
 def _numbered(site: Site, **more: Any) -> Axes:
     axes = new_axes(site.shape, f"{site.name} numbers it")
     plain = site.name == "arange" and not more.get("start") and more.get("step", 1) == 1
