@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +21,9 @@ from roundweave.storage.places.base import PARTIAL, Where, file_path
 from roundweave.storage.places.local import FOLDER, sync_and_close
 from roundweave.storage.values.lazy import LazyTensors, blocks_of
 from roundweave.storage.values.tensors import Specs, little_bytes, specs_of, to_numpy
+
+WRITTEN = ".written-"
+"""Begins the names of files and folders until they are whole."""
 
 
 def check_place(place: Where, replace: bool = True) -> Path:
@@ -48,17 +53,46 @@ def write_checkpoint(
 
 def _write(path: Path, save: Callable[[Path], None]) -> None:
     """Have a temporary file beside `path` written, and rename it."""
-    partial = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
     try:
-        save(partial)
-        # Synced before the rename: a power loss in between must not cost the file that is replaced.
-        sync_and_close(os.open(partial, os.O_RDONLY))
-        partial.replace(path)
-        sync_and_close(os.open(path.parent, FOLDER))
+        with partial_of(path) as partial:
+            save(partial)
+            # Synced before the rename: a power loss in between must not cost the file that is replaced.
+            sync_and_close(os.open(partial, os.O_RDONLY))
+            partial.replace(path)
+            sync_and_close(os.open(path.parent, FOLDER))
     except (OSError, RuntimeError) as error:  # torch has the latter for a disk that is full
         raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
+
+
+@contextmanager
+def partial_of(place: Path) -> Iterator[Path]:
+    """A path beside a place for what is to take the place, which is removed at the end if something is left there.
+
+    What killed writers left in the folder is removed before, unless others write in the folder at the same time:
+    each holds a lock of the folder, which ends with its process.
+    """
+    # The temporary name does not contain the place's name, which may be as long as names can be.
+    partial = place.with_name(f"{WRITTEN}{secrets.token_hex(8)}{PARTIAL}")
+    folder = os.open(place.parent, FOLDER)
+    try:
+        with suppress(OSError):  # others write, or the disk has no locks
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(*place.parent.glob(f"{WRITTEN}*{PARTIAL}"))
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_SH)
+        yield partial
     finally:
-        partial.unlink(missing_ok=True)
+        _remove(partial)
+        os.close(folder)
+
+
+def _remove(*paths: Path) -> None:
+    """Delete files and folders, where they exist."""
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _save_safetensors(
