@@ -102,7 +102,7 @@ def test_other_tokens_are_refused_without_a_choice(pair, folder, tmp_path) -> No
 
 def test_rows_without_a_token_stay_those_of_the_first(tmp_path) -> None:
     places = [Path(tokenized(str(tmp_path / name), words)) for name, words in (("a", ONE), ("b", OTHER))]
-    found = find_vocabulary(places, [6, 5], "first")
+    found = find_vocabulary(places, [{"vocab_size": 6}, {"vocab_size": 5}], "first")
     assert found is not None
     assert [rows.tolist() for rows in found.rows] == [[0, 1, 2, 3, 4, 5], [0, 2, -1, 1, -1, -1]]
 
