@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from roundweave.storage.checkpoints.files import INDEX, LARGEST_INDEX, SAFETENSORS
-from roundweave.storage.checkpoints.writing import partial_of, write_checkpoint
+from roundweave.storage.checkpoints.writing import partial_folder, write_checkpoint
 from roundweave.storage.errors import CheckpointError, failing_as, reason
 from roundweave.storage.parsing import from_json
 from roundweave.storage.values.lazy import known_specs, picked
@@ -96,8 +96,7 @@ def folder_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
 def new_folder(folder: Path) -> Iterator[Path]:
     """A new folder beside another, whose place it takes at the end; after an error it is removed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with partial_of(folder) as new, partial_of(folder) as former:
-        new.mkdir()
+    with partial_folder(folder) as new, partial_folder(folder) as former:
         yield new
         if folder.exists():
             folder.rename(former)

@@ -23,7 +23,7 @@ from roundweave.storage.values.lazy import LazyTensors, blocks_of
 from roundweave.storage.values.tensors import Specs, little_bytes, specs_of, to_numpy
 
 WRITTEN = ".written-"
-"""Begins the names of files and folders until they are whole."""
+"""Begins the names of folders with what is not yet whole."""
 
 
 def check_place(place: Where, replace: bool = True) -> Path:
@@ -54,8 +54,8 @@ def write_checkpoint(
 def _write(path: Path, save: Callable[[Path], None]) -> None:
     """Have a temporary file beside `path` written, and rename it."""
     try:
-        with partial_of(path) as partial:
-            save(partial)
+        with partial_folder(path) as folder:
+            save(partial := folder / "whole")
             # Synced before the rename: a power loss in between must not cost the file that is replaced.
             sync_and_close(os.open(partial, os.O_RDONLY))
             partial.replace(path)
@@ -65,34 +65,27 @@ def _write(path: Path, save: Callable[[Path], None]) -> None:
 
 
 @contextmanager
-def partial_of(place: Path) -> Iterator[Path]:
-    """A path beside a place for what is to take the place, which is removed at the end if something is left there.
+def partial_folder(place: Path) -> Iterator[Path]:
+    """A new folder beside a place for what is to take the place, which is removed at the end where it is left.
 
-    What killed writers left in the folder is removed before, unless others write in the folder at the same time:
-    each holds a lock of the folder, which ends with its process.
+    What killed writers left there is removed before, unless others are at work: each holds a lock of the folder
+    that the place is in, which ends with its process.
     """
     # The temporary name does not contain the place's name, which may be as long as names can be.
     partial = place.with_name(f"{WRITTEN}{secrets.token_hex(8)}{PARTIAL}")
-    folder = os.open(place.parent, FOLDER)
+    above = os.open(place.parent, FOLDER)
     try:
-        with suppress(OSError):  # others write, or the disk has no locks
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(*place.parent.glob(f"{WRITTEN}*{PARTIAL}"))
+        with suppress(OSError):  # others are at work, or the disk has no locks
+            fcntl.flock(above, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in place.parent.glob(f"{WRITTEN}*{PARTIAL}"):
+                shutil.rmtree(left)
         with suppress(OSError):
-            fcntl.flock(folder, fcntl.LOCK_SH)
+            fcntl.flock(above, fcntl.LOCK_SH)
+        partial.mkdir()
         yield partial
     finally:
-        _remove(partial)
-        os.close(folder)
-
-
-def _remove(*paths: Path) -> None:
-    """Delete files and folders, where they exist."""
-    for path in paths:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        os.close(above)
 
 
 def _save_safetensors(

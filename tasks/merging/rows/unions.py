@@ -20,6 +20,9 @@ OF_TOKENS = dict.fromkeys(("vocab", "merges", "unk_id"))
 AROUND = dict.fromkeys(("added_tokens", "post_processor", "truncation", "padding", "version"))
 """Members of a tokenizer's file that do not say this either."""
 
+OTHERWISE = "give --vocabulary first, or base with --base"
+"""What to do where there is no union."""
+
 
 def open_tokenizer(folder: Path) -> Any:
     """The folder's tokenizer, of the transformers package alone; raises `CheckpointError`."""
@@ -29,26 +32,26 @@ def open_tokenizer(folder: Path) -> Any:
 
 
 def with_all(folders: Sequence[Path], every: Sequence[Numbers]) -> Any:
-    """The first folder's tokenizer with the tokens of all: pieces as such, and added ones with their flags.
+    """The first folder's tokenizer with the tokens of all, pieces as such and added ones with their flags.
 
-    Raises `CheckpointError` for pieces of tokenizers that split texts otherwise, and where none has all tokens.
+    None where the first has all. Raises `CheckpointError` for pieces of tokenizers that split texts otherwise, and
+    where none has all tokens.
     """
+    in_order = [token for tokens in every[1:] for token in sorted(tokens, key=tokens.__getitem__)]
+    more = dict.fromkeys(token for token in in_order if token not in every[0])
+    if not more:
+        return None
     opened = [open_tokenizer(folder) for folder in folders]
     if slow := next((folder for folder, each in zip(folders, opened, strict=True) if not each.is_fast), None):
         raise CheckpointError(f"the tokenizer of {slow} has no {FILE} to add to; {OTHERWISE}")
     files = [json.loads(each.backend_tokenizer.to_str()) for each in opened]
-    in_order = [token for tokens in every[1:] for token in sorted(tokens, key=tokens.__getitem__)]
-    more = dict.fromkeys(token for token in in_order if token not in every[0])
-    numbers = {**every[0], **{token: n for n, token in enumerate(more, 1 + max(every[0].values()))}}
-    known = {each["content"]: each for file in reversed(files) for each in file["added_tokens"]}
-    own = {each["content"] for each in files[0]["added_tokens"]}
-    added = [
-        {**known[token], "id": n} for token, n in numbers.items() if token in known and token in own | more.keys()
-    ]
-    if more.keys() - known.keys():
+    added = {each["content"]: each for file in reversed(files) for each in file["added_tokens"]}
+    if more.keys() - added.keys():
         _check_same_splits(folders, files)
+    numbers = {**every[0], **{token: number for number, token in enumerate(more, 1 + max(every[0].values()))}}
+    as_added = more.keys() | {each["content"] for each in files[0]["added_tokens"]}  # others' may be own pieces
     file = {**files[0], "model": _grown([file["model"] for file in files], numbers)}
-    file["added_tokens"] = sorted(added, key=lambda token: token["id"])
+    file["added_tokens"] = [{**added[t], "id": n} for t, n in numbers.items() if t in added and t in as_added]
     with TemporaryDirectory() as place:
         opened[0].save_pretrained(place)
         Path(place, FILE).write_text(json.dumps(file), encoding="utf-8")
@@ -56,10 +59,6 @@ def with_all(folders: Sequence[Path], every: Sequence[Numbers]) -> Any:
     if tokenizer.get_vocab() != numbers:
         raise CheckpointError(f"the tokenizer of {folders[0]} does not take the tokens of all; {OTHERWISE}")
     return tokenizer
-
-
-OTHERWISE = "give --vocabulary first, or base with --base"
-"""What to do where there is no union."""
 
 
 def _check_same_splits(folders: Sequence[Path], files: Sequence[Mapping[str, Any]]) -> None:
