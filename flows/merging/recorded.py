@@ -15,8 +15,9 @@ from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.exports import is_folder
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.config.recorded import check_trust
+from roundweave.storage.checkpoints.folders import modules_beside
 from roundweave.storage.checkpoints.opening import types_of
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.places.base import Where
 from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
@@ -28,7 +29,7 @@ from roundweave.tasks.merging.rows.orders import RowOrder
 from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
-from roundweave.tasks.networks.pretrained import checked_config
+from roundweave.tasks.networks.pretrained import checked_config, whole_config
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.own_code.code import Code
 
@@ -237,10 +238,13 @@ def orders_of_folders(config: MergeConfig) -> tuple[RowOrder, ...]:
     if config.vocabulary == "base" and len(config.every_folder) == len(config.folders):
         raise UsageError("vocabulary = base is that of a base network in a folder; give --base FOLDER")
     folders = [*map(Path, config.every_folder)]
-    configs = [checked_config(folder) for folder in folders]
-    sizes = [int(each.get("vocab_size") or 0) for each in configs]
-    tokens = find_vocabulary(folders, sizes, config.vocabulary)
-    labels = find_labels(folders, configs, config.labels)
+    modules = [modules_beside(folder) for folder in folders]
+    if other := next((folder for folder, each in zip(folders, modules, strict=True) if each != modules[0]), None):
+        raise CheckpointError(
+            f"{other} has other modules than {folders[0]}, as modules.json names them; give both one"
+        )
+    tokens = find_vocabulary(folders, [whole_config(folder) for folder in folders], config.vocabulary)
+    labels = find_labels(folders, [checked_config(folder) for folder in folders], config.labels)
     if labels or (tokens and config.vocabulary != "base"):
         _check_mean(config)
     if (tokens or labels) and config.data is not None:

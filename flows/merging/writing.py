@@ -13,6 +13,7 @@ from roundweave.storage.checkpoints.folders import (
     ADAPTER,
     ADAPTER_CONFIG,
     CONFIG,
+    TOKENIZERS,
     copy_beside,
     folder_config,
     new_folder,
@@ -81,15 +82,17 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     config, folders = folder_config(first), plan.config.folders
     if slices:
         config = sliced_config(slices, config, {place: whole_config(Path(place)) for place in folders})
+    for order in plan.orders:
+        config |= order.options
     kinds = {spec.dtype for spec in own.specs if getattr(torch, spec.dtype).is_floating_point}
     if len(kinds) == 1:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
     with new_folder(check_folder(plan.config.out or "")) as new:
-        copy_beside(next((order.beside for order in plan.orders if order.beside), first), new, without=[CONFIG])
-        for order in plan.orders:
-            config |= order.options
-            if order.tokenizer:
-                order.tokenizer.save_pretrained(new)
+        tokenizer = next((order.tokenizer for order in plan.orders if order.tokenizer), None)
+        beside = next((order.beside for order in plan.orders if order.beside), first)
+        copy_beside(beside, new, without=[CONFIG, *(TOKENIZERS if tokenizer else ())])
+        if tokenizer:
+            tokenizer.save_pretrained(new)
         write_json(new / CONFIG, config)
         write_shards(new, own)
         (new / CARD).write_text(_card(plan), encoding="utf-8")

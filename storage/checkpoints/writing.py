@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +21,9 @@ from roundweave.storage.places.base import PARTIAL, Where, file_path
 from roundweave.storage.places.local import FOLDER, sync_and_close
 from roundweave.storage.values.lazy import LazyTensors, blocks_of
 from roundweave.storage.values.tensors import Specs, little_bytes, specs_of, to_numpy
+
+WRITTEN = ".written-"
+"""Begins the names of folders with what is not yet whole."""
 
 
 def check_place(place: Where, replace: bool = True) -> Path:
@@ -48,17 +53,39 @@ def write_checkpoint(
 
 def _write(path: Path, save: Callable[[Path], None]) -> None:
     """Have a temporary file beside `path` written, and rename it."""
-    partial = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
     try:
-        save(partial)
-        # Synced before the rename: a power loss in between must not cost the file that is replaced.
-        sync_and_close(os.open(partial, os.O_RDONLY))
-        partial.replace(path)
-        sync_and_close(os.open(path.parent, FOLDER))
+        with partial_folder(path) as folder:
+            save(partial := folder / "whole")
+            # Synced before the rename: a power loss in between must not cost the file that is replaced.
+            sync_and_close(os.open(partial, os.O_RDONLY))
+            partial.replace(path)
+            sync_and_close(os.open(path.parent, FOLDER))
     except (OSError, RuntimeError) as error:  # torch has the latter for a disk that is full
         raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
+
+
+@contextmanager
+def partial_folder(place: Path) -> Iterator[Path]:
+    """A new folder beside a place for what is to take the place, which is removed at the end where it is left.
+
+    What killed writers left there is removed before, unless others are at work: each holds a lock of the folder
+    that the place is in, which ends with its process.
+    """
+    # The temporary name does not contain the place's name, which may be as long as names can be.
+    partial = place.with_name(f"{WRITTEN}{secrets.token_hex(8)}{PARTIAL}")
+    above = os.open(place.parent, FOLDER)
+    try:
+        with suppress(OSError):  # others are at work, or the disk has no locks
+            fcntl.flock(above, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in place.parent.glob(f"{WRITTEN}*{PARTIAL}"):
+                shutil.rmtree(left)
+        with suppress(OSError):
+            fcntl.flock(above, fcntl.LOCK_SH)
+        partial.mkdir()
+        yield partial
     finally:
-        partial.unlink(missing_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        os.close(above)
 
 
 def _save_safetensors(

@@ -29,10 +29,13 @@ CODE = {
 }
 """Members of a configuration that are refused, and why."""
 
+SIZES = ("vocab_size", "n_words", "decoder_vocab_size", "vocab_size_per_layer_input")
+"""Members that say how many tokens there are; of one vocabulary they say the same."""
+
 NO_MATTER = (
     *("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache"),
-    *("finetuning_task", "problem_type", "task_specific_params", "gradient_checkpointing", "vocab_size"),
-    *("id2label", "label2id"),
+    *("finetuning_task", "problem_type", "task_specific_params", "gradient_checkpointing", "id2label", "label2id"),
+    *SIZES,
 )
 """Members in which configurations of networks to merge may differ; tokens and labels are compared as such."""
 
@@ -71,12 +74,11 @@ def check_same_function(folders: Sequence[Path], but: Sequence[str] = ()) -> Non
 
     Members `but` may differ. One that a file leaves out has its default, which transformers knows.
     """
-    configs = [(folder, whole_config(folder)) for folder in folders]
+    configs = [(folder, _of_function(whole_config(folder))) for folder in folders]
     for folder, config in configs[1:]:
         for name in sorted(configs[0][1].keys() | config.keys(), key=lambda name: (name != "model_type", name)):
             value, wanted = (each.get(name, LEFT_OUT) for each in (config, configs[0][1]))
-            same = value == wanted or name in (*NO_MATTER, *but)
-            if not (same or name.endswith("_token_id") or "drop" in name):
+            if value != wanted and name not in but:
                 wanted = f"{wanted} in {folders[0] / CONFIG}"
                 raise CheckpointError(f"{folder / CONFIG}: {name} is {value}, but {wanted}; do they belong?")
 
@@ -85,8 +87,23 @@ LEFT_OUT = "left out"
 """What is said of a member that a configuration lacks."""
 
 
+def _of_function(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The members that decide what a network computes, also of configurations within, as `text_config.name`."""
+    inner = configs_within(config)
+    own = {name: value for name, value in config.items() if name not in (*NO_MATTER, *inner)}
+    found = {name: value for name, value in own.items() if not (name.endswith("_token_id") or "drop" in name)}
+    for name, each in inner.items():
+        found |= {f"{name}.{member}": value for member, value in _of_function(each).items()}
+    return found
+
+
+def configs_within(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The configurations within one, such as `text_config`, which say of what kind they are."""
+    return {n: value for n, value in config.items() if isinstance(value, dict) and "model_type" in value}
+
+
 def whole_config(folder: Path) -> dict[str, Any]:
-    """A folder's configuration with the defaults of what it leaves out, as the installed transformers spells them.
+    """A folder's configuration with defaults for what it leaves out, in the spelling of the transformers package.
 
     Without that package, or for a kind of network that it does not know, it is the configuration itself.
     """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,31 @@ def test_what_lies_beside_the_tensors_is_that_of_the_first_folder(folder, tmp_pa
     ours = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
     assert written.keys() == copied | ours
     assert {written[name].read_text() for name in copied} == {"first"}
+
+
+def test_tokenizers_of_any_files_and_modules_lie_beside(folder, tmp_path) -> None:
+    """Of sentence-transformers a pooling is copied if all have it, and one with tensors is refused."""
+    first, second, out = Path(folder("a")), Path(folder("b", seed=1)), tmp_path / "out"
+    files = {"source.spm": "s", "bpe.codes": "c", "1_Pooling/config.json": "{}"}
+    files["modules.json"] = json.dumps([{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Normalize"}])
+    for place, (name, text) in product((first, second), files.items()):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(text)
+    merge(str(first), str(second), match="none", out=str(out))
+    assert {name: (out / name).read_text() for name in files} == files
+    (second / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+    with pytest.raises(CheckpointError, match="has other modules than"):
+        merge(str(first), str(second), match="none", out=str(out), force=True)
+    (first / "1_Pooling/model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="is of a module of its own, which is not merged"):
+        merge(str(first), str(second), match="none", out=str(out), force=True)
+
+
+def test_files_of_all_tokenizers_are_known() -> None:
+    for kind in transformers.models.auto.tokenization_auto.TOKENIZER_MAPPING_NAMES.values():
+        with suppress(AttributeError, ImportError, ModuleNotFoundError, ValueError):
+            names = getattr(transformers, kind or "").vocab_files_names.values()
+            assert not [name for name in names if Path(name).suffix not in folders.BESIDE]
 
 
 @pytest.mark.parametrize("match", ["none", *second("weights")])
