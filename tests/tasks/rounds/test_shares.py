@@ -11,13 +11,10 @@ from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundweave.storage.values.state import State, Update
+from roundweave import Algorithm, Gradient, Median, State, TrimmedMean, Update
 from roundweave.storage.values.tensors import Vectors, same_bits
-from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Drift, KeepExtras, Sgd, Yogi
-from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.reduces.mean import ClippedMean, Fair, Mean, Normalised, Worst
-from roundweave.tasks.algorithms.reduces.robust import Median, TrimmedMean
 from roundweave.tasks.algorithms.reduces.tree import fold, fold_updates
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import RanksExecutor

@@ -6,11 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from roundweave.storage.values.state import Update
+from roundweave import Examples, LocalSteps, Objective, Update
 from roundweave.tasks.algorithms.maps.backprop import backprop
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.pinning import pinned
 from tests.tasks.algorithms.maps.networks import PURE, examples, file_of, looped, objective_of
 
