@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from roundweave.storage.errors import UsageError
+from roundweave import UsageError, compare, list_runs
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.runs.listing import compare, list_runs
 from roundweave.storage.runs.run import StoredRun
 
 CODE = {"reference": "mine.py:model", "name": "model", "source": "...", "path": "/x/mine.py", "pickled": ""}
