@@ -11,12 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from roundweave import Examples, RoundweaveError, Run, TrainConfig, batches
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.stored import Run
-from roundweave.storage.errors import RoundweaveError
-from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.pinning import derive_seed
 from tests.comparison import loops, training

@@ -12,7 +12,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import roundweave as rw
-from roundweave.storage.errors import RoundweaveError
 
 CLASSES = ("cat", "dog", "fox")
 
@@ -77,6 +76,6 @@ def test_what_has_the_same_names_is_put_in_order(train, begin, night: str, door:
 def test_what_has_other_names_is_refused(train, begin, night: str, door: str) -> None:
     rows, match = REFUSED[night]
     parent, fields = begin(door, rows)
-    with pytest.raises(RoundweaveError, match=match):
+    with pytest.raises(rw.RoundweaveError, match=match):
         train(**fields)
     assert not (parent.path.parent / "next.zarr").exists()

@@ -13,10 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundweave import Dataset, Examples
 from roundweave.storage.rounds.columns import INFINITE, Column, drifted, stability_index
-from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.description import columns_of
-from roundweave.tasks.data.examples import Examples
 
 NUMBERS = st.one_of(
     st.floats(width=64),

@@ -13,12 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave import Dataset, Examples, Partitions
 from roundweave.storage.errors import DataError, UsageError
-from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.description import Description, combine
-from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.meaning import Meaning
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.images import Digits
 from roundweave.tasks.data.sources.own import Items
 from roundweave.tasks.data.sources.table import at_sites, find_source

@@ -134,6 +134,17 @@ def idle(client: Client) -> bool:
     return not any(client.processing().values())
 
 
+def beside(workers: int) -> Callable[[Client], Iterator[Client]]:
+    """A fixture: so many workers of a module's own, beside the cluster that tests share, and as quickly begun."""
+
+    @pytest.fixture(scope="module")
+    def client(cluster: Client) -> Iterator[Client]:
+        with connect(None, workers) as client:
+            yield client
+
+    return client
+
+
 @contextmanager
 def foreign(workers: int = 1, threads: int = 1, **options: object) -> Iterator[Client]:
     """A client of a cluster that is not ours, where a task may see two workers die."""

@@ -20,9 +20,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from roundweave.storage.errors import RoundweaveError
-from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.data.examples import Examples
+from roundweave import Examples, RoundweaveError, batches
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 
 if TYPE_CHECKING:

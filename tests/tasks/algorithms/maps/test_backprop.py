@@ -10,15 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from roundweave.storage.values.state import Update
-from roundweave.tasks.algorithms.algebra import Map
+from roundweave import Examples, FedProx, LocalSteps, Map, Objective, Update
 from roundweave.tasks.algorithms.maps.backprop import backprop
-from roundweave.tasks.algorithms.maps.federated import FedProx, Scaffold
+from roundweave.tasks.algorithms.maps.federated import Scaffold
 from roundweave.tasks.algorithms.maps.gradient import Downpour
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.stacked.replicas import StackedMapper
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.pinning import pinned
 from tests.tasks.algorithms.maps.networks import PURE, distance, examples, file_of, looped, objective, objective_of
 

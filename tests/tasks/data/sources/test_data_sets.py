@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from roundweave import Examples, Partitions, Reader, Split
 from roundweave.storage.errors import DataError
-from roundweave.tasks.data.datasets import Reader
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.own import Own
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.own_code.code import find_code
 
 DATA_SETS = """

@@ -9,11 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
+from roundweave import Partitions, Split, find_source, label_counts
 from roundweave.storage.errors import DataError
-from roundweave.tasks.data.distribution import label_counts
-from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.sources.table import find_source
-from roundweave.tasks.data.splits.split import Split
 
 TABLE = pd.DataFrame({"age": [30, 41, 25, 60], "height": [1.5, 1.75, 2.0, 1.25]})
 TABLE = TABLE.assign(ward=["east", "west", "east", "north"], kind=["pear", "apple", "fig", "apple"])

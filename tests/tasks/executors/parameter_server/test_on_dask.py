@@ -9,9 +9,7 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.flows.stored import Run
 from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.parameter_server import on_dask
@@ -35,7 +33,7 @@ def test_windows_of_any_size_and_any_number_of_partitions(train, client, proven,
 def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path, name) -> None:
     """The generator is dropped within a window, by executors that know of nothing before."""
     fields = SMALL | RUNS[name] | {"partitions": 5, "rounds": ROUNDS}
-    config = TrainConfig(root=tmp_path / "runs", name="run", **fields)
+    config = rw.TrainConfig(root=tmp_path / "runs", name="run", **fields)
     for stop in (2, 5, 6, ROUNDS):
         executor = GraphExecutor(client)
         with prepared(resolve(config), executor) as ready:
@@ -48,7 +46,7 @@ def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path,
                 before = commit
                 if commit.round >= stop:
                     break
-    run = Run(ready.store.address)
+    run = rw.Run(ready.store.address)
     assert run.done == ROUNDS
     proven(run, **fields)
 
