@@ -193,7 +193,9 @@ class Run(StoredRun):
         dealt = deal(recorded, meaning=Meaning.recorded(self.attributes["data"]))
         dealt, descriptions = dealt.described_by(gather_here)
         unread = self.attributes["data"].get("validation", "")  # what validates is not dealt
-        check_examples(self, replace(combine(descriptions, dealt.called), validation=unread))
+        padded = dealt.loading.collate is not None
+        described = combine(descriptions, dealt.called, padded=padded)
+        check_examples(self, replace(described, validation=unread))
         return dealt
 
     def network(self, trust: bool = False) -> nn.Module:

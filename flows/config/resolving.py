@@ -167,7 +167,8 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     if failed and len(descriptions) - len(failed) < config.quorum:
         number, reason = next(iter(failed.items()))
         raise DataError(f"{partitions.called(number)}: {reason}; quorum needs {config.quorum} that can be read")
-    description = with_drift(config, combine(descriptions, partitions.called))
+    padded = partitions.loading.collate is not None
+    description = with_drift(config, combine(descriptions, partitions.called, padded=padded))
     begun = config.start_from
     if isinstance(begun, Start) and begun.meaning != NO_NAMES and not description.columns.refusals:
         agree({begun.reference: begun.meaning, "the data": description.meaning})

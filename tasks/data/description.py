@@ -240,18 +240,22 @@ def put_alike(descriptions: Sequence[Description]) -> Meaning | None:
 
 
 def combine(
-    descriptions: Sequence[Description], called: Callable[[int], str] = "partition {}".format, alike: bool = True
+    descriptions: Sequence[Description],
+    called: Callable[[int], str] = "partition {}".format,
+    alike: bool = True,
+    padded: bool = False,
 ) -> Description:
     """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together.
 
     `called` gives what a partition is called. Of those that cannot be read nothing is known but that, by their
     empty digests. Unless all are to be `alike`, examples may be of other kinds, such as images of other sizes.
+    Those of which a function of the user's makes batches may be `padded`, and of other lengths.
     """
     known = {called(number): each for number, each in enumerate(descriptions) if not each.unreadable}
     one, first = next(iter(known.items()))
     for name, other in known.items():
         if alike:
-            _check_alike(name, other, one, first)
+            _check_alike(name, other, one, first, padded)
     meaning = agree({name: each.meaning for name, each in known.items()})
     every = known.values()
     shared = first.shared if len({d.shared for d in every}) == 1 else ""
@@ -271,9 +275,11 @@ def combine(
     )
 
 
-def _check_alike(name: str, other: Description, one: str, first: Description) -> None:
+def _check_alike(name: str, other: Description, one: str, first: Description, padded: bool) -> None:
     """Raise `DataError` if the examples of two partitions, called `name` and `one`, are not of one kind."""
-    if (other.inputs, other.targets) != (first.inputs, first.targets):
+    shapes = [(each.inputs, each.targets) for each in (other, first)]
+    axes = [tuple(map(len, each)) for each in shapes]
+    if axes[0] != axes[1] or (shapes[0] != shapes[1] and not padded):
         raise DataError(
             f"{name} has inputs {other.inputs} and targets {other.targets}, "
             f"{one} has {first.inputs} and {first.targets}"

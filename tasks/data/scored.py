@@ -22,9 +22,10 @@ def described_with(
     scored, descriptions = scored.described_by(gather)
     if reason := next((each.unreadable for each in descriptions if each.unreadable), ""):
         raise DataError(reason)
-    own = combine(descriptions, scored.called)
+    padded = scored.loading.collate is not None
+    own = combine(descriptions, scored.called, padded=padded)
     if unknown := own.class_names[len(known.class_names) :] if known.class_names else ():
         raise DataError(f"label {unknown[0]!r} is none of those known: {', '.join(cut(known.class_names))}")
-    both = replace(combine([known, own], called), held_out=own.held_out)
+    both = replace(combine([known, own], called, padded=padded), held_out=own.held_out)
     digests = tuple(each.digest for each in descriptions)
     return replace(scored, shared=bool(own.shared), digests=digests), own, both
