@@ -72,7 +72,7 @@ def test_a_commit_under_way_at_an_error_is_told_of(train, client, deeds, do, mon
 
 
 def test_a_commit_that_no_worker_begins_is_dropped(client, monkeypatch) -> None:
-    """As where the process that stores is away for long: the server that goes on has other pushes in its rounds."""
+    """As where the process that stores is away for long: a server that goes on has other pushes in its rounds."""
     monkeypatch.setattr(workers, "IDLE_LOOKS", 1)
     waiting = client.submit(int, resources={"nowhere": 1}, pure=False)
     own = {"_server": SimpleNamespace(maps={}), "_committing": waiting, "pool": SimpleNamespace(client=client)}
