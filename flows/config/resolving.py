@@ -359,7 +359,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
             f"smaller buffer or {more}"
         )
     if config.sites and config.drawn:
-        raise UsageError("a parameter server's cohort reads its partitions anywhere; leave cohort out, or sites")
+        raise UsageError("a server's cohort reads partitions anywhere: leave out sites, or cohort, cohort_by_size")
     if config.deadline:
         raise UsageError("a parameter server waits for nobody; leave deadline out")
     if config.resplit_every is not None:

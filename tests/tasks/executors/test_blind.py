@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
+import dask
 import pytest
 from distributed import Client
 
@@ -107,9 +108,8 @@ def test_where_no_worker_sees_the_runs_a_process_of_the_command_stores(
     with start(0, 2) as client:
         executor = GraphExecutor(client, setting)
         run = train(executor, 1, **fields, name="there")
-        pages = client.run(lambda dask_worker: [*dask_worker.http_application.wildcard_router.rules])
-        stores = {*pages} - {*offers(client)}
-        assert [pages[worker] for worker in stores] == [[]]
+        pages = client.run(partial(dask.config.get, "distributed.worker.http.routes"))
+        assert [pages[worker] for worker in {*pages} - {*offers(client)}] == [[]]
         executor.pool.end()
         assert identities(run) == identities(reference)
         assert at_work(run) == processes(there)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,11 +12,12 @@ import roundweave as rw
 from roundweave.flows.config.resolving import resolve
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.errors import ClusterError, RoundFailed
+from roundweave.tasks.executors.clusters import workers
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.parameter_server import on_dask
 from roundweave.tasks.rounds.persistence.pushes import commit_server_rounds
 from tests.rows import but_first
-from tests.tasks.executors.deeds import KILL
+from tests.tasks.executors.deeds import KILL, until
 from tests.tasks.executors.parameter_server.proving import RUNS, SMALL
 
 ROUNDS = 12
@@ -65,6 +67,16 @@ def test_a_commit_under_way_at_an_error_is_told_of(train, client, deeds, do, mon
         train(GraphExecutor(client), 50, lambda commit: told.append(commit.round), **fields, name="there")
     time.sleep(1.5)  # a commit that nobody waited for would have ended
     assert told == list(range(1, rw.open_run("there").done + 1))
+
+
+def test_a_commit_that_no_worker_begins_is_dropped(client, monkeypatch) -> None:
+    """As where the process that stores is away for long: a server that goes on has other pushes in its rounds."""
+    monkeypatch.setattr(workers, "IDLE_LOOKS", 1)
+    waiting = client.submit(int, resources={"nowhere": 1}, pure=False)
+    own = {"_server": SimpleNamespace(maps={}), "_committing": waiting, "pool": SimpleNamespace(client=client)}
+    with pytest.raises(workers.LostWork, match="no worker is working on it"):
+        on_dask.DaskServer._settle(SimpleNamespace(**own))
+    until(lambda: waiting.key not in client.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.tasks]))
 
 
 KINDS = ["async_sgd", "downpour", "easgd", "fed_buff"]
