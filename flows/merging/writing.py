@@ -13,8 +13,9 @@ from roundweave.storage.checkpoints.folders import (
     ADAPTER,
     ADAPTER_CONFIG,
     CONFIG,
-    TOKENIZERS,
+    TOKENIZER,
     copy_beside,
+    files_beside,
     folder_config,
     new_folder,
     write_json,
@@ -88,11 +89,13 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     if len(kinds) == 1:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
     with new_folder(check_folder(plan.config.out or "")) as new:
-        tokenizer = next((order.tokenizer for order in plan.orders if order.tokenizer), None)
-        beside = next((order.beside for order in plan.orders if order.beside), first)
-        copy_beside(beside, new, without=[CONFIG, *(TOKENIZERS if tokenizer else ())])
-        if tokenizer:
-            tokenizer.save_pretrained(new)
+        tokens = next((order for order in plan.orders if order.beside), None)
+        beside = tokens.beside if tokens and tokens.beside else first
+        copy_beside(beside, new, without=[CONFIG])
+        if tokens and tokens.tokenizer:
+            for path in (path for path in files_beside(new) if TOKENIZER.fullmatch(path.name)):
+                path.unlink()
+            tokens.tokenizer.save_pretrained(new)
         write_json(new / CONFIG, config)
         write_shards(new, own)
         (new / CARD).write_text(_card(plan), encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,20 +33,11 @@ SHARD = 5 * 10**9
 BESIDE = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".spm", ".codes", ".tokenizer")
 """The suffixes of the files of tokenizers, processors and configurations."""
 
-NUMBERED = (
-    *("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "spm.model", "tekken.json"),
-    *(
-        "sentencepiece.bpe.model",
-        "sentencepiece.model",
-        "spm_char.model",
-        "vocab-src.json",
-        "prophetnet.tokenizer",
-    ),
-)
-"""Files of which a folder with a tokenizer has one."""
+NUMBERED = re.compile(r"(tokenizer|tekken)\.json|vocab.*\.(json|txt)|.*\.(model|tokenizer|tiktoken)")
+"""Matches the names of files of which a folder with a tokenizer has one."""
 
-TOKENIZERS = (*NUMBERED, "merges.txt", "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json")
-"""Files that say of tokens what a tokenizer that is written anew says in its own."""
+TOKENIZER = re.compile(rf"{NUMBERED.pattern}|(merges|added_tokens|special_tokens_map|tokenizer_config)\..*")
+"""Matches the names of files that a tokenizer replaces when it is written anew."""
 
 MODULES = "modules.json"
 """The file by which sentence-transformers names the folders of what follows a network, such as a pooling."""
@@ -148,11 +140,9 @@ def files_beside(folder: Path) -> list[Path]:
 
     Tensors, their index, code, and what tells of a training are left out; raises `CheckpointError` for links.
     """
-    names = [path.name for path in sorted(folder.iterdir()) if path.suffix in BESIDE and path.is_file()]
-    wanted = [
-        name for name in names if not (name.startswith(".") or name.endswith(INDEX) or name in OF_A_TRAINING)
-    ]
-    return [within(folder, name) for name in wanted]
+    paths = [path for path in sorted(folder.iterdir()) if path.suffix in BESIDE and path.is_file()]
+    names = [path.name for path in paths if not (path.name.startswith(".") or path.name.endswith(INDEX))]
+    return [within(folder, name) for name in names if name not in OF_A_TRAINING]
 
 
 def copy_beside(folder: Path, to: Path, without: Iterable[str] = ()) -> None:

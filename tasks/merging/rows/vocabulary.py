@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-from roundweave.storage.checkpoints.folders import CONFIG, NUMBERED, files_beside
-from roundweave.storage.errors import CheckpointError, ModelError, UsageError
+from roundweave.storage.checkpoints.folders import NUMBERED, files_beside
+from roundweave.storage.errors import CheckpointError, ModelError, UsageError, failing_as, one_line
 from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, axes_of, check_of_transformers, rows_of
 from roundweave.tasks.merging.rows.unions import open_tokenizer, with_all
 from roundweave.tasks.networks.pretrained import SIZES, configs_within
@@ -21,8 +22,8 @@ OF_SEGMENTS = "type_vocab_size"
 SECOND = ("target_vocab.json", "vocab-tgt.json")
 """Files of tokenizers that number the tokens they read and those they write apart."""
 
-ELSE = (CONFIG, "generation_config.json", "preprocessor_config.json", "processor_config.json")
-"""Files beside tensors that number no tokens."""
+ELSE = re.compile(r"(.*_)?config\.json(?<!tokenizer_config\.json)|.*\.jinja")
+"""Matches the names of files beside tensors that number no tokens."""
 
 
 def find_vocabulary(
@@ -93,7 +94,7 @@ def _size(folder: Path, counts: Mapping[str, int]) -> int:
 def _with_tokens(config: Mapping[str, Any], size: int, of: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration, and those within it, with so many tokens, and the numbers that another has for some."""
     given = {name: size for name in config if name in SIZES}
-    given |= {name: of.get(name, value) for name, value in config.items() if name.endswith("_token_id")}
+    given |= {name: number for name, number in of.items() if name.endswith("_token_id")}
     within = configs_within(config).items()
     return {**config, **given, **{name: _with_tokens(each, size, of.get(name) or {}) for name, each in within}}
 
@@ -106,7 +107,10 @@ def _of_tokens(size: int, sizes: Sequence[int], network: Any) -> dict[str, int]:
     check_of_transformers(network)
     config = network.config.to_dict()
     larger = network.config.from_dict(_with_tokens(config, size + 1, config))
-    with torch.device("meta"):
+    failing = failing_as(
+        lambda error: ModelError(f"{type(network).__name__} takes no token more: {one_line(error)}")
+    )
+    with failing, torch.device("meta"):
         axes = axes_of(network, type(network)(larger))
     other = {name: tensor.shape for name, tensor in network.state_dict().items() if name not in axes}
     if odd := next((name for name, shape in other.items() if len(set(sizes)) == 1 and sizes[0] in shape), None):
@@ -118,12 +122,12 @@ def _of_tokens(size: int, sizes: Sequence[int], network: Any) -> dict[str, int]:
 
 def _numbering(folder: Path) -> dict[str, bytes]:
     """What a folder's files say of its tokenizer, so that equal ones need no package to read them."""
-    return {path.name: path.read_bytes() for path in files_beside(folder) if path.name not in ELSE}
+    return {path.name: path.read_bytes() for path in files_beside(folder) if not ELSE.fullmatch(path.name)}
 
 
 def _tokens(folder: Path) -> Numbers | None:
     """The tokens of a folder's tokenizer by name; None if it has none."""
-    if not any((folder / name).exists() for name in NUMBERED):
+    if not any(NUMBERED.fullmatch(path.name) for path in files_beside(folder)):
         return None
     numbers: Numbers = open_tokenizer(folder).get_vocab()
     return numbers

@@ -178,9 +178,7 @@ HALF = """
 import sys, time
 from pathlib import Path
 from roundweave.storage.checkpoints import folders, writing
-def wait(folder):
-    print("there", flush=True)
-    time.sleep(100)
+wait = lambda folder: (print(flush=True), time.sleep(100))
 if sys.argv[1] == "folder":
     with folders.new_folder(Path(sys.argv[2])) as new:
         wait(new)
@@ -191,26 +189,13 @@ writing._write(Path(sys.argv[2]), wait)
 @pytest.mark.dear("real processes, of which one is killed")
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_what_a_killed_writer_left_is_removed_and_what_another_writes_is_not(tmp_path, kind) -> None:
-    """The first writer is killed, the second is at work while a third writes to the same place."""
-    place, writers = tmp_path / "out.safetensors", []
-
-    def begin() -> list[Path]:
-        command = [sys.executable, "-c", HALF, kind, str(place)]
-        writers.append(subprocess.Popen(command, stdout=subprocess.PIPE))
-        assert writers[-1].stdout.readline()
-        return sorted(tmp_path.glob(".*"))
-
-    try:
-        dead = begin()
-        writers[0].kill()
-        writers[0].wait()
-        live = begin()
-        assert dead and live and not {*dead} & {*live}
-        write_checkpoint(tmp_path / "other.safetensors", {"w": torch.ones(2)})
-        assert sorted(tmp_path.glob(".*")) == live
-    finally:
-        for writer in writers:
+    left = []
+    for _ in "dead", "live":
+        command = [sys.executable, "-c", HALF, kind, str(tmp_path / "out.safetensors")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout and writer.stdout.readline()
+            write_checkpoint(tmp_path / "another.safetensors", TENSORS)
+            left.append({*tmp_path.glob(".*")})
             writer.kill()
-            writer.communicate()
-    write_checkpoint(tmp_path / "other.safetensors", {"w": torch.ones(2)})
-    assert not sorted(tmp_path.glob(".*"))
+    write_checkpoint(tmp_path / "another.safetensors", TENSORS)
+    assert all(left) and not left[0] & left[1] and not [*tmp_path.glob(".*")]

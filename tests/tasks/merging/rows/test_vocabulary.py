@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -123,49 +124,41 @@ def test_tokens_of_the_base_are_merged_as_task_vectors(folder, tmp_path) -> None
     torch.testing.assert_close(merged[1], one[2])  # the other has no such token, and so no change of it
 
 
-TOWER = {**LAYERS, "max_position_embeddings": 24}
-PICTURES = {**LAYERS, "image_size": 8, "patch_size": 4}
 ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-DEEP = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 24}
-
-
-def sized(kind: str, size: int) -> torch.nn.Module:
-    """A network of so many tokens, which some have within another configuration."""
-    if kind == "CLIP":
-        text = {**TOWER, **ENDS, "vocab_size": size}
-        config = transformers.CLIPConfig(text_config=text, vision_config=PICTURES, projection_dim=28)
-        return transformers.CLIPModel(config)
-    name = {"Bart": "BartForConditionalGeneration"}.get(kind, f"{kind}ForMaskedLM")
-    values = DEEP if kind == "Bart" else {**TOWER, "embedding_size": 16, "intra_bottleneck_size": 32}
-    architecture = getattr(transformers, name)
-    return architecture(architecture.config_class(vocab_size=size, **ENDS, **values))
+VALUES = {
+    "BartForConditionalGeneration": {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1},
+    "MobileBertForMaskedLM": {**LAYERS, "embedding_size": 16, "intra_bottleneck_size": 32},
+    "CLIPModel": {"vision_config": {**LAYERS, "image_size": 8, "patch_size": 4}, "projection_dim": 28},
+}
 
 
 @pytest.mark.parametrize("choice", ["union", "first"])
-@pytest.mark.parametrize(("kind", "tensors"), [("Bart", 5), ("MobileBert", 5), ("CLIP", 1)])
+@pytest.mark.parametrize(("kind", "tensors"), [*zip(VALUES, (5, 5, 1), strict=True)])
 def test_all_that_has_a_place_for_each_token_is_put_in_order(folder, tmp_path, kind, tensors, choice) -> None:
     """Tokens are rows of most, and columns of BART's `final_logits_bias` and of a part of MobileBERT's head."""
-    every, pair = (ONE, OTHER), []
+    every, pair, architecture = (ONE, OTHER), [], getattr(transformers, kind)
     for name, words in zip("ab", every, strict=True):
-        network = sized(kind, len(words))
+        tokens = {"vocab_size": len(words), **ENDS}
+        tokens = {"text_config": {**LAYERS, **tokens}} if kind == "CLIPModel" else tokens
+        network = architecture(architecture.config_class(**VALUES[kind], **tokens))
         for tensor in (*network.parameters(), *(b for b in network.buffers() if b.is_floating_point())):
             tensor.data = torch.randn_like(tensor)
         pair.append((tokenized(folder(name, network), words), network.state_dict()))
     out = str(tmp_path / "out")
     merge(*(place for place, _ in pair), match="none", vocabulary=choice, out=out)
-    merged = type(network).from_pretrained(out).state_dict()
+    merged = architecture.from_pretrained(out).state_dict()
     numbers, found = transformers.AutoTokenizer.from_pretrained(out).get_vocab(), 0
     for name, tensor in merged.items():
-        axis = next(
-            (i for i, (a, b) in enumerate(zip(*(s[name].shape for _, s in pair), strict=True)) if a != b), None
-        )
-        found += axis is not None
-        for token, number in numbers.items() if axis is not None else ():
+        own = [state[name] for _, state in pair]
+        axes = [axis for axis, size in enumerate(own[0].shape) if size != own[1].shape[axis]]
+        found += len(axes)
+        for axis, (token, number) in product(axes, numbers.items()):
             known = [
-                (s[name], words.index(token)) for (_, s), words in zip(pair, every, strict=True) if token in words
+                one.select(axis, words.index(token))
+                for one, words in zip(own, every, strict=True)
+                if token in words
             ]
-            mean = sum(one.select(axis, row) for one, row in known) / len(known)
-            torch.testing.assert_close(tensor.select(axis, number), mean)
+            torch.testing.assert_close(tensor.select(axis, number), sum(known) / len(known))
     assert found == tensors
 
 
@@ -207,9 +200,7 @@ def test_a_union_builds_pieces_of_words_and_keeps_what_added_tokens_are(folder, 
     assert union.tokenize("cat costs<other>") == ["Ġ", "cat", "Ġ", "cos", "t", "s", "<other>"]
     assert "<other>" not in union.decode(union("cat<other>").input_ids, skip_special_tokens=True)
     third = pieces("third", [*"Ġcosta", "ta"], [("t", "a")], split="Metaspace")
-    with pytest.raises(
-        CheckpointError, match="split texts otherwise, so pieces have no union; give --vocabulary fir"
-    ):
+    with pytest.raises(CheckpointError, match="split texts otherwise, so pieces have no union; give --voc"):
         merge(one, third, match="none", vocabulary="union", out=str(tmp_path / "none"))
 
 
@@ -217,10 +208,7 @@ def test_a_union_builds_pieces_of_words_and_keeps_what_added_tokens_are(folder, 
     ("more", "words"),
     [
         ({"hidden_size": 4, "num_attention_heads": 1}, "is as large as there are tokens, 4, and nobody knows"),
-        (
-            {"entity_vocab_size": 9},
-            "has vocab_size = 4, entity_vocab_size = 9, and only networks of one vocabulary",
-        ),
+        ({"entity_vocab_size": 9}, "has vocab_size = 4, entity_vocab_size = 9, and only networks of one"),
     ],
 )
 def test_a_size_that_is_not_understood_is_refused(folder, tmp_path, more, words) -> None:
