@@ -32,13 +32,14 @@ FIRST = {
 """What each has that the others have not, and what would be wrong in silence."""
 
 FIRST_CROSSED = {
-    6: "a loss of the network's own for the next token, rounds that are made again",
-    8: "buffers of a run whose columns had another order, int8, a held-out transform that draws",
+    6: "sequences of other lengths that validate, and a fork's median",
     10: "what partitions of a server had not sent yet, in a fork",
     14: "a loss with weights of all that a network gives in a dict",
     20: "private heads in a fork",
     21: "a network that draws in evaluation, an optimizer of one's own that is carried, validation",
     33: "columns and classes in other orders, weights of classes, transforms that draw",
+    113: "a loss of the network's own for the next token, rounds that are made again, a file to begin with",
+    134: "buffers and columns of a fork, a share that is drawn, transforms that draw, held out by partitions",
 }
 """The same of those that cross what is new."""
 
