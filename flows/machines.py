@@ -10,7 +10,6 @@ from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import (
     Fingerprint,
     check_fingerprint,
-    check_sources,
     fingerprint,
     sources,
 )
@@ -52,16 +51,12 @@ def _asked(device: str, codes: tuple[Code, ...], _: int = 0) -> tuple[Mapping[st
     return sources(codes), fingerprint(device)
 
 
-def common_fingerprints(
-    present: list[Machine], here: Mapping[str, str], mixed: bool
-) -> tuple[Fingerprint | None, dict[str, Fingerprint]]:
+def common_fingerprints(present: list[Machine], mixed: bool) -> tuple[Fingerprint | None, dict[str, Fingerprint]]:
     """The fingerprint that all machines share, and those of each site and of `STORE` where these have their own.
 
     None for `mixed` hardware. Raises `NumericsMismatch` if machines of one site differ, or, without sites, those
-    that map, or if one has other sources than those `here`.
+    that map.
     """
-    for machine in present:
-        check_sources(here, machine.sources, machine.where)
     if mixed:
         return None, {}
     own: dict[str, Fingerprint] = {}

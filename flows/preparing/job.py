@@ -34,7 +34,7 @@ from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.sizes import MOST_BYTES
 from roundweave.tasks.networks.start import Fork, Start
 from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator
-from roundweave.tasks.numerics.fingerprints import check_fingerprint, sources
+from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
 from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, window_size
 
 COMPARED = 100
@@ -103,7 +103,9 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     work, description = work_of(resolved, executor, new=resolved.run is None)
     here = sources(codes := codes_of(config))
     present = machines(executor, work, codes)
-    common, own = common_fingerprints(present, here, config.mixed_hardware)
+    for machine in present:
+        check_sources(here, machine.sources, machine.where)
+    common, own = common_fingerprints(present, config.mixed_hardware)
     work = replace(work, fingerprint=common, fingerprints=own, sources=here, codes=codes)
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"

@@ -294,6 +294,17 @@ class Objective:
         return loss.mean() if each else loss
 
 
+def mean_loss(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The mean of the losses of batches, (*), in float64 on the CPU; it is that of the batches that have one.
+
+    Torch gives NaN for the mean of a batch in which no label counts, whose gradients are zeros.
+    """
+    each = torch.stack([*losses])
+    there = ~each.isnan()
+    start = torch.zeros_like(each[0], dtype=torch.promote_types(each.dtype, torch.float32))
+    return sum(each.where(there, 0.0), start).cpu().double() / there.sum(0).cpu()  # added up in their order
+
+
 def copied(state: State) -> State:
     """A copy of a state without the outer optimizer's memory, for a network that is trained."""
     return moved(replace(state, memory={}), torch.clone)

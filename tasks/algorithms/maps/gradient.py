@@ -11,10 +11,10 @@ from roundweave.storage.values.tensors import Slots, pack
 from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.applies.schedules import Scheduled
-from roundweave.tasks.algorithms.maps.backprop import backprop, batches, descend, mean_loss
+from roundweave.tasks.algorithms.maps.backprop import backprop, batches, descend
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.networks.objective import Objective, buffers_of, check_unchanged
+from roundweave.tasks.networks.objective import Objective, buffers_of, check_unchanged, mean_loss
 
 LOCAL = "gradients do not tell of it, so choose local steps"
 """What to do about a network whose forward changes its trained parameters."""

@@ -18,14 +18,7 @@ from roundweave.storage.values.tensors import Slots, Vectors, views
 from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.algorithms.applies.schedules import Schedule, Scheduled
-from roundweave.tasks.algorithms.maps.backprop import (
-    arrived_at,
-    backprop,
-    backprop_in_pieces,
-    batches,
-    mean_loss,
-    minus,
-)
+from roundweave.tasks.algorithms.maps.backprop import arrived_at, backprop, backprop_in_pieces, batches, minus
 from roundweave.tasks.algorithms.maps.optimizers import (
     Slot,
     Stepper,
@@ -42,7 +35,7 @@ from roundweave.tasks.algorithms.maps.optimizers import (
     trained_of,
 )
 from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.networks.objective import Objective, buffers_of, copied
+from roundweave.tasks.networks.objective import Objective, buffers_of, copied, mean_loss
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.own_code.code import Code
 

@@ -19,12 +19,12 @@ from torch.func import functional_call, vmap
 from roundweave.storage.errors import ModelError, failing_as, one_line
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import pack, same_bits
-from roundweave.tasks.algorithms.maps.backprop import backprop, descend, mean_loss, minus
+from roundweave.tasks.algorithms.maps.backprop import backprop, descend, minus
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.compute.mapper import MapInput, Mapper
 from roundweave.tasks.data.examples import Examples, passes
-from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.networks.objective import Objective, mean_loss
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 
 

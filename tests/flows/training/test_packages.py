@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -101,16 +100,13 @@ def test_a_worker_that_imports_another_version_of_a_module_is_refused(
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "helper.py").write_text(HELPER.format(layer))
     (tmp_path / "script.py").write_text(SCRIPT)
-    here, there = (
-        os.pathsep.join([str(tmp_path / each), str(Path(__file__).parents[3])]) for each in ("here", "there")
-    )
-    monkeypatch.setenv("PYTHONPATH", here)
-    scheduler = dask_processes(tmp_path, 2, PYTHONPATH=there)
+    project = Path(__file__).parents[3]
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'here'}:{project}")
+    scheduler = dask_processes(tmp_path, 2, PYTHONPATH=f"{tmp_path / 'there'}:{project}")
     line = [sys.executable, tmp_path / "script.py", scheduler, tmp_path / "runs"]
     for _ in range(2):
         said = subprocess.run(line, capture_output=True, text=True, check=True).stdout
         assert said.startswith("tcp://127.0.0.1:")
         assert "has another version of helper.Net than the process that began the run" in said
         shutil.copy(tmp_path / "here/helper.py", tmp_path / "there")
-    assert len(said.splitlines()) == 1
     assert not [*(tmp_path / "runs").glob("*.zarr")]

@@ -12,7 +12,6 @@ from torch import nn
 
 from roundweave import Examples, FedProx, LocalSteps, Map, Objective, Update
 from roundweave.tasks.algorithms.maps.backprop import backprop
-from roundweave.tasks.algorithms.maps.federated import Scaffold
 from roundweave.tasks.algorithms.maps.gradient import Downpour
 from roundweave.tasks.compute.stacked.replicas import StackedMapper
 from roundweave.tasks.numerics.pinning import pinned
@@ -61,8 +60,6 @@ def test_a_step_adds_the_gradients_of_the_loss() -> None:
 LABELLED: dict[str, Map] = {
     "local steps": LOCAL,
     "pieces": replace(LOCAL, batch_size=3, accumulate=2),
-    "fedprox": FedProx(local_steps=STEPS, batch_size=BATCH, lr=LR, mu=0.0),
-    "scaffold": Scaffold(local_steps=STEPS, batch_size=BATCH, lr=LR),
     "downpour": Downpour(push_every=STEPS, batch_size=BATCH, lr=LR),
 }
 
@@ -84,7 +81,6 @@ def test_a_batch_without_labels_takes_no_part_in_the_loss_of_a_round(name) -> No
     there = [loss for loss in seen if math.isfinite(loss)]
     assert 0 < len(there) < STEPS
     start = what.initial()
-    start = replace(start, memory={"control": {"float64": torch.zeros_like(start.params["float64"])}})
     if name == "stacked":
         (update,) = StackedMapper(LOCAL, at_once=2)(what, start, [(part, {}, SEED)])
     else:

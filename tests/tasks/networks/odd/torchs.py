@@ -226,11 +226,6 @@ def checkpointed_frozen() -> nn.Module:
     return network
 
 
-def checkpointed_anew() -> nn.Module:
-    """The new form of checkpoints."""
-    return made(lambda self, x: self.last(checkpoint(self.first, x, use_reentrant=False)))
-
-
 def without_gradients() -> nn.Module:
     """No parameter gets a gradient."""
     return made(torch.no_grad()(Two.layers))
