@@ -182,7 +182,7 @@ class Trace:
         """All atoms in sums, and in values that are computed and not only views of other ones."""
         computed = [n for n in self.values if not (isinstance(n.target, OpOverload) and is_view(n.target))]
         sums = [axes for pair in self.sums for axes in pair]
-        return {atom for axes in (*(self.values[n] for n in computed), *sums) for a in axes for atom in a.walk()}
+        return _within((*(self.values[n] for n in computed), *sums))
 
     @property
     def unreached(self) -> dict[str, int]:
@@ -190,18 +190,20 @@ class Trace:
         used, longest = self.used, {}
         for name, axes in self.tensors.items():
             dtype = self.program.state_dict[name].dtype
-            units = {atom for axis in axes for atom in axis.walk() if atom.size > 1}
+            units = {atom for atom in _within([axes]) if atom.size > 1}
             if units and used.isdisjoint(units) and (dtype.is_floating_point or dtype.is_complex):
                 longest[name] = max(axis.size for axis in axes)
         return longest
 
     def run(self, graph: fx.Graph, environment: dict[fx.Node, Any]) -> Any:
         """Follow a graph whose placeholders are in the environment; returns the axes of its outputs."""
-        graph.eliminate_dead_code()  # what no output needs pins nothing, and what it reads is not reached
         for node in graph.nodes:
             if node.op == "output":
                 return _values(node.args[0], environment)
-            if node.op == "call_function":
+            # An operation whose result is unused need not pin anything, unless it writes or reads a parameter.
+            needed = node.users or not isinstance(node.target, OpOverload) or writes(node.target)
+            needed = needed or any(one.op == "placeholder" for one in node.all_input_nodes)
+            if node.op == "call_function" and needed:
                 environment[node] = found = self._call(node, environment)
                 if is_axes(found) and not node.name.startswith("_assert"):
                     self.values[node] = found
@@ -339,7 +341,6 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     if unreached := traced.unreached:
         with suppress(ModelError):
             in_training = exported(model, inputs, training=True)
-            in_training.graph.eliminate_dead_code()
             traced.training = True
             if any(node.users and names.get(target) in unreached for node, target in _places(in_training)):
                 _follow(traced, in_training, names)
@@ -356,9 +357,27 @@ def _follow(traced: Trace, program: torch.export.ExportedProgram, names: Mapping
     """Follow a program's graph, in which the parameters that the trace has have the axes that they have there."""
     environment = {node: _placeholder(traced, node, target, names) for node, target in _places(program)}
     outputs = list(_axes_within(traced.run(program.graph, environment)))
+    _pin_unseen(traced, program.graph)
     _pin_numbered(outputs, "output")
     for axes in outputs:
         pin_all(axes, "output")
+
+
+def _pin_unseen(traced: Trace, graph: fx.Graph) -> None:
+    """Pin the units of tensors of which no output is made, as another call may show them in their order."""
+    live = copy.deepcopy(graph)
+    twins = dict(zip(graph.nodes, live.nodes, strict=True))
+    live.eliminate_dead_code()
+    kept = {*live.nodes}
+    unseen = {node for node, twin in twins.items() if node in traced.values and twin not in kept}
+    seen = _within([axes for node, axes in traced.values.items() if node not in unseen])
+    lost = _within([traced.values[node] for node in unseen])
+    pin_all([*(lost & _within(traced.tensors.values()) - seen)], "its result is not used")
+
+
+def _within(tensors: Iterable[Axes]) -> set[Atom]:
+    """All atoms of the axes of several tensors."""
+    return {atom for axes in tensors for axis in axes for atom in axis.walk()}
 
 
 def _pin_numbered(tensors: Iterable[Axes], reader: str) -> None:

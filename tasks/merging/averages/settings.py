@@ -79,6 +79,10 @@ BETWEEN = re.compile(r"merger|adapter|connector|resampler|projector(?!\.(weight|
 """Matches names of tensors between the layers of two stacks, such as those of pictures and of words."""
 
 
+APART = re.compile(r"(head|classifier|projector|connector|resampler|adapter|merger)\w*\.$")
+"""Matches what stands before a number in names of parts of a head, or between two stacks, which are no layers."""
+
+
 def positions(names: Iterable[str]) -> dict[str, float | None]:
     """How deep each tensor lies by its name: 0 for the first numbered layer and before, 1 for the last and after.
 
@@ -88,7 +92,8 @@ def positions(names: Iterable[str]) -> dict[str, float | None]:
     Raises `UsageError` if no layer is numbered.
     """
     matches = {name: STAGED.search(name) or NUMBERED.search(name) for name in names}
-    layers = {name: _layer(match) if match else None for name, match in matches.items()}
+    apart = {name for name, match in matches.items() if match and APART.search(name[: match.start(1)])}
+    layers = {n: _layer(match) if match and n not in apart else None for n, match in matches.items()}
     stacks: dict[str, set[tuple[int, ...]]] = {}
     for stack, numbers in filter(None, layers.values()):
         stacks.setdefault(stack, set()).add(numbers)

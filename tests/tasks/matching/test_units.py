@@ -119,6 +119,18 @@ def test_what_a_call_does_not_reach_is_permuted_as_in_training_or_pins_what_it_m
         torch.testing.assert_close(network.spreads(inputs).sort().values, wanted[1])
 
 
+class InVain(mine.Autoencoder):
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.spreads(inputs)
+        return super().forward(inputs)
+
+
+def test_a_result_that_is_not_used_reads_units_and_keeps_its_own_order():
+    units = find_units(InVain(), (torch.randn(5, 6),))
+    assert ("spread.weight", 1, 0) in units.members("body")
+    assert units.pinned["spread.bias"] == "its result is not used"
+
+
 class DataDependent(nn.Module):
     def __init__(self):
         super().__init__()

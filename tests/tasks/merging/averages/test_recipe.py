@@ -93,6 +93,15 @@ NETWORKS = {
         1 / 2: ("model.layers.2.mlp.fc.weight",),
         1: ("model.layers.11.mlp.fc.weight", "model.norm.weight", "lm_head.weight", "vocab_projector.weight"),
     },
+    "numbered parts of a head, and between stacks": {
+        0: ("model.layers.0.weight",),
+        1: ("model.layers.1.weight", "classifier.0.weight", "classifier.3.weight"),
+        None: (
+            "mm_projector.0.weight",
+            "visual.deepstack_merger_list.0.norm.weight",
+            "vision_adapter.mlp.fc1.weight",
+        ),
+    },
     "nested stages": {number / 3: (f"stages.{number // 2}.blocks.{number % 2}.weight",) for number in range(4)},
     "sublayers": {
         0: (*(f"encoder.block.0.layer.{number}.weight" for number in (0, 1)), "model.layers.0.experts.1.weight"),
@@ -107,6 +116,6 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("names", NETWORKS.values(), ids=NETWORKS)
-def test_layers_are_counted_from_the_first_to_the_last(names: dict[float, tuple[str, ...]]) -> None:
+def test_layers_are_counted_from_the_first_to_the_last(names: dict[float | None, tuple[str, ...]]) -> None:
     depths = {name: depth for depth, each in names.items() for name in each}
     assert positions(depths) == depths
