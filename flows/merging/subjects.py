@@ -46,9 +46,7 @@ from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Samples
 from roundweave.tasks.merging.rows.labels import with_a_row_for_each_output
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.networks.pretrained import (
-    inputs_by_kind,
-)
+from roundweave.tasks.networks.pretrained import inputs_by_kind
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES
 from roundweave.tasks.networks.trying.fit import check_fit

@@ -28,9 +28,7 @@ from roundweave.tasks.merging.repair import concatenated, repair
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.outputs import output_of, with_output
 from roundweave.tasks.networks.pretrained import names_in_network, renamed
-from roundweave.tasks.networks.scores import (
-    OWN_LOSS,
-)
+from roundweave.tasks.networks.scores import OWN_LOSS
 from roundweave.tasks.networks.spectral import converge
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 from roundweave.tasks.own_code.code import Code
