@@ -57,7 +57,7 @@ from roundweave.storage.places.base import full_address
 from roundweave.storage.values.lazy import LazyTensors, picked
 from roundweave.storage.values.tensors import let_go
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning
-from roundweave.tasks.matching.groups import UnitGroups
+from roundweave.tasks.matching.groups import Tensors, UnitGroups
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH
 from roundweave.tasks.matching.tracing.trace import Inputs, first_names
@@ -111,7 +111,7 @@ class MergePlan:
     units: UnitGroups
     function_error: float
     states: list[LazyTensors]
-    expected: Mapping[str, torch.Tensor]
+    expected: Tensors
     names: Mapping[str, str]
     places: tuple[str, ...]
     spectral: bool
@@ -184,7 +184,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
 def _completed(
     config: MergeConfig,
     runs: Sequence[Origin | None],
-    opened: Sequence[Mapping[str, torch.Tensor]],
+    opened: Sequence[Tensors],
     root: str,
     orders: Sequence[RowOrder],
 ) -> tuple[MergeConfig, dict[str, torch.dtype]]:
@@ -205,7 +205,7 @@ def _completed(
 def _plan_matched(
     config: MergeConfig,
     known: MergeConfig,
-    opened: Sequence[Mapping[str, torch.Tensor]],
+    opened: Sequence[Tensors],
     types: Mapping[str, torch.dtype],
     root: str,
     orders: tuple[RowOrder, ...],
@@ -272,7 +272,7 @@ def _plan_matched(
     )
 
 
-def _plan_slices(config: MergeConfig, opened: Mapping[str, Mapping[str, torch.Tensor]], root: str) -> MergePlan:
+def _plan_slices(config: MergeConfig, opened: Mapping[str, Tensors], root: str) -> MergePlan:
     """The plan of a network whose layers are those of slices of others, in the first one's place."""
     folders = [*map(Path, config.every_folder)]
     listed = set.intersection(*(by_layer(whole_config(folder)) for folder in folders)) if folders else set()
@@ -287,7 +287,7 @@ def _plan_slices(config: MergeConfig, opened: Mapping[str, Mapping[str, torch.Te
 
 def _plan_by_name(
     config: MergeConfig,
-    opened: Sequence[Mapping[str, torch.Tensor]],
+    opened: Sequence[Tensors],
     types: Mapping[str, torch.dtype],
     root: str,
     orders: tuple[RowOrder, ...],
@@ -350,11 +350,8 @@ def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -
 
 
 def _named_alike(
-    config: MergeConfig,
-    network: nn.Module,
-    opened: Sequence[Mapping[str, torch.Tensor]],
-    orders: Sequence[RowOrder],
-) -> tuple[list[Mapping[str, torch.Tensor]], dict[str, str], tuple[RowOrder, ...]]:
+    config: MergeConfig, network: nn.Module, opened: Sequence[Tensors], orders: Sequence[RowOrder]
+) -> tuple[list[Tensors], dict[str, str], tuple[RowOrder, ...]]:
     """The tensors under the network's names with rows in one order, the names by the folder's, and its orders."""
     each = [names_in_network(network, tensors) for tensors in opened]
     base = config.networks.index(config.folders[0]) if config.folders else 0

@@ -24,6 +24,7 @@ from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.meaning import Meaning, agreed_kind, agreed_names
+from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.rows.labels import NAMES, UNNAMED, find_labels, union_of_labels
 from roundweave.tasks.merging.rows.orders import RowOrder
 from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
@@ -189,9 +190,7 @@ def of_folder(config: AnyArchitecture, folder: str, options: Mapping[str, Any]) 
     return config.model_copy(update={"model": model, "model_options": {**given, **options}})
 
 
-def of_type(
-    config: AnyArchitecture, opened: Sequence[Mapping[str, torch.Tensor]]
-) -> tuple[AnyArchitecture, dict[str, torch.dtype]]:
+def of_type(config: AnyArchitecture, opened: Sequence[Tensors]) -> tuple[AnyArchitecture, dict[str, torch.dtype]]:
     """A type that holds all networks' floats in the configuration, and each tensor's by name, if none is given."""
     types = {} if "dtype" in config.model_fields_set else types_of(opened)
     if types:

@@ -22,7 +22,7 @@ from safetensors import safe_open
 
 from roundweave.storage.errors import CheckpointError, one_line
 from roundweave.storage.parsing import from_json
-from roundweave.storage.values.lazy import BLOCK, LazyTensors, known_places, picked
+from roundweave.storage.values.lazy import BLOCK, LazyTensors, Tensors, known_places, picked
 from roundweave.storage.values.tensors import Specs, TensorSpec, is_dense, specs_of
 
 SAFETENSORS = ".safetensors"
@@ -72,7 +72,7 @@ Stamp = tuple[int, int]
 """A file's modification time in nanoseconds and its size in bytes. Another stamp means another content."""
 
 
-def open_file(path: Path) -> Mapping[str, torch.Tensor]:
+def open_file(path: Path) -> Tensors:
     """The named tensors of a file, each of its own shape, read one at a time when they are asked for.
 
     The file is checked to be complete first. Prefixes that DataParallel or torch.compile put before all names are
@@ -303,7 +303,7 @@ def is_index(path: Path) -> bool:
     return path.name.lower().endswith(tuple(f"{suffix}{INDEX}" for suffix in SUFFIXES))
 
 
-def open_shards(path: Path) -> Mapping[str, torch.Tensor]:
+def open_shards(path: Path) -> Tensors:
     """The named tensors of all shards, each of its own shape, read one at a time when they are asked for.
 
     The index may come from anybody, so shards in another folder, and links, are refused. Raises `CheckpointError`.

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from roundweave.storage.checkpoints.files import INDEX, LARGEST_INDEX, SAFETENSORS
 from roundweave.storage.checkpoints.writing import partial_folder, write_checkpoint
 from roundweave.storage.errors import CheckpointError, failing_as, reason
 from roundweave.storage.parsing import from_json
-from roundweave.storage.values.lazy import known_specs, picked
+from roundweave.storage.values.lazy import Tensors, known_specs, picked
 from roundweave.storage.values.tensors import TensorSpec, specs_bytes
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
@@ -103,7 +101,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         new.rename(folder)
 
 
-def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], most: int = SHARD) -> None:
+def write_shards(folder: Path, tensors: Tensors, most: int = SHARD) -> None:
     """Write named tensors to ``model.safetensors``, or to shards of at most so many bytes and their index.
 
     Blocks of tensors are written one after the other. Raises `UsageError` and `CheckpointError` as
