@@ -118,12 +118,10 @@ def first_names(model: nn.Module) -> dict[str, str]:
 @contextmanager
 def plain_attention() -> Iterator[None]:
     """Stop torch from using its fused fast path for encoder layers, which is one opaque operation."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
+    with ExitStack() as stack:
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
         yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager
