@@ -32,13 +32,8 @@ BESIDE = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".spm", ".codes", ".
 
 NUMBERED = (
     *("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "spm.model", "tekken.json"),
-    *(
-        "sentencepiece.bpe.model",
-        "sentencepiece.model",
-        "spm_char.model",
-        "vocab-src.json",
-        "prophetnet.tokenizer",
-    ),
+    *("sentencepiece.bpe.model", "sentencepiece.model", "spm_char.model"),
+    *("vocab-src.json", "prophetnet.tokenizer"),
 )
 """Files of which a folder with a tokenizer has one."""
 
@@ -108,18 +103,14 @@ def write_shards(folder: Path, tensors: Tensors, most: int = SHARD) -> None:
     `write_checkpoint` does.
     """
     shards = _shards(known_specs(tensors), most)
-    names = (
-        ["model"] if len(shards) == 1 else [f"model-{n + 1:05}-of-{len(shards):05}" for n in range(len(shards))]
-    )
-    for name, specs in zip(names, shards, strict=True):
-        part = picked({spec.name: (tensors, spec.name) for spec in specs})
-        write_checkpoint(folder / f"{name}{SAFETENSORS}", part)
+    places: dict[str, str] = {}
+    for number, specs in enumerate(shards, 1):
+        stem = f"model-{number:05}-of-{len(shards):05}" if len(shards) > 1 else "model"
+        places |= {spec.name: f"{stem}{SAFETENSORS}" for spec in specs}
+        write_checkpoint(folder / f"{stem}{SAFETENSORS}", picked({s.name: (tensors, s.name) for s in specs}))
     if len(shards) > 1:
         sizes = {"total_size": sum(map(specs_bytes, shards))}
         sizes |= {"total_parameters": sum(spec.size for specs in shards for spec in specs)}
-        places = {
-            spec.name: f"{name}{SAFETENSORS}" for name, specs in zip(names, shards, strict=True) for spec in specs
-        }
         write_json(folder / f"model{SAFETENSORS}{INDEX}", {"metadata": sizes, "weight_map": places})
 
 
@@ -147,10 +138,8 @@ def files_beside(folder: Path) -> list[Path]:
     Tensors, their index, code, and what tells of a training are left out; raises `CheckpointError` for links.
     """
     names = [path.name for path in sorted(folder.iterdir()) if path.suffix in BESIDE and path.is_file()]
-    wanted = [
-        name for name in names if not (name.startswith(".") or name.endswith(INDEX) or name in OF_A_TRAINING)
-    ]
-    return [within(folder, name) for name in wanted]
+    others = [name for name in names if name.startswith(".") or name.endswith(INDEX) or name in OF_A_TRAINING]
+    return [within(folder, name) for name in names if name not in others]
 
 
 def copy_beside(folder: Path, to: Path, without: Iterable[str] = ()) -> None:
