@@ -154,12 +154,9 @@ def with_recorded(
     if not known:
         return config
     open_fields = set(Architecture.model_fields) - config.model_fields_set
-    if "input" not in open_fields:
-        open_fields -= {"data"}
-    if "data" not in open_fields:
-        open_fields -= {"data_options"}
-    if "model" not in open_fields:
-        open_fields -= {"model_options"}
+    for given, with_it in (("input", "data"), ("data", "data_options"), ("model", "model_options")):
+        if given not in open_fields:
+            open_fields -= {with_it}
     _check_shared(known, open_fields & SHARED)
     taken = {field: known[0].fields[field] for field in open_fields if field in known[0].fields}
     each = [run.fields.get("data") for run in known]
