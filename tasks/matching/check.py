@@ -67,9 +67,8 @@ def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -
             return values()
         return nn.Parameter(Deferred(tensor.shape, dtype, [values]), requires_grad=tensor.requires_grad)
 
-    return evaluating(
-        model, {id(tensor): copied(name, tensor, random) for name, tensor, random in _tensors(model)}
-    )
+    copies = {id(tensor): copied(name, tensor, random) for name, tensor, random in _tensors(model)}
+    return evaluating(model, copies)
 
 
 def check_function(model: nn.Module, inputs: Inputs, units: UnitGroups) -> float:

@@ -70,10 +70,8 @@ class Samples:
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[Inputs]:
         """The inputs (examples, …) of so many batches of all training examples, the blocks in turn."""
-        each = [
-            self.partitions.load(0, block).train.batches(size, steps, derive_seed(seed, block))
-            for block in self.blocks
-        ]
+        parts = [(self.partitions.load(0, block).train, derive_seed(seed, block)) for block in self.blocks]
+        each = [train.batches(size, steps, own) for train, own in parts]
         return (next(each[step % len(each)]).inputs for step in range(steps))
 
 

@@ -263,10 +263,8 @@ class Trace:
             return self._unknown(node, f"{target}{reason}", shapes, environment)
         self.sums += site.dependences
         for units, rest, index in site.looked_up:
-            same = next(
-                (other for other, _, by in self.looked_up if by is index and other.size == units.size), units
-            )
-            unify(same, units)
+            same = (other for other, _, by in self.looked_up if by is index and other.size == units.size)
+            unify(next(same, units), units)
             self.looked_up.append((units, rest, index))
         if site.summed:
             # A constant, which has no inputs, shows no units at work.
