@@ -73,10 +73,8 @@ def check_without_data(config: MergeConfig) -> None:
 def check_rescaled(config: MergeConfig) -> None:
     """Raise `UsageError` for a repair by scaling of averages whose units are not to have the mean spread."""
     by_layers = config.average == "mean" and config.wanted(len(config.networks), config.seed) is not None
-    what = (
-        "within" if config.within else "weights by layers or below 0" if by_layers else f"average {config.average}"
-    )
-    if config.within or by_layers or config.average not in ("auto", "best", "mean"):
+    other = "" if config.average in ("auto", "best", "mean") else f"average {config.average}"
+    if what := "within" if config.within else "weights by layers or below 0" if by_layers else other:
         raise UsageError(f"without BatchNorm, repair is for the plain mean, and not for {what}; leave repair out")
 
 

@@ -86,24 +86,21 @@ def recorded_in(networks: Sequence[str], root: Where, union: bool = False) -> li
     """
     stored = [stored_round(place) for place in networks]
     every = [Origin.of(open_stored(each[0], root)) if each else None for each in stored]
-    for what, named in names_of(networks, every).items():
-        if not (union and what == "class"):
-            agreed_names(named, what)
-    agreed_kind({network: run.meaning.kind for network, run in zip(networks, every, strict=True) if run})
+    check_data(networks, every, None, union)
     return every
 
 
 def check_data(
     networks: Sequence[str], runs: Sequence[Origin | None], data: Description | None, union: bool = False
 ) -> None:
-    """Raise `DataError` if what networks of runs know by one number has another name in the data.
+    """Raise `DataError` if what networks of runs know by one number has another name in another run, or the data.
 
     In a `union` of labels these may differ.
     """
-    known = names_of(networks, runs)
-    for what, names in (("class", data.class_names), ("column", _of_table(data.input_names))) if data else ():
-        if names and known[what] and not (union and what == "class"):
-            agreed_names(known[what] | {"the data": names}, what)
+    of_data = {"class": data.class_names, "column": _of_table(data.input_names)} if data else {}
+    for what, named in names_of(networks, runs).items():
+        if not (union and what == "class"):
+            agreed_names({**named, "the data": of_data.get(what, ())}, what)
     kinds = {network: run.meaning.kind for network, run in zip(networks, runs, strict=True) if run}
     agreed_kind(kinds | ({"the data": data.kind} if data else {}))
 
