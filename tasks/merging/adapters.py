@@ -24,16 +24,8 @@ AXES = {"lora_A": 0, "lora_B": 1, "lora_embedding_A": 0, "lora_embedding_B": 1}
 """The axis of the rank, by the part of a tensor's name that says which matrix it is."""
 
 TAKEN = {
-    *(
-        "peft_type",
-        "task_type",
-        "r",
-        "lora_alpha",
-        "bias",
-        "fan_in_fan_out",
-        "base_model_name_or_path",
-        "revision",
-    ),
+    *("peft_type", "task_type", "base_model_name_or_path", "revision"),
+    *("r", "lora_alpha", "bias", "fan_in_fan_out"),
     *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
     *("megatron_core", "qalora_group_size"),  # settings of what is refused where it is used
 }
