@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import torch
 
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import MergeConfig
@@ -16,6 +14,7 @@ from roundweave.storage.runs.figures import check_plot
 from roundweave.storage.runs.names import is_run, run_address
 from roundweave.storage.values.lazy import known_specs
 from roundweave.storage.values.tensors import same_bits
+from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.adapters import adapter_config
 
 
@@ -33,7 +32,7 @@ PACKED = ("int8", "uint8", "int16", "int32")
 """Whole numbers in which weights are packed; counters, as those of BatchNorm, are int64."""
 
 
-def check_means(places: Sequence[str], opened: Sequence[Mapping[str, torch.Tensor]]) -> None:
+def check_means(places: Sequence[str], opened: Sequence[Tensors]) -> None:
     """Raise `CheckpointError` for tensors of quantised weights, which have no mean where they differ."""
     for place, state in zip(places, opened, strict=True):
         for spec in known_specs(state):
@@ -46,7 +45,7 @@ def check_means(places: Sequence[str], opened: Sequence[Mapping[str, torch.Tenso
                 )
 
 
-def alike_in(opened: Sequence[Mapping[str, torch.Tensor]], config: MergeConfig, name: str) -> bool:
+def alike_in(opened: Sequence[Tensors], config: MergeConfig, name: str) -> bool:
     """Whether a tensor that the example inputs do not reach fits any order of units, as all networks have it.
 
     Raises `UsageError` if it does not: units are to be matched that it may read, and nothing tells which.
@@ -74,10 +73,8 @@ def check_without_data(config: MergeConfig) -> None:
 def check_rescaled(config: MergeConfig) -> None:
     """Raise `UsageError` for a repair by scaling of averages whose units are not to have the mean spread."""
     by_layers = config.average == "mean" and config.wanted(len(config.networks), config.seed) is not None
-    what = (
-        "within" if config.within else "weights by layers or below 0" if by_layers else f"average {config.average}"
-    )
-    if config.within or by_layers or config.average not in ("auto", "best", "mean"):
+    other = "" if config.average in ("auto", "best", "mean") else f"average {config.average}"
+    if what := "within" if config.within else "weights by layers or below 0" if by_layers else other:
         raise UsageError(f"without BatchNorm, repair is for the plain mean, and not for {what}; leave repair out")
 
 

@@ -24,6 +24,7 @@ from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.meaning import Meaning, agreed_kind, agreed_names
+from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.rows.labels import NAMES, UNNAMED, find_labels, union_of_labels
 from roundweave.tasks.merging.rows.orders import RowOrder
 from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
@@ -85,24 +86,21 @@ def recorded_in(networks: Sequence[str], root: Where, union: bool = False) -> li
     """
     stored = [stored_round(place) for place in networks]
     every = [Origin.of(open_stored(each[0], root)) if each else None for each in stored]
-    for what, named in names_of(networks, every).items():
-        if not (union and what == "class"):
-            agreed_names(named, what)
-    agreed_kind({network: run.meaning.kind for network, run in zip(networks, every, strict=True) if run})
+    check_data(networks, every, None, union)
     return every
 
 
 def check_data(
     networks: Sequence[str], runs: Sequence[Origin | None], data: Description | None, union: bool = False
 ) -> None:
-    """Raise `DataError` if what networks of runs know by one number has another name in the data.
+    """Raise `DataError` if what networks of runs know by one number has another name in another run, or the data.
 
     In a `union` of labels these may differ.
     """
-    known = names_of(networks, runs)
-    for what, names in (("class", data.class_names), ("column", _of_table(data.input_names))) if data else ():
-        if names and known[what] and not (union and what == "class"):
-            agreed_names(known[what] | {"the data": names}, what)
+    of_data = {"class": data.class_names, "column": _of_table(data.input_names)} if data else {}
+    for what, named in names_of(networks, runs).items():
+        if not (union and what == "class"):
+            agreed_names({**named, "the data": of_data.get(what, ())}, what)
     kinds = {network: run.meaning.kind for network, run in zip(networks, runs, strict=True) if run}
     agreed_kind(kinds | ({"the data": data.kind} if data else {}))
 
@@ -153,12 +151,9 @@ def with_recorded(
     if not known:
         return config
     open_fields = set(Architecture.model_fields) - config.model_fields_set
-    if "input" not in open_fields:
-        open_fields -= {"data"}
-    if "data" not in open_fields:
-        open_fields -= {"data_options"}
-    if "model" not in open_fields:
-        open_fields -= {"model_options"}
+    for given, with_it in (("input", "data"), ("data", "data_options"), ("model", "model_options")):
+        if given not in open_fields:
+            open_fields -= {with_it}
     _check_shared(known, open_fields & SHARED)
     taken = {field: known[0].fields[field] for field in open_fields if field in known[0].fields}
     each = [run.fields.get("data") for run in known]
@@ -189,9 +184,7 @@ def of_folder(config: AnyArchitecture, folder: str, options: Mapping[str, Any]) 
     return config.model_copy(update={"model": model, "model_options": {**given, **options}})
 
 
-def of_type(
-    config: AnyArchitecture, opened: Sequence[Mapping[str, torch.Tensor]]
-) -> tuple[AnyArchitecture, dict[str, torch.dtype]]:
+def of_type(config: AnyArchitecture, opened: Sequence[Tensors]) -> tuple[AnyArchitecture, dict[str, torch.dtype]]:
     """A type that holds all networks' floats in the configuration, and each tensor's by name, if none is given."""
     types = {} if "dtype" in config.model_fields_set else types_of(opened)
     if types:

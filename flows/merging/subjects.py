@@ -46,9 +46,7 @@ from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Samples
 from roundweave.tasks.merging.rows.labels import with_a_row_for_each_output
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.networks.pretrained import (
-    inputs_by_kind,
-)
+from roundweave.tasks.networks.pretrained import inputs_by_kind
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES
 from roundweave.tasks.networks.trying.fit import check_fit
@@ -257,11 +255,11 @@ def _own_inputs(code: Code) -> Inputs:
     with failing_as(lambda error: CodeError(f"{code.reference} failed with {one_line(error)}")):
         value = code.load()()
     known = isinstance(value, torch.Tensor | tuple | list | Mapping)
-    given, named = as_call(value) if known else ((), {})
     tensors = _tensors(value) if known else []
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         kind = type(value).__name__
         raise UsageError(f"{code.reference} must return a tuple of tensors or a dict of them, not {kind}")
+    given, named = as_call(value)
     return named or given
 
 

@@ -123,8 +123,7 @@ def _card(plan: MergePlan) -> str:
     """What the folder is, in Markdown."""
     config = plan.config
     lines = [f"- {place}" for place in config.slices or config.networks]
-    how = (
-        f"match {config.match}, average {config.average or 'mean'}, coefficients {config.coefficients or 'equal'}"
-    )
+    average, coefficients = config.average or "mean", config.coefficients or "equal"
+    how = f"match {config.match}, average {average}, coefficients {coefficients}"
     how = "layers put together anew" if config.slices else how
     return "\n".join([MARK, "# A merged network", "", *lines, "", f"Merged by roundweave: {how}.", ""])

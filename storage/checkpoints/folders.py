@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from roundweave.storage.checkpoints.files import INDEX, LARGEST_INDEX, SAFETENSORS
 from roundweave.storage.checkpoints.writing import partial_folder, write_checkpoint
 from roundweave.storage.errors import CheckpointError, failing_as, reason
 from roundweave.storage.parsing import from_json
-from roundweave.storage.values.lazy import known_specs, picked
+from roundweave.storage.values.lazy import Tensors, known_specs, picked
 from roundweave.storage.values.tensors import TensorSpec, specs_bytes
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
@@ -95,25 +93,21 @@ def new_folder(folder: Path) -> Iterator[Path]:
         new.rename(folder)
 
 
-def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], most: int = SHARD) -> None:
+def write_shards(folder: Path, tensors: Tensors, most: int = SHARD) -> None:
     """Write named tensors to ``model.safetensors``, or to shards of at most so many bytes and their index.
 
     Blocks of tensors are written one after the other. Raises `UsageError` and `CheckpointError` as
     `write_checkpoint` does.
     """
     shards = _shards(known_specs(tensors), most)
-    names = (
-        ["model"] if len(shards) == 1 else [f"model-{n + 1:05}-of-{len(shards):05}" for n in range(len(shards))]
-    )
-    for name, specs in zip(names, shards, strict=True):
-        part = picked({spec.name: (tensors, spec.name) for spec in specs})
-        write_checkpoint(folder / f"{name}{SAFETENSORS}", part)
+    places: dict[str, str] = {}
+    for number, specs in enumerate(shards, 1):
+        stem = f"model-{number:05}-of-{len(shards):05}" if len(shards) > 1 else "model"
+        places |= {spec.name: f"{stem}{SAFETENSORS}" for spec in specs}
+        write_checkpoint(folder / f"{stem}{SAFETENSORS}", picked({s.name: (tensors, s.name) for s in specs}))
     if len(shards) > 1:
         sizes = {"total_size": sum(map(specs_bytes, shards))}
         sizes |= {"total_parameters": sum(spec.size for specs in shards for spec in specs)}
-        places = {
-            spec.name: f"{name}{SAFETENSORS}" for name, specs in zip(names, shards, strict=True) for spec in specs
-        }
         write_json(folder / f"model{SAFETENSORS}{INDEX}", {"metadata": sizes, "weight_map": places})
 
 

@@ -19,7 +19,7 @@ from roundweave.storage.checkpoints.files import DTYPES, SAFETENSORS, SUFFIXES, 
 from roundweave.storage.errors import CheckpointError, UsageError, one_line
 from roundweave.storage.places.base import PARTIAL, Where, file_path
 from roundweave.storage.places.local import FOLDER, sync_and_close
-from roundweave.storage.values.lazy import LazyTensors, blocks_of
+from roundweave.storage.values.lazy import LazyTensors, Tensors, blocks_of
 from roundweave.storage.values.tensors import Specs, little_bytes, specs_of, to_numpy
 
 WRITTEN = ".written-"
@@ -31,9 +31,7 @@ def check_place(place: Where, replace: bool = True) -> Path:
     return file_path(place, "a checkpoint", SUFFIXES, replace)
 
 
-def write_checkpoint(
-    place: Where, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
-) -> None:
+def write_checkpoint(place: Where, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> None:
     """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors.
 
     Tensors have any shapes. Tied tensors stay tied in a torch file and become equal copies in a safetensors file,
@@ -88,9 +86,7 @@ def partial_folder(place: Path) -> Iterator[Path]:
         os.close(above)
 
 
-def _save_safetensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], partial: Path, metadata: Mapping[str, str] | None
-) -> None:
+def _save_safetensors(path: Path, tensors: Tensors, partial: Path, metadata: Mapping[str, str] | None) -> None:
     """Write the format of safetensors: the header's length, the header in JSON, and the tensors without gaps.
 
     Larger dtypes come first, so that each tensor is aligned to its own, and then the order is that of the names.
@@ -137,7 +133,7 @@ def _behind(file: BinaryIO) -> Iterator[Callable[[bytes | memoryview], None]]:
         last.result()
 
 
-def _specs(path: Path, tensors: Mapping[str, torch.Tensor]) -> Specs:
+def _specs(path: Path, tensors: Tensors) -> Specs:
     """The specs of the tensors, which are read one by one where these are not known."""
     known = tensors.specs if isinstance(tensors, LazyTensors) else ()
     specs = known or specs_of((name, dense(path, name, tensor)) for name, tensor in tensors.items())
@@ -155,7 +151,7 @@ def _bytes(dtype: str) -> int:
     return size
 
 
-def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _tied(tensors: Tensors) -> dict[str, torch.Tensor]:
     """The tensors without unused memory behind them, where tied names stand for one tensor.
 
     torch saves all of a tensor's memory, so a small view of a large tensor would be saved as the large one.

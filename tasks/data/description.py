@@ -19,7 +19,7 @@ from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.datasets import Dataset, Reader, pixel_scaling, targets_of
 from roundweave.tasks.data.examples import Examples, Tensors, are_labels, tensors_by_name, tensors_of
-from roundweave.tasks.data.meaning import Meaning, agree, common
+from roundweave.tasks.data.meaning import Meaning, agree, agreed_kind, common
 from roundweave.tasks.data.stored_files import FileReader
 from roundweave.tasks.numerics.pinning import pinned
 
@@ -284,6 +284,5 @@ def _check_alike(name: str, other: Description, one: str, first: Description, pa
             f"{name} has inputs {other.inputs} and targets {other.targets}, "
             f"{one} has {first.inputs} and {first.targets}"
         )
-    if other.labels != first.labels:
-        mine, its = ("labels" if each.labels else "quantities" for each in (other, first))
-        raise DataError(f"{name} has targets that are {mine}, {one} has {its}; make them alike")
+    both = {one: first, name: other}
+    agreed_kind({each: "labels" if known.labels else "quantities" for each, known in both.items()}, "targets")

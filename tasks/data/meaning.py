@@ -50,24 +50,20 @@ def agree(each: Mapping[str, Meaning]) -> Meaning:
     Raises `DataError` where one number means two things: labels are numbers here and names there, a place has two
     names, or inputs are pixels here and numbers there.
     """
-    one, first = next(iter(each.items()))
-    for name, other in each.items():
-        if bool(other.class_names) != bool(first.class_names):
-            mine, its = ("names" if known.class_names else "numbers" for known in (other, first))
-            raise DataError(f"{name} has labels that are {mine}, {one} has {its}; make them alike")
+    agreed_kind({name: "names" if known.class_names else "numbers" for name, known in each.items()}, "labels")
     kind = agreed_kind({name: known.kind for name, known in each.items()})
     classes = agreed_names({name: known.class_names for name, known in each.items()}, "class")
     columns = agreed_names({name: known.input_names for name, known in each.items()}, "column")
     return Meaning(classes, columns, kind)
 
 
-def agreed_kind(kinds: Mapping[str, str]) -> str:
-    """The kind of inputs that is known of some; raises `DataError` where two are of other ones."""
+def agreed_kind(kinds: Mapping[str, str], what: str = "inputs") -> str:
+    """The kind that is known of some, of inputs or of `what`; raises `DataError` where two are of other ones."""
     known = {name: kind for name, kind in kinds.items() if kind}
     one, first = next(iter(known.items()), ("", ""))
     for name, other in known.items():
         if other != first:
-            raise DataError(f"{name} has inputs that are {other}, {one} has {first}; make them alike")
+            raise DataError(f"{name} has {what} that are {other}, {one} has {first}; make them alike")
     return first
 
 

@@ -8,7 +8,7 @@ need nothing but the store, and run all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -65,14 +65,12 @@ class GraphExecutor:
         """A context with an executor on a cluster, which is started if none is named. Raises `ClusterError`."""
         local = setting.scheduler, setting.workers, setting.private, setting.wait_for_workers
         cluster = connect(*local, {f"{SITE}{site}" for site in setting.sites}, setting.certificates)
-        with cluster as client:
+        with cluster as client, ExitStack() as stack:
             if isinstance(client.cluster, LocalCluster) and not setting.sites:
                 setting = replace(setting, store="")  # its workers see what this process sees
             executor = cls(client, setting)
-            try:
-                yield executor
-            finally:
-                executor.pool.end()
+            stack.callback(executor.pool.end)
+            yield executor
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """Call a function on each worker that is there now; the results by the worker's address.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -67,9 +67,8 @@ def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -
             return values()
         return nn.Parameter(Deferred(tensor.shape, dtype, [values]), requires_grad=tensor.requires_grad)
 
-    return evaluating(
-        model, {id(tensor): copied(name, tensor, random) for name, tensor, random in _tensors(model)}
-    )
+    copies = {id(tensor): copied(name, tensor, random) for name, tensor, random in _tensors(model)}
+    return evaluating(model, copies)
 
 
 def check_function(model: nn.Module, inputs: Inputs, units: UnitGroups) -> float:
@@ -105,12 +104,10 @@ class _AllDouble(TorchDispatchMode):
 @contextmanager
 def _double_by_default() -> Iterator[None]:
     """A context in which tensors that a network makes of plain numbers hold the largest float64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float64)
         yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, *_: Any) -> torch.Tensor:

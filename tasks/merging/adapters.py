@@ -6,7 +6,7 @@ has all rows of A and all columns of B: its rank is the sum of the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,16 +24,8 @@ AXES = {"lora_A": 0, "lora_B": 1, "lora_embedding_A": 0, "lora_embedding_B": 1}
 """The axis of the rank, by the part of a tensor's name that says which matrix it is."""
 
 TAKEN = {
-    *(
-        "peft_type",
-        "task_type",
-        "r",
-        "lora_alpha",
-        "bias",
-        "fan_in_fan_out",
-        "base_model_name_or_path",
-        "revision",
-    ),
+    *("peft_type", "task_type", "base_model_name_or_path", "revision"),
+    *("r", "lora_alpha", "bias", "fan_in_fan_out"),
     *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
     *("megatron_core", "qalora_group_size"),  # settings of what is refused where it is used
 }
@@ -96,7 +88,7 @@ def _padded(spec: TensorSpec, every: Sequence[TensorSpec]) -> TensorSpec:
     return replace(spec, shape=(*spec.shape[:axis], ranks, *spec.shape[axis + 1 :]))
 
 
-def _read(states: Sequence[Mapping[str, torch.Tensor]], number: int, name: str) -> torch.Tensor:
+def _read(states: Sequence[Tensors], number: int, name: str) -> torch.Tensor:
     """One matrix of an adapter with the ranks of all."""
     axis, own = AXES[_matrix(name) or ""], [state[name] for state in states]
     parts = own if axis == 0 else [each if i == number else torch.zeros_like(each) for i, each in enumerate(own)]

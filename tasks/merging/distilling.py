@@ -44,9 +44,7 @@ def distil(
     optimizer = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], learning_rate)
     schedule = CosineAnnealingLR(optimizer, steps)
     for step, batches in enumerate(zip(*inputs, strict=True), 1):
-        losses = [
-            _loss(student, teacher, batch, classes) for teacher, batch in zip(teachers, batches, strict=True)
-        ]
+        losses = [_loss(student, *taught, classes) for taught in zip(teachers, batches, strict=True)]
         loss = torch.stack(losses).mean()
         if not loss.isfinite():
             # In float16 the small number by which Adam divides at least is 0.

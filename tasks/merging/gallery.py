@@ -28,9 +28,7 @@ from roundweave.tasks.merging.repair import concatenated, repair
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.outputs import output_of, with_output
 from roundweave.tasks.networks.pretrained import names_in_network, renamed
-from roundweave.tasks.networks.scores import (
-    OWN_LOSS,
-)
+from roundweave.tasks.networks.scores import OWN_LOSS
 from roundweave.tasks.networks.spectral import converge
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 from roundweave.tasks.own_code.code import Code
@@ -72,10 +70,8 @@ class Samples:
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[Inputs]:
         """The inputs (examples, …) of so many batches of all training examples, the blocks in turn."""
-        each = [
-            self.partitions.load(0, block).train.batches(size, steps, derive_seed(seed, block))
-            for block in self.blocks
-        ]
+        parts = [(self.partitions.load(0, block).train, derive_seed(seed, block)) for block in self.blocks]
+        each = [train.batches(size, steps, own) for train, own in parts]
         return (next(each[step % len(each)]).inputs for step in range(steps))
 
 

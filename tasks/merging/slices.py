@@ -104,9 +104,8 @@ def _outside(
     first: Slice, last: Slice, networks: Mapping[str, Tensors], stem: str
 ) -> dict[str, tuple[Slice, float, str]]:
     """Whence the tensors outside of the layers are: those before them of the first slice, others of the last."""
-    lower, upper = (
-        [name for name in networks[part.network] if not name.startswith(stem)] for part in (first, last)
-    )
+    each = (networks[part.network] for part in (first, last))
+    lower, upper = ([name for name in names if not name.startswith(stem)] for names in each)
     every = {name for name in (*lower, *upper) if not (is_before(name) or is_after(name))}
     if every and first.network != last.network:
         raise UsageError(

@@ -32,15 +32,7 @@ from roundweave.tasks.data.splits.split import LARGEST_SCORE_BATCH
 from roundweave.tasks.networks.copying import copied_module
 from roundweave.tasks.networks.outputs import call, output_of
 from roundweave.tasks.networks.reference import MODELS, Shape
-from roundweave.tasks.networks.scores import (
-    AS_SHAPED,
-    LABELLED,
-    LOSSES,
-    OWN_LOSS,
-    LabelRule,
-    Loss,
-    loss_in,
-)
+from roundweave.tasks.networks.scores import AS_SHAPED, LABELLED, LOSSES, OWN_LOSS, LabelRule, Loss, loss_in
 from roundweave.tasks.networks.sizes import measured, without_values
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.pinning import derive_seed, pinned

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -147,12 +147,10 @@ def transformers_package() -> Any:
 @contextmanager
 def _quiet(library: Any) -> Iterator[None]:
     """A context in which the package does not write at length about values of a configuration."""
-    before = library.logging.get_verbosity()
-    library.logging.set_verbosity_error()
-    try:
+    with ExitStack() as stack:
+        stack.callback(library.logging.set_verbosity, library.logging.get_verbosity())
+        library.logging.set_verbosity_error()
         yield
-    finally:
-        library.logging.set_verbosity(before)
 
 
 def names_in_network(made: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

@@ -108,18 +108,16 @@ def _meant(file: _File) -> dict[str, Any]:
 def _slices(file: _File) -> list[dict[str, Any]]:
     """The slices of a passthrough, each of one model."""
     found = []
-    for each in (_known(_Slice, given) for given in file.slices):
-        sources = [_known(_Source, given) for given in each.sources]
+    for each in (_known(_Slice, values) for values in file.slices):
+        sources = [_known(_Source, values) for values in each.sources]
         if len(sources) != 1 or not sources[0].layer_range:
             raise UsageError("passthrough takes slices of one source each, with its layer_range")
         (source,) = sources
         scopes = (source.parameters, each.parameters, file.parameters)
         for parameter in (parameter for scope in scopes for parameter in scope):
             _check_name(f"{PASSTHROUGH}'s parameter", parameter, (SCALE,))
-        scale = _setting(SCALE, scopes)
-        found.append(
-            {"network": source.model, "layers": source.layer_range} | ({} if scale is None else {"scale": scale})
-        )
+        given = {} if (scale := _setting(SCALE, scopes)) is None else {"scale": scale}
+        found.append({"network": source.model, "layers": source.layer_range, **given})
     if not found or file.base_model not in (None, found[0]["network"]):
         raise UsageError(f"{PASSTHROUGH} takes slices, and no base_model but the first one's model")
     return found

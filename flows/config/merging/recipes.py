@@ -12,7 +12,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.options import options_of
 from roundweave.tasks.merging.averages.base import Average
 from roundweave.tasks.merging.averages.recipe import Wanted, check_average
-from roundweave.tasks.merging.averages.settings import EachSetting, OneSetting, filters, varies
+from roundweave.tasks.merging.averages.settings import EachSetting, OneSetting, rules_of, varies
 from roundweave.tasks.merging.averages.table import AVERAGES
 from roundweave.tasks.own_code.tables import unknown
 
@@ -149,5 +149,5 @@ class RecipeConfig(Config):
         """Raise `UsageError` before anything is read where numbers do not fit, whatever the tensors' names are."""
         wanted = self.wanted(count, 0)
         every = [each for _, each in wanted.settings()] if wanted else []
-        if wanted and not self.layers and not any(varies(each) or [*filters(each)] for each in every):
+        if wanted and not self.layers and not any(varies(each) or rules_of(each) for each in every):
             wanted.recipe(("",))

@@ -189,14 +189,11 @@ def _silent() -> Iterator[None]:
     own, as Prefect does, before Dask was imported.
     """
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]  # each has its own level
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
+    with ExitStack() as stack:
+        for logger in loggers:
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL)
         yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
 
 
 def _client(scheduler: str, certificates: Path | None) -> Client:

@@ -69,11 +69,7 @@ class Moments:
 
 
 def activation_moments(
-    model: nn.Module,
-    states: Sequence[Tensors],
-    inputs: Inputs,
-    units: UnitGroups,
-    pairs: Sequence[Pair],
+    model: nn.Module, states: Sequence[Tensors], inputs: Inputs, units: UnitGroups, pairs: Sequence[Pair]
 ) -> dict[Piece, Moments]:
     """The moments of several networks on the same examples, at each place where units go into a sum.
 

@@ -118,12 +118,10 @@ def first_names(model: nn.Module) -> dict[str, str]:
 @contextmanager
 def plain_attention() -> Iterator[None]:
     """Stop torch from using its fused fast path for encoder layers, which is one opaque operation."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
+    with ExitStack() as stack:
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
         yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager
@@ -267,10 +265,8 @@ class Trace:
             return self._unknown(node, f"{target}{reason}", shapes, environment)
         self.sums += site.dependences
         for units, rest, index in site.looked_up:
-            same = next(
-                (other for other, _, by in self.looked_up if by is index and other.size == units.size), units
-            )
-            unify(same, units)
+            same = (other for other, _, by in self.looked_up if by is index and other.size == units.size)
+            unify(next(same, units), units)
             self.looked_up.append((units, rest, index))
         if site.summed:
             # A constant, which has no inputs, shows no units at work.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -130,16 +130,15 @@ def varies(setting: Setting) -> bool:
     return isinstance(setting, tuple) and any(not isinstance(each, Rule) or varies(each.value) for each in setting)
 
 
-def filters(setting: Setting) -> Iterator[str]:
-    """The texts by which a setting's rules filter names."""
-    rules = setting if isinstance(setting, tuple) else ()
-    yield from (rule.part for rule in rules if isinstance(rule, Rule))
+def rules_of(setting: Setting) -> list[Rule]:
+    """The rules of a setting; none if it is a number, or numbers."""
+    return [each for each in setting if isinstance(each, Rule)] if isinstance(setting, tuple) else []
 
 
 def check_filters(setting: Setting, names: Collection[str]) -> None:
     """Raise `UsageError` for a rule whose filter is in none of the tensors' names."""
-    for rule in setting if isinstance(setting, tuple) else ():
-        if isinstance(rule, Rule) and not any(map(rule.fits, names)):
+    for rule in rules_of(setting):
+        if not any(map(rule.fits, names)):
             raise UsageError(f"filter {rule.part!r} is in the name of no tensor; there are {', '.join(names)}")
 
 
@@ -147,7 +146,7 @@ def setting_at(option: str, setting: Setting, name: str, position: float | None)
     """The value of a setting for one tensor; raises `UsageError` if no rule, or no number, is for it."""
     if not isinstance(setting, tuple):
         return float(setting)
-    rules = [rule for rule in setting if isinstance(rule, Rule)]
+    rules = rules_of(setting)
     if not rules and position is None:
         raise UsageError(
             f"{option}: {name} is of no layer, and its name does not say whether it lies before or after them; "

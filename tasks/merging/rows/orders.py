@@ -56,10 +56,8 @@ class RowOrder:
 
     def ordered(self, states: Sequence[Tensors]) -> list[LazyTensors]:
         """The networks' tensors with rows in one order; those that a network lacks are 0, like no others."""
-        return [
-            self._replaced(state, partial(self._ordered, state, rows))
-            for state, rows in zip(states, self.rows, strict=True)
-        ]
+        pairs = zip(states, self.rows, strict=True)
+        return [self._replaced(state, partial(self._ordered, state, rows)) for state, rows in pairs]
 
     def filled(self, states: Sequence[Tensors], coefficients: Sequence[float]) -> list[LazyTensors]:
         """Networks whose rows, and units, are in one order, with the others' weighted mean in rows that one lacks.

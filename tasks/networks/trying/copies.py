@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -20,6 +19,7 @@ from roundweave.storage.values.tensors import let_go, same_bits
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective, named_tensors, network_tensors
 from roundweave.tasks.networks.outputs import tensors_in
+from roundweave.tasks.networks.trying.purity import count_on
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 from roundweave.tasks.numerics.unofficial import spectral_norms
 
@@ -63,12 +63,13 @@ class Passes:
         for name, tensor in network_tensors(network).items():
             if name in self.start:
                 tensor.data.copy_(self._value(name))
-        attributes, numbers = [dict(vars(module)) for module in network.modules()], self._scored(network)
+        spaces = [vars(module) for module in network.modules()]
+        before, numbers = [dict(space) for space in spaces], self._scored(network)
         trained = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
         scored = tuple(self._restored(network).keys() - trained)
         numbers |= self._trained(network)
         changed = self._restored(network)
-        _count_on(network, attributes)
+        count_on(spaces, before)
         again = self._trained(network)
         self._restored(network)
         return Observed(numbers, changed, again | self._scored(network), scored)
@@ -111,24 +112,14 @@ class Passes:
         return {f"output {number}{mode}": output for number, output in enumerate(real)}
 
 
-def _count_on(network: nn.Module, before: Sequence[Mapping[str, Any]]) -> None:
-    """Let numbers that a pass changed among the attributes of modules be as after a million passes more."""
-    for module, attributes in zip(network.modules(), before, strict=False):
-        for name, value in vars(module).items():
-            if type(value) in (int, float) and value != attributes.get(name, value):
-                setattr(module, name, value + 1_000_000 * (value - attributes[name]))
-
-
 @contextmanager
 def in_evaluation(network: nn.Module) -> Iterator[None]:
     """A context in which a network is in evaluation mode; afterwards each module is in the mode it was in."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
+    with ExitStack() as stack:
+        for module in network.modules():
+            stack.callback(setattr, module, "training", module.training)
+        network.eval()
         yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def check_apart(objective: Objective, network: nn.Module, other: nn.Module) -> None:

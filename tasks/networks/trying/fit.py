@@ -192,12 +192,8 @@ class Trial:
             raise ModelError(
                 f"{name} is one number of all outputs, and one of these is not (example, *); give one each example"
             )
-        other = "" if name == "loss" else ", use a metric of torchmetrics"
-        self._check_size(
-            f"{name} is one number of all outputs; those",
-            self._bytes * self.held_out,
-            f"give a number for each example{other}",
-        )
+        advice = "give a number for each example" + ("" if name == "loss" else ", use a metric of torchmetrics")
+        self._check_size(f"{name} is one number of all outputs; those", self._bytes * self.held_out, advice)
         return True
 
     def _items(self, judge: Code) -> tuple[int, tuple[Any, Tensors]]:
@@ -229,12 +225,9 @@ class Trial:
         outputs, targets = output_of(self._many[0]), single(self._many[1], f"metric {name}")
         check_merging(judge, outputs, targets)
         batch = size_of(updated(judge, outputs[:SCORE_BATCH], targets[:SCORE_BATCH]))
-        batches = math.ceil(self.held_out / SCORE_BATCH)
-        self._check_size(
-            f"{name} is a metric that keeps {batch / 1e6:.1f} MB of each {SCORE_BATCH} examples; those",
-            batch * batches,
-            "choose one that keeps sums",
-        )
+        size = batch * math.ceil(self.held_out / SCORE_BATCH)
+        kept = f"{name} is a metric that keeps {batch / 1e6:.1f} MB of each {SCORE_BATCH} examples; those"
+        self._check_size(kept, size, "choose one that keeps sums")
 
     def _check_size(self, what: str, size: int, advice: str) -> None:
         if size > MOST_GATHERED:

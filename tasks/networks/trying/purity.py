@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,8 +40,7 @@ def check_pure(name: str, judge: Code, outputs: Any, targets: Tensors) -> None:
     values, spaces = [called()], [*_spaces(function)]
     before = [dict(space) for space in spaces]
     values.append(called())
-    for space, held in zip(spaces, before, strict=True):
-        space.update({key: now + LATER * (now - held[key]) for key, now in _changed(space, held)})
+    count_on(spaces, before)
     values.append(called())
     for space, held in zip(spaces, before, strict=True):
         space.update({key: held[key] for key, _ in _changed(space, held)})
@@ -52,10 +51,16 @@ def check_pure(name: str, judge: Code, outputs: Any, targets: Tensors) -> None:
         )
 
 
+def count_on(spaces: Sequence[dict[str, Any]], before: Sequence[Mapping[str, Any]]) -> None:
+    """Let numbers in namespaces that a call changed be as after so many calls more as `LATER` says."""
+    for space, held in zip(spaces, before, strict=True):
+        space.update({key: now + LATER * (now - held[key]) for key, now in _changed(space, held)})
+
+
 def _changed(space: Mapping[str, Any], before: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The names of numbers in a namespace that are others than before, with their values now."""
     numbers = [(key, now) for key, now in space.items() if type(now) in (int, float)]
-    return [(key, now) for key, now in numbers if type(before.get(key)) in (int, float) and now != before[key]]
+    return [(key, now) for key, now in numbers if isinstance(before.get(key), int | float) and now != before[key]]
 
 
 def _spaces(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:

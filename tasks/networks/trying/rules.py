@@ -15,11 +15,7 @@ from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.examples import IGNORED, Examples, Tensors
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.networks.outputs import call, output_of, tensor_in
-from roundweave.tasks.networks.scores import (
-    LOSSES,
-    UNKNOWN,
-    LabelRule,
-)
+from roundweave.tasks.networks.scores import LOSSES, UNKNOWN, LabelRule
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.pinning import pinned
 

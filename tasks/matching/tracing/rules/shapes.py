@@ -280,9 +280,8 @@ def _index_put(
     whole = len(self) == 1 and not accumulate and site.reads(values, "places", size)
     if whole and site.reads(order, "order", size):
         unify(self[0], order.of[0])
-        return UnitNumbers(
-            self, "units", order[0]
-        )  # the number of each sorted row is written to where it came from
+        # The number of each sorted row is written to where it came from.
+        return UnitNumbers(self, "units", order[0])
     for index in indices:
         pin_all(index or [], "it is written to")
     broadcast(_index(site, self, indices), values)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from roundweave import Examples, FedProx, LocalSteps, Map, Objective, Update
+from roundweave import Examples, LocalSteps, Map, Objective, Update
 from roundweave.tasks.algorithms.maps.backprop import backprop
 from roundweave.tasks.algorithms.maps.gradient import Downpour
 from roundweave.tasks.compute.stacked.replicas import StackedMapper
