@@ -60,7 +60,7 @@ from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.matching.groups import Tensors, UnitGroups
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH
-from roundweave.tasks.matching.tracing.trace import Inputs, first_names
+from roundweave.tasks.matching.tracing.exporting import Inputs, first_names
 from roundweave.tasks.merging.adapters import side_by_side
 from roundweave.tasks.merging.averages.recipe import Recipe
 from roundweave.tasks.merging.fisher import check_likelihood

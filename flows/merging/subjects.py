@@ -41,7 +41,7 @@ from roundweave.tasks.data.sources.table import keep_source
 from roundweave.tasks.matching.check import check_function, largest_change, randomise
 from roundweave.tasks.matching.groups import Tensors, UnitGroups
 from roundweave.tasks.matching.tapping import BATCH
-from roundweave.tasks.matching.tracing.trace import Inputs, as_call, changed_inputs
+from roundweave.tasks.matching.tracing.exporting import Inputs, as_call, changed_inputs
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Samples
 from roundweave.tasks.merging.rows.labels import with_a_row_for_each_output

@@ -12,7 +12,13 @@ from torch import nn
 
 from roundweave.storage.errors import ModelError, UnitsUnsound, failing_as, one_line
 from roundweave.tasks.matching.groups import Permutation, UnitGroups, as_real
-from roundweave.tasks.matching.tracing.trace import Inputs, as_call, changed_inputs, evaluating, plain_attention
+from roundweave.tasks.matching.tracing.exporting import (
+    Inputs,
+    as_call,
+    changed_inputs,
+    evaluating,
+    plain_attention,
+)
 from roundweave.tasks.matching.unofficial import (
     GROUPED_PRODUCT,
     Deferred,

@@ -12,8 +12,9 @@ from torch import nn
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.matching.groups import Piece, Span, UnitGroup, UnitGroups
 from roundweave.tasks.matching.tracing.axes import UNSEEN, Atom, pin_all
+from roundweave.tasks.matching.tracing.exporting import Inputs, first_names
 from roundweave.tasks.matching.tracing.settling import Block, ancestors, placed, settle
-from roundweave.tasks.matching.tracing.trace import Inputs, Trace, first_names, trace
+from roundweave.tasks.matching.tracing.trace import Trace, trace
 from roundweave.tasks.matching.unofficial import tensors_in
 
 

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import ModelError, UsageError
 from roundweave.tasks.data.examples import Tensors
-from roundweave.tasks.matching.tracing.trace import Inputs, as_call
+from roundweave.tasks.matching.tracing.exporting import Inputs, as_call
 from roundweave.tasks.merging.gallery import Samples, loaded, read_network
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.outputs import call, output_of

@@ -21,7 +21,7 @@ from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.matching.averaging import check_coefficients
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
 from roundweave.tasks.matching.search.activations import Moments, Pair, activation_moments
-from roundweave.tasks.matching.tracing.trace import Inputs
+from roundweave.tasks.matching.tracing.exporting import Inputs
 from roundweave.tasks.merging.averages.interpolations import LinearMean
 from roundweave.tasks.merging.averages.recipe import Recipe, combining
 from roundweave.tasks.merging.repair import concatenated, repair

@@ -23,7 +23,7 @@ from roundweave.tasks.networks.objective import Objective, arrived_tensors, name
 
 if TYPE_CHECKING:  # only a run that matches imports the matching
     from roundweave.tasks.matching.groups import Tensors, UnitGroups
-    from roundweave.tasks.matching.tracing.trace import Inputs
+    from roundweave.tasks.matching.tracing.exporting import Inputs
 
 By = Literal["weights", "activations", "mixed"]
 Metric = Literal["l2", "cosine", "correlation"]

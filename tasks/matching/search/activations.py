@@ -16,7 +16,7 @@ from torch import nn
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups, as_real
 from roundweave.tasks.matching.search.terms import Metric, MomentTerm
 from roundweave.tasks.matching.tapping import Taps, first_batch, whole_batches
-from roundweave.tasks.matching.tracing.trace import Inputs, exported
+from roundweave.tasks.matching.tracing.exporting import Inputs, exported
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.matching.unofficial import tensors_in
 
