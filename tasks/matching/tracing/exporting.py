@@ -16,10 +16,7 @@ import torch.fx.config
 from torch import nn
 
 from roundweave.storage.errors import ModelError, one_line
-from roundweave.tasks.matching.unofficial import (
-    NOISY,
-    tree_map_only,
-)
+from roundweave.tasks.matching.unofficial import NOISY, tree_map_only
 
 Inputs = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 """What a module is called with: a tensor (examples, …), several, or several by name as keyword arguments."""
