@@ -64,7 +64,7 @@ def write_and_close(descriptor: int, pieces: Iterable[Piece], durable: bool) -> 
 
 def sync_and_close(descriptor: int) -> None:
     """Sync an open file or folder to disk, and close it."""
-    write_and_close(descriptor, (), durable=True)
+    write_and_close(descriptor, (), True)
 
 
 def sync_file_system(descriptor: int) -> None:

@@ -49,6 +49,8 @@ MOST_SCORED = 2**25
 """The most numbers that a network gives at once where it is scored; their logarithms take as much memory again."""
 
 
+@torch.inference_mode(False)  # as whoever asks for a round again may compute without gradients
+@torch.enable_grad()
 def check_fit(
     objective: Objective, partitions: Partitions, description: Description, partition: int, may_own: bool = False
 ) -> Objective:
