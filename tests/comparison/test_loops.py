@@ -53,6 +53,7 @@ def test_a_configuration_of_each_algorithm_agrees_with_a_plain_loop(tmp_path: Pa
     all_agree([compare(NAMES.index(name), tmp_path / "runs")])
 
 
+@pytest.mark.dear("parents and children by both ways, each with what no other test crosses")
 @pytest.mark.parametrize("number", but_first(FIRST_CROSSED, range(len(NAMES) + 1)))
 def test_so_does_one_that_crosses_what_is_new(tmp_path: Path, number: int) -> None:
     all_agree([compare(number, tmp_path / "runs", crossed=True)])
