@@ -2,59 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import (
     Fingerprint,
     check_fingerprint,
-    check_source,
-    source_and_fingerprint,
-    source_digest,
+    fingerprint,
+    sources,
 )
-from roundweave.tasks.rounds.job import STORE
+from roundweave.tasks.own_code.code import Code
+from roundweave.tasks.rounds.job import STORE, Work
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The Roundweave source and the numerics of a process `where` partitions are mapped, or rounds are stored.
+    """The sources and the numerics of a process `where` partitions are mapped, or rounds are stored.
 
     `at` is its site, or `STORE`; empty if partitions have no sites.
     """
 
     where: str
     at: str
-    source: str
+    sources: Mapping[str, str]
     fingerprint: Fingerprint
 
 
-def machines(executor: Executor, partitions: Partitions, device: str) -> list[Machine]:
-    """The machines of an executor: all that map, or one of each partition's site, and one that stores."""
+def machines(executor: Executor, work: Work, codes: tuple[Code, ...]) -> list[Machine]:
+    """The machines of an executor: all that map, or one of each partition's site, and one that stores.
+
+    They import what the user's `codes` do.
+    """
+    partitions, asked = work.partitions, partial(_asked, work.compute.device, codes)
     if partitions.sites:
         called, site = partitions.called, partitions.site
-        of_sites = executor.gather(partial(_asked, device), range(len(partitions.sites)))
+        of_sites = executor.gather(asked, range(len(partitions.sites)))
         present = [Machine(f"a worker of {called(p)}", site(p), *answer) for p, answer in enumerate(of_sites)]
     else:
-        everywhere = executor.each(partial(source_and_fingerprint, device))
+        everywhere = executor.each(asked)
         present = [Machine(where, "", *answer) for where, answer in everywhere.items()]
-    (stores,) = executor.gather(partial(_asked, device), range(1), stored=True)
+    (stores,) = executor.gather(asked, range(1), stored=True)
     return [*present, Machine("the process that stores", STORE, *stores)]
 
 
-def _asked(device: str, _: int) -> tuple[str, Fingerprint]:
-    return source_and_fingerprint(device)
+def _asked(device: str, codes: tuple[Code, ...], _: int = 0) -> tuple[Mapping[str, str], Fingerprint]:
+    return sources(codes), fingerprint(device)
 
 
 def common_fingerprints(present: list[Machine], mixed: bool) -> tuple[Fingerprint | None, dict[str, Fingerprint]]:
     """The fingerprint that all machines share, and those of each site and of `STORE` where these have their own.
 
     None for `mixed` hardware. Raises `NumericsMismatch` if machines of one site differ, or, without sites, those
-    that map, or if one has another Roundweave than this process.
+    that map.
     """
-    for machine in present:
-        check_source(source_digest(), machine.source, machine.where)
     if mixed:
         return None, {}
     own: dict[str, Fingerprint] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from roundweave.storage.errors import DataError, NotARun, UsageError
@@ -99,6 +101,10 @@ class Run(StoredRun):
         self._root = root or default_root()
         self.placed = {"root": self._root, **placed}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle says where the run lies, and it is opened there again."""
+        return partial(type(self), full_address(self.address), **self.placed), ()
+
     def round(self, round: WhichRound) -> Round:
 
         return Round(self._store, super().round(round).commit, self.model)
@@ -178,13 +184,18 @@ class Run(StoredRun):
         from roundweave.flows.config.recorded import check_examples, check_trust
         from roundweave.flows.config.resolving import deal
         from roundweave.tasks.data.description import combine, gather_here
+        from roundweave.tasks.data.meaning import Meaning
 
         if self.algorithm == "merge" or self.config.get("data") is None:
             raise UsageError(f"{self.name} was made of networks, not of examples")
         recorded = Dealing.of(self.config)
         check_trust(self, self._root, trust, recorded, ("data",))
-        dealt, descriptions = deal(recorded).described_by(gather_here)
-        check_examples(self, combine(descriptions, dealt.called))
+        dealt = deal(recorded, meaning=Meaning.recorded(self.attributes["data"]))
+        dealt, descriptions = dealt.described_by(gather_here)
+        unread = self.attributes["data"].get("validation", "")  # what validates is not dealt
+        padded = dealt.loading.collate is not None
+        described = combine(descriptions, dealt.called, padded=padded)
+        check_examples(self, replace(described, validation=unread))
         return dealt
 
     def network(self, trust: bool = False) -> nn.Module:

@@ -6,7 +6,8 @@ import functools
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -79,6 +80,18 @@ def config_field(attributes: Mapping[str, Any], name: str) -> Any:
     """
     config = attributes.get("config")
     return config.get(name) if isinstance(config, Mapping) else None
+
+
+@contextmanager
+def mistakes_as(
+    convert: Callable[[Exception], BaseException],
+    kinds: type[Exception] | tuple[type[Exception], ...] = ValueError,
+) -> Iterator[None]:
+    """A context whose errors of these kinds are raised as the error that `convert` gives."""
+    try:
+        yield
+    except kinds as error:
+        raise convert(error) from error
 
 
 def validated(form: type[Form], text: str | bytes) -> Form:

@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 import torch
 
+from roundweave import Run, TrainConfig
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.flows.stored import Run
 from roundweave.storage.hierarchy import schema
 from roundweave.storage.places import local
 from roundweave.storage.places.local import LocalPlace

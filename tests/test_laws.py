@@ -21,16 +21,9 @@ from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundweave.flows.stored import open_run
+from roundweave import Algorithm, Gradient, LocalSteps, Mean, Sgd, State, Update, open_run, reduce_all
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.algebra import Algorithm
-from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.algorithms.maps.gradient import Gradient
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.algorithms.reduces.mean import Mean
-from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.algorithms.table import ALGORITHMS, build_algorithm
 from roundweave.tasks.algorithms.when import SYNCHRONOUS
 from roundweave.tasks.data.examples import IGNORED, Examples

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from roundweave import Run, TrainConfig
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.flows.stored import Run
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.executors.inline import InlineExecutor

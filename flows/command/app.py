@@ -30,10 +30,7 @@ COMMANDS = {
     "resume": ("training", "Go on with a run after its last committed round, from what is kept in its store."),
     "replay": ("evidence", "Compute stored rounds again, and say whether they have the committed bits."),
     "recombine": ("evidence", "Reduce stored rounds again, without training, and compare with what they were."),
-    "score": (
-        "evidence",
-        "Score the network of a stored round on other data, or again on what was held out.",
-    ),
+    "score": ("evidence", "Score the network of a stored round on other data, or again on what was held out."),
     "diff": ("evidence", "Say where two runs first differ: field, round, tensor."),
     "show": ("looking", "Print what a run is and how it went."),
     "verify": ("upkeep", "Read all of a run and name every file that is not as it was written."),
@@ -144,9 +141,8 @@ def application(arguments: list[str]) -> typer.Typer:
 
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:
-    command: Callable[..., Any] = getattr(
-        import_module(f"roundweave.flows.command.subcommands.{module}"), f"{name}_command"
-    )
+    loaded = import_module(f"roundweave.flows.command.subcommands.{module}")
+    command: Callable[..., Any] = getattr(loaded, f"{name}_command")
     if name not in ("train", "plan"):
         return command
     from roundweave.flows.command.options import with_algorithms  # slow to import

@@ -14,15 +14,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Union, get_type_hints
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    TypeAdapter,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter, create_model, model_validator
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema

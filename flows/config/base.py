@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -58,6 +58,16 @@ def _problem(field: str, detail: ErrorDetails, fields: Iterable[str]) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     # The messages of our own checks name the field already.
     return message if not field or detail["type"] == "value_error" else f"{field} = {detail['input']!r}: {message}"
+
+
+def checked_by(check: Callable[[Any], object]) -> AfterValidator:
+    """A validator that calls a check, which raises an error for a wrong value, and leaves the value as it is."""
+
+    def unchanged(value: Any) -> Any:
+        check(value)
+        return value
+
+    return AfterValidator(unchanged)
 
 
 def _keep_callable(value: Any) -> Any:

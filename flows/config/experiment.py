@@ -58,6 +58,11 @@ Site = Annotated[str, Field(pattern=r"^\w[\w-]*$")]
 Sites = Annotated[str | dict[Site, Annotated[int, Field(ge=1)]], BeforeValidator(_read_sites)]
 
 
+Loss = Annotated[
+    NamedOrOwn | None, Field(description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets")
+]
+
+
 class DataConfig(Config):
     """The examples to run a network on, and how they are prepared."""
 
@@ -152,9 +157,7 @@ class Experiment(Dealing):
         default={}, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
     )
     init_seed: int | None = Field(default=None, ge=0, description="decides the initial weights; default: seed")
-    loss: NamedOrOwn | None = Field(
-        default=None, description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets"
-    )
+    loss: Loss = None
     start_from: str | Fork | Start | None = Field(
         default=None,
         description="a checkpoint, a stored round RUN@12, or one of the newest complete run such as night-*@-1, "

@@ -6,8 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import BeforeValidator
 
+from roundweave.flows.config.base import checked_by
 from roundweave.storage.errors import UsageError, near
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.places.base import as_path
@@ -41,13 +42,8 @@ def is_folder(to: str) -> bool:
     return True
 
 
-def _known(to: str) -> str:
-    """A text unchanged; raises `UsageError` where nothing can be exported to it."""
-    _ = to in PACKAGES or is_folder(to)
-    return to
-
-
-Exports = Annotated[tuple[Annotated[str, AfterValidator(_known)], ...], BeforeValidator(at_commas)]
+Known = Annotated[str, checked_by(lambda to: to in PACKAGES or is_folder(to))]
+Exports = Annotated[tuple[Known, ...], BeforeValidator(at_commas)]
 """Folders, files and trackers, or a text of them at commas."""
 
 

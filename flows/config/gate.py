@@ -8,9 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import AfterValidator
-
-from roundweave.flows.config.base import Names
+from roundweave.flows.config.base import Names, checked_by
 from roundweave.storage.errors import UsageError, nearest
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 
@@ -22,17 +20,16 @@ CONDITION = re.compile(rf"(\w+) *(>=|<=|>|<) *(?:(-?{NUMBER})|parent(?: *([+-]) 
 """Matches a condition such as ``accuracy >= 0.9`` or ``loss <= parent + 0.01``."""
 
 
-def _known(conditions: tuple[str | Code, ...]) -> tuple[str | Code, ...]:
-    """The conditions unchanged; raises `ValueError` for a text that is none."""
+def _check_forms(conditions: tuple[str | Code, ...]) -> None:
+    """Raise `ValueError` for a text that is no condition."""
     for condition in conditions:
         if isinstance(condition, str) and not (CONDITION.fullmatch(condition) or is_reference(condition)):
             raise ValueError(
                 f"{condition!r} is no condition; give one such as accuracy >= 0.9, loss <= parent or FILE.py:fn"
             )
-    return conditions
 
 
-Conditions = Annotated[Names, AfterValidator(_known)]
+Conditions = Annotated[Names, checked_by(_check_forms)]
 """Conditions of scores, or functions of the user's, all of which must hold; or a text of them at commas."""
 
 

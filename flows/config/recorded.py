@@ -147,6 +147,14 @@ def _code(config: DataConfig, field: str) -> Iterator[str]:
             yield str(one)
 
 
+def codes_of(config: DataConfig) -> tuple[Code, ...]:
+    """All code of the user's in a configuration."""
+    values = [getattr(config, field, None) for field in BUILT_IN]
+    single = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+    every = [each for one in single for each in (one.code if isinstance(one, Named | Recombined) else (one,))]
+    return tuple(each for each in every if isinstance(each, Code))
+
+
 def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
     """The fields in which a recorded and a wanted experiment differ, each as a text ``field old -> new``."""
     old = Experiment.of(recorded)

@@ -22,15 +22,17 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.errors import DataError, UsageError, nearest
 from roundweave.storage.places.base import full_address
+from roundweave.storage.rounds.columns import LEAST_TOLD
 from roundweave.storage.rounds.commits import ranking
 from roundweave.storage.runs.names import RECORDED, run_name, stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
-from roundweave.tasks.algorithms.when import Asynchronous, Order
+from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.compute.compute import Fitting
 from roundweave.tasks.data.description import CallEach, Description, check_numbered, combine, gather_here
+from roundweave.tasks.data.meaning import NO_NAMES, Meaning, agree
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.scored import described_with
 from roundweave.tasks.data.sources.table import Data, at_sites, find_source, keep_source
@@ -48,6 +50,7 @@ from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import unknown
 from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.scoring import gathering
 
 KEPT = "updates:10"
 """The default of `keep` for runs with a parameter server."""
@@ -122,7 +125,8 @@ def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True)
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
     replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
     config = with_server(config, algorithm)
-    partitions = replace(deal(config, config.dtype), cohort=config.drawn, seed=config.seed)
+    begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
+    partitions = replace(deal(config, config.dtype, begun), cohort=config.drawn, seed=config.seed)
     resolved = Resolved(config, algorithm, partitions, topology)
     if partitions.source.partitioned:
         return resolved
@@ -157,15 +161,22 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     """
     config, algorithm, partitions = resolved.config, resolved.algorithm, resolved.partitions
     each = partitions.source.partitioned
-    partitions, descriptions = partitions.described_by(gather, new)
+    told = 1 if not config.sites else LEAST_TOLD if config.describe_sites else 0
+    partitions, descriptions = partitions.described_by(gather, told if new else 0)
     failed = {number: found.unreadable for number, found in enumerate(descriptions) if found.unreadable}
     if failed and len(descriptions) - len(failed) < config.quorum:
         number, reason = next(iter(failed.items()))
         raise DataError(f"{partitions.called(number)}: {reason}; quorum needs {config.quorum} that can be read")
-    description = with_drift(config, combine(descriptions, partitions.called))
+    padded = partitions.loading.collate is not None
+    description = with_drift(config, combine(descriptions, partitions.called, padded=padded))
+    begun = config.start_from
+    if isinstance(begun, Start) and begun.meaning != NO_NAMES and not description.columns.refusals:
+        agree({begun.reference: begun.meaning, "the data": description.meaning})
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
+    if each and config.cohort_by_size:
+        partitions = replace(partitions, counts=tuple(gather(partitions.size, range(config.partitions))))
     sizes = tuple(part.examples for part in descriptions) if each else ()
     mapper, own_loss = config.compute.mapper(algorithm.map), may_own_loss(config)
     fitting = Fitting(algorithm, mapper, config.threads, own_loss, sizes, config.code)
@@ -175,6 +186,9 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
         if start is not None and new:
             start.check(objective)
+        stays = new and config.sites and description.held_out and not config.describe_sites
+        if stays and (whole := gathering(objective)):
+            raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
         if config.validation is not None:
             partitions, description = _with_validation(config, objective, partitions, description, gather)
         _check_stops(config, description, list(objective.judges))
@@ -215,13 +229,17 @@ def _check_stops(config: TrainConfig, description: Description, names: list[str]
         raise UsageError(f"best = {config.best}: no score {score!r} is computed; {hint}")
 
 
-def deal(config: Dealing, dtype: str = "float32") -> Partitions:
-    """The partitions of a configuration's examples; nothing is loaded yet. Raises `UsageError`, `CodeError`."""
+def deal(config: Dealing, dtype: str = "float32", meaning: Meaning = NO_NAMES) -> Partitions:
+    """The partitions of a configuration's examples, in the order that names have in `meaning`.
+
+    Nothing is loaded yet. Raises `UsageError`, `CodeError`.
+    """
     seed = config.seed if config.split_seed is None else config.split_seed
     split = Split(config.partitions, config.split, seed, config.resplit_every)
     source = find_source(config.data, config.target, split.deal.column, config.hash_data, config.data_options)
     sites = config.site_of_each
     source = at_sites(source, config.data, sites) if sites and not source.partitioned else source
+    source = source.arranged(meaning) if meaning != NO_NAMES else source
     own, options = config.score_partitions or 0.0, config.partition_options or {}
     how: dict[str, Any] = {"loading": config.loading, "own_held_out": own, "options": options, "sites": sites}
     return Partitions(source, split, dtype, config.held_out, **how)
@@ -328,23 +346,28 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
 
     Raises `UsageError` for fields that do not fit the algorithm.
     """
-    if not algorithm.when.asynchronous:
+    when = algorithm.when
+    if not when.asynchronous:
         if config.order or config.speeds:
             raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
         return _filled(config, evaluate_every=1, keep="all")
     in_flight = config.drawn.size if config.drawn else config.partitions
-    more = "a larger cohort" if config.drawn else "more partitions"
-    _check_buffer(algorithm.when, in_flight, more)
+    if when.buffer > in_flight:
+        more = "a larger cohort" if config.drawn else "more partitions"
+        raise UsageError(
+            f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
+            f"smaller buffer or {more}"
+        )
     if config.sites and config.drawn:
-        raise UsageError("a parameter server's cohort reads its partitions anywhere; leave cohort out, or sites")
+        raise UsageError("a server's cohort reads partitions anywhere: leave out sites, or cohort, cohort_by_size")
     if config.deadline:
         raise UsageError("a parameter server waits for nobody; leave deadline out")
     if config.resplit_every is not None:
         raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
-    if config.drawn and algorithm.when.fetch_every > algorithm.when.push_every:
+    if config.drawn and when.fetch_every > when.push_every:
         raise UsageError(
-            f"a partition of a cohort fetches each time that it is drawn, not every {algorithm.when.fetch_every} "
-            f"steps; give fetch_every {algorithm.when.push_every}, or leave cohort out"
+            f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} "
+            f"steps; give fetch_every {when.push_every}, or leave cohort out"
         )
     if config.stacked > 1:
         raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
@@ -353,17 +376,8 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     if (config.order or config.speeds) and EXECUTORS[config.executor].distributed:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
-    every = max(1, SCORED_PUSHES * in_flight // algorithm.when.buffer)
+    every = max(1, SCORED_PUSHES * in_flight // when.buffer)
     return _filled(config, evaluate_every=every, keep=KEPT)
-
-
-def _check_buffer(when: Asynchronous, in_flight: int, more: str) -> None:
-    """Raise `UsageError` if a server's buffer is never full."""
-    if when.buffer > in_flight:
-        raise UsageError(
-            f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
-            f"smaller buffer or {more}"
-        )
 
 
 def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:

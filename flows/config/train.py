@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Fiel
 from pydantic.fields import FieldInfo
 
 from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
-from roundweave.flows.config.base import Config, Numbers
+from roundweave.flows.config.base import Config, Numbers, checked_by
 from roundweave.flows.config.deployment import Deployment
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.exports import Exports
@@ -66,26 +66,14 @@ def _known_place(root: Any) -> Any:
     return address_of(root)
 
 
-def _known_keep(keep: str) -> str:
-    """The value of `keep` in its usual spelling; raises `UsageError` for a wrong one."""
-    return str(Keep.of(keep))
-
-
-def _known_timezone(name: str) -> str:
-    """The name of a time zone unchanged; raises `ValueError` for an unknown one."""
+def _check_timezone(name: str) -> None:
+    """Raise `ValueError` for a name that no time zone has."""
     try:
         ZoneInfo(name)
     except (LookupError, ValueError, OSError) as error:
         regions = (zone for zone in available_timezones() if "/" in zone)
         hint = nearest(name, regions, "give one such as Europe/Berlin")
         raise ValueError(f"{name!r} is no time zone; {hint}") from error
-    return name
-
-
-def _known_span(span: str) -> str:
-    """A span of time unchanged; raises `ValueError` for another text."""
-    span_seconds(span)
-    return span
 
 
 class Placement(Config):
@@ -173,11 +161,11 @@ class Execution(Placement):
         default=None,
         description="where the run of this name is complete: another, dated name, so many more rounds, or nothing",
     )
-    retain: Annotated[str, AfterValidator(_known_span)] | None = Field(
+    retain: Annotated[str, checked_by(span_seconds)] | None = Field(
         default=None,
         description="once a run with a dated name has ended, remove those that began longer ago: 12h, 14d or 2w",
     )
-    timezone: Annotated[str, AfterValidator(_known_timezone)] | None = Field(
+    timezone: Annotated[str, checked_by(_check_timezone)] | None = Field(
         default=None,
         description="such as Europe/Berlin, whose date {date} is, and by whose clock schedules go; default: this "
         "machine's",
@@ -227,12 +215,17 @@ class Execution(Placement):
         default="tell",
         description="where the examples have drifted far from those of the run in start_from: tell, or reject it",
     )
+    describe_sites: bool = Field(
+        default=False,
+        description="let sites tell how often values of columns occur, ten times at least, and, for scores that "
+        "need each of them, the held-out outputs and targets",
+    )
     deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="seconds after which a round that has its quorum goes on without the partitions that have not "
         "answered; auto: three deviations more than the median of the rounds before",
     )
-    keep: Annotated[str, AfterValidator(_known_keep)] | None = Field(
+    keep: Annotated[str, AfterValidator(lambda keep: str(Keep.of(keep)))] | None = Field(
         default=None,
         description=f"what stays: {policies_spelled()}; default: all, of a server updates:10",
     )
@@ -320,6 +313,8 @@ class TrainConfig(Experiment, Execution, Deployment):
             raise ValueError(
                 f"keep {self.keep} maps rounds again in any process, and {why}; give states or every:k"
             )
+        if self.drift == "refuse" and self.sites and not self.describe_sites:
+            raise ValueError("drift = refuse compares columns; have sites tell of them by describe_sites")
         if self.deadline and not EXECUTORS[self.executor].distributed:
             raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
         return self

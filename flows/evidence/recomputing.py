@@ -7,12 +7,7 @@ from weakref import WeakKeyDictionary
 
 from roundweave.flows.config.recorded import recorded_config
 from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
-from roundweave.flows.evidence.replaying import (
-    OfRun,
-    examples_wanted,
-    key_differences,
-    other_network,
-)
+from roundweave.flows.evidence.replaying import OfRun, examples_wanted, key_differences, other_network
 from roundweave.flows.machines import machines
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.serving.ahead import started
@@ -68,7 +63,7 @@ class Recomputing:
     def _checked(self, executor: Executor) -> Work:
         """The run's work; raises `RoundFailed` if its examples or its network are others now."""
         work, description = work_of(self._resolved, executor)
-        present = machines(executor, work.partitions, work.compute.device)
+        present = machines(executor, work, ())
         self._key = key_differences(self.run, self._resolved.config, description, present)
         if other := other_network(RoundStore(self.run.address), work, [0]):
             raise RoundFailed(str(other[0].difference))

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from roundweave.flows.config.algorithms import Named
 from roundweave.flows.config.base import EachOwn, NamedOrOwn
-from roundweave.flows.config.recorded import BUILT_IN, other_data, recorded_config
+from roundweave.flows.config.recorded import codes_of, other_data, recorded_config
 from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
 from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.machines import Machine, machines
@@ -31,7 +30,6 @@ from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import differing_numerics, versions
-from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, difference_as_json
 from roundweave.tasks.rounds.job import Attempt, Job, Work, replay_windows
 
@@ -202,8 +200,7 @@ def evenly_spread(rounds: list[int], sample: int | None) -> list[int]:
 def _replayed(stored: StoredRun, rounds: Sequence[int], resolved: Resolved, executor: Executor) -> Replay:
     """The results of the rounds, which are computed several at once."""
     work, description = work_of(resolved, executor)
-    device = work.compute.device
-    key = key_differences(stored, resolved.config, description, machines(executor, work.partitions, device))
+    key = key_differences(stored, resolved.config, description, machines(executor, work, ()))
     # No lease and no writing: the token only tells this reader's tasks from those of others.
     attempt = Attempt(full_address(stored.address), secrets.token_hex(4), epoch=0, rounds=stored.rounds)
     job = Job(work, attempt)
@@ -262,8 +259,4 @@ def _other_machines(attributes: Mapping[str, Any], present: Sequence[Machine]) -
 
 def _other_code(config: TrainConfig) -> str:
     """A text that names the configuration's functions whose installed package now has another version."""
-    values = [getattr(config, field, None) for field in BUILT_IN]
-    single = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
-    codes = [code for one in single for code in (one.code if isinstance(one, Named) else (one,))]
-    changed = [code for code in codes if isinstance(code, Code) and code.now() != code]
-    return "; ".join(f"{code.label} is of another version" for code in changed)
+    return "; ".join(f"{code.label} is of another version" for code in codes_of(config) if code.now() != code)

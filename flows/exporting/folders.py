@@ -20,7 +20,7 @@ from roundweave.flows.stored import Round, Run
 from roundweave.storage.checkpoints.folders import new_folder
 from roundweave.storage.errors import CheckpointError, ModelError, NotARun, failing_as, one_line, reason
 from roundweave.storage.runs.listing import flat_config
-from roundweave.tasks.matching.tracing.trace import silent
+from roundweave.tasks.matching.tracing.exporting import silent
 from roundweave.tasks.networks import reference
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.numerics.pinning import derive_seed

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from roundweave.flows.evidence.replaying import evenly_spread
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import PlaceError, RoundweaveError, listed, one_line, printable
+from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.places.base import Where, file_path
 from roundweave.storage.runs.figures import PANEL
 from roundweave.storage.runs.listing import flat_config
@@ -57,10 +58,8 @@ def write_report(run: Run, out: Where, replay: int = 3, trust: bool = False) -> 
     """
     place = file_path(out, "a report", PAGES)
     page = _page(run, replay, trust)
-    try:
+    with mistakes_as(lambda error: PlaceError(f"{place} cannot be written: {one_line(error)}"), OSError):
         place.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise PlaceError(f"{place} cannot be written: {one_line(error)}") from error
     return place
 
 

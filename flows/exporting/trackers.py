@@ -13,6 +13,7 @@ from typing import Any
 
 from roundweave.flows.config.exports import not_installed
 from roundweave.storage.errors import PlaceError, UsageError, failing_as, one_line
+from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.runs.listing import flat_config
 from roundweave.storage.runs.run import StoredRun
 
@@ -166,7 +167,5 @@ def tracked(run: StoredRun, tracker: str, out: str | None = None, **model: Any) 
 
 def installed(module: str, package: str) -> Any:
     """Import a module of an optional package; raises `UsageError` if the package is not installed."""
-    try:
+    with mistakes_as(lambda error: not_installed(package), ImportError):
         return import_module(module)
-    except ImportError as error:
-        raise not_installed(package) from error

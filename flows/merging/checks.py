@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.checkpoints.writing import check_place
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.runs.figures import check_plot
 from roundweave.storage.runs.names import is_run, run_address
+from roundweave.storage.values.lazy import known_specs
+from roundweave.storage.values.tensors import same_bits
+from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.adapters import adapter_config
 
 
@@ -22,6 +26,37 @@ def check_places(config: MergeConfig, root: str) -> None:
         _check_out(config, config.out)
     if config.plot:
         check_plot(config.plot)
+
+
+PACKED = ("int8", "uint8", "int16", "int32")
+"""Whole numbers in which weights are packed; counters, as those of BatchNorm, are int64."""
+
+
+def check_means(places: Sequence[str], opened: Sequence[Tensors]) -> None:
+    """Raise `CheckpointError` for tensors of quantised weights, which have no mean where they differ."""
+    for place, state in zip(places, opened, strict=True):
+        for spec in known_specs(state):
+            coded = spec.dtype.startswith("float8") or (spec.dtype in PACKED and spec.shape)
+            first = opened[0].get(spec.name) if coded else None
+            if first is not None and not same_bits(first, state[spec.name]):
+                raise CheckpointError(
+                    f"{place}: {spec.name} has {spec.dtype} of quantised weights, which have no mean; merge "
+                    "networks before they are quantised"
+                )
+
+
+def alike_in(opened: Sequence[Tensors], config: MergeConfig, name: str) -> bool:
+    """Whether a tensor that the example inputs do not reach fits any order of units, as all networks have it.
+
+    Raises `UsageError` if it does not: units are to be matched that it may read, and nothing tells which.
+    """
+    values = [tensors[name] for tensors in opened if name in tensors]
+    if config.match != "none" and not all(same_bits(values[0], each) for each in values):
+        raise UsageError(
+            f"{name} may read units that are matched, and the example inputs do not reach it; give --input "
+            "FILE.py:function with inputs that do, or --match none"
+        )
+    return True
 
 
 def check_without_data(config: MergeConfig) -> None:
@@ -38,10 +73,8 @@ def check_without_data(config: MergeConfig) -> None:
 def check_rescaled(config: MergeConfig) -> None:
     """Raise `UsageError` for a repair by scaling of averages whose units are not to have the mean spread."""
     by_layers = config.average == "mean" and config.wanted(len(config.networks), config.seed) is not None
-    what = (
-        "within" if config.within else "weights by layers or below 0" if by_layers else f"average {config.average}"
-    )
-    if config.within or by_layers or config.average not in ("auto", "best", "mean"):
+    other = "" if config.average in ("auto", "best", "mean") else f"average {config.average}"
+    if what := "within" if config.within else "weights by layers or below 0" if by_layers else other:
         raise UsageError(f"without BatchNorm, repair is for the plain mean, and not for {what}; leave repair out")
 
 
@@ -62,6 +95,7 @@ def check_adapters(config: MergeConfig) -> None:
         raise UsageError(f"{full[0]} is no adapter, and {config.adapters[0]} is one; merge adapters with adapters")
     given = (config.model, config.data, config.name, config.vocabulary, config.labels, config.distil)
     plain = (config.average or "mean", config.match or "none") == ("mean", "none") and not any(given)
+    plain = plain and config.wanted(len(config.networks), config.seed) is None
     if not plain or not (config.out and is_folder(config.out)):
         raise UsageError("adapters have a mean, and nothing else: give --out FOLDER and coefficients alone")
     adapter_config([*map(Path, config.adapters)])

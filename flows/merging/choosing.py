@@ -198,9 +198,8 @@ def _permuted_grams(
     executor: Executor, plan: MergePlan, networks: Aligned, layers: Mapping[str, Layer]
 ) -> list[dict[str, torch.Tensor]]:
     """The Gram matrices of each network's own examples, in the aligned order of units."""
-    given = plan.grams or executor.gather(
-        partial(grams_of, plan.architecture, plan.own, plan.places), range(len(plan.places))
-    )
+    of_each = partial(grams_of, plan.architecture, plan.own, plan.places)
+    given = plan.grams or executor.gather(of_each, range(plan.count))
     pairs = zip(given, networks.orders, strict=True)
     return [permuted_grams(grams, layers, plan.units, order) for grams, order in pairs]
 

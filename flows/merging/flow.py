@@ -45,8 +45,8 @@ def observe_units(executor: Executor, plan: MergePlan, gallery: Gallery) -> dict
 
     Raises `UsageError` if the blocks hold too few examples.
     """
-    pairs = PAIRS if plan.config.within else list(combinations(range(len(plan.matched_states)), 2))
-    moments = summed(executor.gather(partial(observe, gallery, plan.matched_places, pairs), gallery.blocks))
+    pairs = PAIRS if plan.config.within else list(combinations(range(len(plan.every_state)), 2))
+    moments = summed(executor.gather(partial(observe, gallery, plan.every_place, pairs), gallery.blocks))
     if not moments and plan.units.groups:
         raise UsageError(
             f"{gallery.examples} examples in {len(gallery.blocks)} blocks are too few to compare activations in "
@@ -60,9 +60,9 @@ def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutat
     """The permutation, or with `soft` the mixture, of each network's units that makes the networks most alike."""
     config = plan.config
     if config.match == "none" or not plan.units.groups:
-        return [plan.units.identity() for _ in plan.matched_states]
+        return [plan.units.identity() for _ in plan.every_state]
     with pinned(0, threads=1):
-        evidence = Evidence(plan.matched_states, plan.units, config.match or "weights", config.metric, moments)
+        evidence = Evidence(plan.every_state, plan.units, config.match or "weights", config.metric, moments)
         if config.within:
             return list(match_within(evidence))
         if config.soft is not None:
@@ -84,17 +84,16 @@ def workspace(plan: MergePlan) -> Iterator[str]:
 
 def aligned(plan: MergePlan, orders: Sequence[Permutation], folder: str) -> Aligned:
     """The networks in these orders. For scoring they are written to files in the folder."""
-    states, count = plan.matched_states, len(plan.states)
+    states, count = plan.every_state, plan.count
     if plan.config.match != "none":
         states = [
             LazyTensors(state.names, partial(plan.units.permuted, state=state, permutation=order), state.specs)
             for state, order in zip(states, orders, strict=True)
         ]
     states = plan.filled(states)
-    if plan.gallery is None or (plan.config.match == "none" and not plan.orders):
-        return Aligned(orders[:count], states[:count], plan.places, states[count:], plan.base_place)
-    places = _written(states, folder)
-    base_place = places[count] if plan.base is not None else None
+    as_given = plan.gallery is None or (plan.config.match == "none" and not plan.orders)
+    places = plan.every_place if as_given else _written(states, folder)
+    base_place = next(iter(places[count:]), None)
     return Aligned(orders[:count], states[:count], places[:count], states[count:], base_place)
 
 
@@ -121,7 +120,7 @@ def merge_networks(plan: MergePlan, executor: Executor) -> MergeResult:
     by_activations = plan.config.match in ("activations", "mixed")
     with workspace(plan) as folder:
         if plan.orders and plan.gallery:
-            plan = replace(plan, places=_written(plan.states, f"{folder}/own"))
+            plan = replace(plan, every_place=_written(plan.every_state, f"{folder}/own"))
         moments = observe_units(executor, plan, plan.gallery) if plan.gallery and by_activations else {}
         networks = aligned(plan, match_units(plan, moments), folder)
         result = write_merge(plan, networks, choose(executor, plan, networks, folder))

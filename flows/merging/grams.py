@@ -40,7 +40,7 @@ def write_gram_file(config: GramConfig) -> dict[str, Any]:
     network = model.outlined()
     check_checkpoint(config.network, renamed(opened, names_in_network(network, opened)), outline(network))
     (fields,) = own_data(config, known, runs)
-    own = own_samples(known, fields, config.examples)
+    own = own_samples(known, fields, runs[0], config.examples)
     grams = grams_of(model, (own,), (lasting(config.network, root),), 0)
     inputs = own.every_input
     size = batch_size(inputs)

@@ -5,16 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
-from roundweave.flows.merging.checks import check_adapters, check_places, check_rescaled, check_without_data
+from roundweave.flows.merging.checks import (
+    alike_in,
+    check_adapters,
+    check_means,
+    check_places,
+    check_rescaled,
+    check_without_data,
+)
 from roundweave.flows.merging.recorded import (
     Origin,
-    known_classes,
+    known_meaning,
     of_folder,
     of_type,
     orders_of_folders,
@@ -46,12 +54,13 @@ from roundweave.storage.checkpoints.opening import (
 )
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
-from roundweave.storage.values.lazy import LazyTensors
+from roundweave.storage.values.lazy import LazyTensors, picked
 from roundweave.storage.values.tensors import let_go
-from roundweave.tasks.matching.groups import UnitGroups
+from roundweave.tasks.data.meaning import NO_NAMES, Meaning
+from roundweave.tasks.matching.groups import Tensors, UnitGroups
 from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.tapping import BATCH
-from roundweave.tasks.matching.tracing.trace import Inputs, first_names
+from roundweave.tasks.matching.tracing.exporting import Inputs, first_names
 from roundweave.tasks.merging.adapters import side_by_side
 from roundweave.tasks.merging.averages.recipe import Recipe
 from roundweave.tasks.merging.fisher import check_likelihood
@@ -59,9 +68,15 @@ from roundweave.tasks.merging.gallery import Gallery, Samples
 from roundweave.tasks.merging.gram_files import network_digest, read_grams
 from roundweave.tasks.merging.repair import has_batch_norm
 from roundweave.tasks.merging.rows.orders import RowOrder
-from roundweave.tasks.merging.slices import COUNTS, stacked
+from roundweave.tasks.merging.slices import COUNTS, by_layer, stacked
 from roundweave.tasks.networks.objective import ModelSpec
-from roundweave.tasks.networks.pretrained import check_same_function, names_in_network, renamed
+from roundweave.tasks.networks.pretrained import (
+    check_same_function,
+    names_in_network,
+    never_saved,
+    renamed,
+    whole_config,
+)
 from roundweave.tasks.numerics.unofficial import spectral_norms
 from roundweave.tasks.own_code.code import short_name
 
@@ -77,7 +92,7 @@ QUICK = 1e11
 
 @dataclass(frozen=True)
 class MergePlan:
-    """Networks that are checked and ready to be matched; `places` are the files that workers read them from.
+    """Networks that are checked and ready to be matched; `every_place` has the files that workers read them from.
 
     `config` is complete: missing fields were taken from a stored run or got their defaults. `gallery` is what
     workers need to build, read and observe the networks; None without data. `own` has for each network the
@@ -87,18 +102,18 @@ class MergePlan:
     `expected` outlines their tensors, and `names` has the names that tensors of the first folder have in the
     network, where they are others; `orders` has those of rows, if tokenizers or labels differ. `model` is None
     where tensors are merged by their names alone. `recipe` says how each tensor is averaged, if it is not the
-    plain mean, and `base` is the network from which all were trained, if the recipe takes one. `class_names` are
-    those of the labels, if they have names.
+    plain mean. After the networks `every_state` and `every_place` have the base from which all were trained, if
+    the recipe takes one. `meaning` is that of the merged network's inputs and outputs.
     """
 
     config: MergeConfig
     model: ModelSpec | None
     units: UnitGroups
     function_error: float
-    states: list[LazyTensors]
-    expected: Mapping[str, torch.Tensor]
+    every_state: list[LazyTensors]
+    expected: Tensors
     names: Mapping[str, str]
-    places: tuple[str, ...]
+    every_place: tuple[str, ...]
     spectral: bool
     normed: bool = False
     inputs: Inputs = ()
@@ -106,10 +121,8 @@ class MergePlan:
     own: tuple[Samples, ...] = ()
     grams: tuple[Grams, ...] = ()
     orders: tuple[RowOrder, ...] = ()
-    base: LazyTensors | None = None
-    base_place: str | None = None
     recipe: Recipe | None = None
-    class_names: tuple[str, ...] = ()
+    meaning: Meaning = NO_NAMES
 
     @property
     def title(self) -> str:
@@ -123,20 +136,24 @@ class MergePlan:
         return self.model
 
     @property
-    def matched_states(self) -> list[LazyTensors]:
-        """The networks, and after them their base, whose units are in an order of its own, too."""
-        return [*self.states, *([self.base] if self.base is not None else [])]
+    def count(self) -> int:
+        """How many networks are merged, without their base."""
+        return len(self.every_state) - bool(self.config.base)
 
     @property
-    def matched_places(self) -> tuple[str, ...]:
-        """The files of `matched_states`."""
-        return (*self.places, *([self.base_place] if self.base_place is not None else []))
+    def states(self) -> list[LazyTensors]:
+        """The networks without their base."""
+        return self.every_state[: self.count]
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The files of the networks without their base."""
+        return self.every_place[: self.count]
 
     def filled(self, states: list[LazyTensors]) -> list[LazyTensors]:
         """Networks of one order of units with rows for all tokens and labels: what one lacks is the others'."""
         # What a network lacks of its base's rows is the base's, which so has not changed.
-        count = len(self.states)
-        weights = self.config.shares(count) if self.base is None else (*[0.0] * count, 1.0)
+        weights = (*[0.0] * self.count, 1.0) if self.config.base else self.config.shares(self.count)
         for order in self.orders:
             states = order.filled(states, weights)
         return states
@@ -150,6 +167,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     root = full_address(config.root)
     check_places(config, root)
     opened = [open_checkpoint(place, root) for place in config.checkpoints]
+    check_means(config.checkpoints, opened)
     if config.adapters:
         check_adapters(config)
         alone = config.model_copy(update={"match": "none"})
@@ -168,7 +186,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
 def _completed(
     config: MergeConfig,
     runs: Sequence[Origin | None],
-    opened: Sequence[Mapping[str, torch.Tensor]],
+    opened: Sequence[Tensors],
     root: str,
     orders: Sequence[RowOrder],
 ) -> tuple[MergeConfig, dict[str, torch.dtype]]:
@@ -189,7 +207,7 @@ def _completed(
 def _plan_matched(
     config: MergeConfig,
     known: MergeConfig,
-    opened: Sequence[Mapping[str, torch.Tensor]],
+    opened: Sequence[Tensors],
     types: Mapping[str, torch.dtype],
     root: str,
     orders: tuple[RowOrder, ...],
@@ -202,24 +220,26 @@ def _plan_matched(
     runs = every[: len(config.networks)]
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)), opened[0])
     orders = orders or orders_of_runs(config, runs, found.description, found.objective.model)
-    network, units = analysed(found)
-    expected = outline(network)
+    network = found.objective.model.outlined()
+    as_saved = opened[: len(config.networks)]
+    opened, names, orders = _named_alike(config, network, opened, orders)
     known = _decided(known, network)
+    units = analysed(found, network, partial(alike_in, opened, known))
+    if lacking := [name for name in never_saved(network) if all(name not in tensors for tensors in opened)]:
+        computed, units = found.objective.model.build().state_dict(), units.without(lacking)
+        opened = [picked({n: (each if n in each else computed, n) for n in (*each, *lacking)}) for each in opened]
+    expected = outline(network)
     if known.repair and not has_batch_norm(network):
         check_rescaled(known)
     spectral = any(True for _ in spectral_norms(network))
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
-    as_saved = opened[: len(config.networks)]
-    opened, names, orders = _named_alike(config, network, opened, orders)
     types = types and types_of(opened)
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected)
     check_same_models(found.objective.model, found.few, own_models(config, every))
-    count = len(config.networks)
     recipe = _recipe(known, network, units)
-    fits = [fitted(state, expected, types) for state in opened]
-    states, base = fits[:count], next(iter(fits[count:]), None)
+    states = [fitted(state, expected, types) for state in opened]
     error = checked_error(found, network, units)
     places = tuple(lasting(place, root) for place in config.checkpoints)
     objective, partitions = found.objective, found.partitions
@@ -227,7 +247,7 @@ def _plan_matched(
     if gallery and known.average == "fisher":
         check_likelihood(gallery)
     each = own_data(config, known, runs) if gallery else ()
-    own = tuple(own_samples(known, own, known.examples) for own in each)
+    own = tuple(own_samples(known, own, run, known.examples) for own, run in zip(each, runs, strict=False))
     grams = tuple(read_grams(known.grams, [network_digest(state) for state in as_saved])) if known.grams else ()
     return MergePlan(
         known,
@@ -237,7 +257,7 @@ def _plan_matched(
         states,
         expected,
         names,
-        places[:count],
+        places,
         spectral,
         has_batch_norm(network),
         found.inputs,
@@ -245,16 +265,17 @@ def _plan_matched(
         own,
         grams,
         orders,
-        base,
-        next(iter(places[count:]), None),
         recipe,
-        known_classes(config, runs, found.description),
+        known_meaning(config, runs, found.description),
     )
 
 
-def _plan_slices(config: MergeConfig, opened: Mapping[str, Mapping[str, torch.Tensor]], root: str) -> MergePlan:
+def _plan_slices(config: MergeConfig, opened: Mapping[str, Tensors], root: str) -> MergePlan:
     """The plan of a network whose layers are those of slices of others, in the first one's place."""
-    check_same_function([*map(Path, config.every_folder)], but=COUNTS)
+    folders = [*map(Path, config.every_folder)]
+    listed = set.intersection(*(by_layer(whole_config(folder)) for folder in folders)) if folders else set()
+    # Where the kind of each layer is listed, nothing else says which it is.
+    check_same_function(folders, (*COUNTS, *listed, *["max_window_layers"] * ("layer_types" in listed)))
     orders_of_folders(config)  # refuses other tokens and labels
     alone = config.model_copy(update={"match": "none", "networks": (config.slices[0].network,)})
     stack = stacked(config.slices, opened)
@@ -264,7 +285,7 @@ def _plan_slices(config: MergeConfig, opened: Mapping[str, Mapping[str, torch.Te
 
 def _plan_by_name(
     config: MergeConfig,
-    opened: Sequence[Mapping[str, torch.Tensor]],
+    opened: Sequence[Tensors],
     types: Mapping[str, torch.dtype],
     root: str,
     orders: tuple[RowOrder, ...],
@@ -292,9 +313,9 @@ def _plan_by_name(
     types = types_of(opened) if types and network else types
     for place, state in zip(config.checkpoints, opened, strict=True):
         check_checkpoint(place, state, expected, values=False)
-    states, count = [fitted(state, expected, types) for state in opened], len(config.networks)
+    states = [fitted(state, expected, types) for state in opened]
     aliases = {name: first for name, first in first_names(network).items() if name != first} if network else {}
-    if network is None and config.wanted(count, config.seed) is not None:  # which may give two names other values
+    if network is None and config.wanted(len(config.networks), config.seed):  # which may part two tied names
         aliases = tied_in(opened)
     units = UnitGroups({}, (), {name: tuple(t.shape) for name, t in expected.items()}, aliases, {}, {})
     places = tuple(lasting(place, root) for place in config.checkpoints)
@@ -303,14 +324,12 @@ def _plan_by_name(
         model,
         units,
         0.0,
-        states[:count],
+        states,
         expected,
         names,
-        places[:count],
+        places,
         spectral,
         orders=orders,
-        base=next(iter(states[count:]), None),
-        base_place=next(iter(places[count:]), None),
         recipe=_recipe(config, network, units),
     )
 
@@ -327,11 +346,8 @@ def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -
 
 
 def _named_alike(
-    config: MergeConfig,
-    network: nn.Module,
-    opened: Sequence[Mapping[str, torch.Tensor]],
-    orders: Sequence[RowOrder],
-) -> tuple[list[Mapping[str, torch.Tensor]], dict[str, str], tuple[RowOrder, ...]]:
+    config: MergeConfig, network: nn.Module, opened: Sequence[Tensors], orders: Sequence[RowOrder]
+) -> tuple[list[Tensors], dict[str, str], tuple[RowOrder, ...]]:
     """The tensors under the network's names with rows in one order, the names by the folder's, and its orders."""
     each = [names_in_network(network, tensors) for tensors in opened]
     base = config.networks.index(config.folders[0]) if config.folders else 0

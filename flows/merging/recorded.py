@@ -15,20 +15,22 @@ from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.exports import is_folder
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.config.recorded import check_trust
+from roundweave.storage.checkpoints.folders import modules_beside
 from roundweave.storage.checkpoints.opening import types_of
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.places.base import Where
-from roundweave.storage.rounds.columns import Column
 from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.tensors import dtype_name
-from roundweave.tasks.data.description import Description, agreed_names
+from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.meaning import Meaning, agreed_kind, agreed_names
+from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.rows.labels import NAMES, UNNAMED, find_labels, union_of_labels
 from roundweave.tasks.merging.rows.orders import RowOrder
 from roundweave.tasks.merging.rows.vocabulary import find_vocabulary
 from roundweave.tasks.networks.objective import ModelSpec
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
-from roundweave.tasks.networks.pretrained import checked_config
+from roundweave.tasks.networks.pretrained import checked_config, whole_config
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.own_code.code import Code
 
@@ -47,19 +49,22 @@ NO_TABLE = re.compile(r"(inputs|targets)( .*)?")
 
 @dataclass(frozen=True)
 class Origin:
-    """The run of a stored round, the fields of its configuration that have a value, and its examples' columns."""
+    """The run of a stored round, and the fields of its configuration that have a value."""
 
     run: StoredRun
     fields: dict[str, Any]
-    columns: Mapping[str, Column]
 
     @classmethod
     def of(cls, run: StoredRun) -> Origin:
         """What is recorded in a run, read once."""
         fields = {field: value for field, value in run.config.items() if value is not None}
         fields["seed"] = fields.get("split_seed", fields["seed"])  # by which examples are held out
-        recorded = run.columns
-        return cls(run, fields, recorded.columns if recorded else {})
+        return cls(run, fields)
+
+    @property
+    def meaning(self) -> Meaning:
+        """What the numbers of its network's inputs and outputs mean."""
+        return Meaning.recorded(self.run.attributes["data"])
 
     @cached_property
     def own(self) -> Architecture:
@@ -81,23 +86,23 @@ def recorded_in(networks: Sequence[str], root: Where, union: bool = False) -> li
     """
     stored = [stored_round(place) for place in networks]
     every = [Origin.of(open_stored(each[0], root)) if each else None for each in stored]
-    for what, named in names_of(networks, every).items():
-        if not (union and what == "class"):
-            agreed_names(named, what)
+    check_data(networks, every, None, union)
     return every
 
 
 def check_data(
     networks: Sequence[str], runs: Sequence[Origin | None], data: Description | None, union: bool = False
 ) -> None:
-    """Raise `DataError` if what networks of runs know by one number has another name in the data.
+    """Raise `DataError` if what networks of runs know by one number has another name in another run, or the data.
 
     In a `union` of labels these may differ.
     """
-    known = names_of(networks, runs)
-    for what, names in (("class", data.class_names), ("column", _of_table(data.input_names))) if data else ():
-        if names and known[what] and not (union and what == "class"):
-            agreed_names(known[what] | {"the data": names}, what)
+    of_data = {"class": data.class_names, "column": _of_table(data.input_names)} if data else {}
+    for what, named in names_of(networks, runs).items():
+        if not (union and what == "class"):
+            agreed_names({**named, "the data": of_data.get(what, ())}, what)
+    kinds = {network: run.meaning.kind for network, run in zip(networks, runs, strict=True) if run}
+    agreed_kind(kinds | ({"the data": data.kind} if data else {}))
 
 
 def names_of(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -106,23 +111,20 @@ def names_of(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str
     Labels that are numbers are named by these where another run has names.
     """
     known = {network: each for network, each in zip(networks, runs, strict=True) if each}
-    classes = {
-        network: tuple(each.run.attributes["data"].get("class_names", ())) for network, each in known.items()
-    }
+    classes = {network: each.meaning.class_names for network, each in known.items()}
     if any(classes.values()):
-        classes = {network: names or _numbers(known[network].columns) for network, names in classes.items()}
+        classes = {network: names or _numbers(known[network].run) for network, names in classes.items()}
     named = {
         "class": classes,
         "label": {network: _of_transformers(each.own) for network, each in known.items()},
-        "column": {network: _of_table(each.columns) for network, each in known.items()},
+        "column": {network: _of_table(each.meaning.input_names) for network, each in known.items()},
     }
     return {what: {place: each for place, each in names.items() if each} for what, names in named.items()}
 
 
-def _numbers(columns: Mapping[str, Column]) -> tuple[str, ...]:
+def _numbers(run: StoredRun) -> tuple[str, ...]:
     """The numbers of labels without names, of which some may not occur; none if targets are no labels."""
-    labels = columns["targets"].categories if "targets" in columns else ()
-    return tuple(map(str, range(1 + max((int(label) for label in labels if label.isdecimal()), default=-1))))
+    return tuple(map(str, range(run.attributes["data"].get("target_classes", 0))))
 
 
 def _of_transformers(own: Architecture) -> tuple[str, ...]:
@@ -149,12 +151,9 @@ def with_recorded(
     if not known:
         return config
     open_fields = set(Architecture.model_fields) - config.model_fields_set
-    if "input" not in open_fields:
-        open_fields -= {"data"}
-    if "data" not in open_fields:
-        open_fields -= {"data_options"}
-    if "model" not in open_fields:
-        open_fields -= {"model_options"}
+    for given, with_it in (("input", "data"), ("data", "data_options"), ("model", "model_options")):
+        if given not in open_fields:
+            open_fields -= {with_it}
     _check_shared(known, open_fields & SHARED)
     taken = {field: known[0].fields[field] for field in open_fields if field in known[0].fields}
     each = [run.fields.get("data") for run in known]
@@ -185,9 +184,7 @@ def of_folder(config: AnyArchitecture, folder: str, options: Mapping[str, Any]) 
     return config.model_copy(update={"model": model, "model_options": {**given, **options}})
 
 
-def of_type(
-    config: AnyArchitecture, opened: Sequence[Mapping[str, torch.Tensor]]
-) -> tuple[AnyArchitecture, dict[str, torch.dtype]]:
+def of_type(config: AnyArchitecture, opened: Sequence[Tensors]) -> tuple[AnyArchitecture, dict[str, torch.dtype]]:
     """A type that holds all networks' floats in the configuration, and each tensor's by name, if none is given."""
     types = {} if "dtype" in config.model_fields_set else types_of(opened)
     if types:
@@ -208,10 +205,11 @@ def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | 
     return [common | {name: fields[name] for name in OWN if name in fields} for fields in every]
 
 
-def known_classes(config: MergeConfig, runs: Sequence[Origin | None], data: Description | None) -> tuple[str, ...]:
-    """The names of the merged network's labels, of the data or else of the runs; none if nobody named them."""
-    named = names_of(config.networks, runs)["class"]
-    return data.class_names if data else next(iter(named.values()), ())
+def known_meaning(config: MergeConfig, runs: Sequence[Origin | None], data: Description | None) -> Meaning:
+    """What the merged network's inputs and outputs mean, as the data or else the runs say."""
+    named = names_of(config.networks, runs)
+    classes, columns = (next(iter(named[what].values()), ()) for what in ("class", "column"))
+    return data.meaning if data else Meaning(classes, columns, next((run.meaning.kind for run in runs if run), ""))
 
 
 def own_models(config: Architecture, runs: Sequence[Origin | None]) -> list[Architecture]:
@@ -233,10 +231,13 @@ def orders_of_folders(config: MergeConfig) -> tuple[RowOrder, ...]:
     if config.vocabulary == "base" and len(config.every_folder) == len(config.folders):
         raise UsageError("vocabulary = base is that of a base network in a folder; give --base FOLDER")
     folders = [*map(Path, config.every_folder)]
-    configs = [checked_config(folder) for folder in folders]
-    sizes = [int(each.get("vocab_size") or 0) for each in configs]
-    tokens = find_vocabulary(folders, sizes, config.vocabulary)
-    labels = find_labels(folders, configs, config.labels)
+    modules = [modules_beside(folder) for folder in folders]
+    if other := next((folder for folder, each in zip(folders, modules, strict=True) if each != modules[0]), None):
+        raise CheckpointError(
+            f"{other} has other modules than {folders[0]}, as modules.json names them; give both one"
+        )
+    tokens = find_vocabulary(folders, [whole_config(folder) for folder in folders], config.vocabulary)
+    labels = find_labels(folders, [checked_config(folder) for folder in folders], config.labels)
     if labels or (tokens and config.vocabulary != "base"):
         _check_mean(config)
     if (tokens or labels) and config.data is not None:

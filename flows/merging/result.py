@@ -141,7 +141,7 @@ def _persist_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors,
         "data": {
             "examples": described.examples if described else 0,
             "held_out": score.examples if score else 0,
-            "class_names": list(plan.class_names),
+            **vars(plan.meaning),
         },
         "network": {"inputs": plan.model.inputs, "outputs": plan.model.outputs},
         "fingerprint": None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from roundweave.flows.config.resolving import (
     resolve_work,
 )
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.merging.recorded import Origin
 from roundweave.storage.errors import (
     CodeError,
     DataError,
@@ -40,14 +41,12 @@ from roundweave.tasks.data.sources.table import keep_source
 from roundweave.tasks.matching.check import check_function, largest_change, randomise
 from roundweave.tasks.matching.groups import Tensors, UnitGroups
 from roundweave.tasks.matching.tapping import BATCH
-from roundweave.tasks.matching.tracing.trace import Inputs, as_call, changed_inputs
+from roundweave.tasks.matching.tracing.exporting import Inputs, as_call, changed_inputs
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Samples
 from roundweave.tasks.merging.rows.labels import with_a_row_for_each_output
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.networks.pretrained import (
-    inputs_by_kind,
-)
+from roundweave.tasks.networks.pretrained import inputs_by_kind
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES
 from roundweave.tasks.networks.trying.fit import check_fit
@@ -172,11 +171,10 @@ def _tensors(inputs: Inputs) -> list[torch.Tensor]:
     return [*given, *named.values()]
 
 
-def analysed(found: Subject) -> tuple[nn.Module, UnitGroups]:
-    """The network without its parameters' values, and its units; raises `ModelError`."""
-    network = found.objective.model.outlined()
+def analysed(found: Subject, network: nn.Module, alike: Callable[[str], bool] | None = None) -> UnitGroups:
+    """The units of the network, of whose parameters no values are read; raises `ModelError`; see `find_units`."""
     with _clearer(found):
-        return network, find_units(network, found.inputs)
+        return find_units(network, found.inputs, alike)
 
 
 def checked_error(found: Subject, network: nn.Module, units: UnitGroups) -> float:
@@ -257,11 +255,11 @@ def _own_inputs(code: Code) -> Inputs:
     with failing_as(lambda error: CodeError(f"{code.reference} failed with {one_line(error)}")):
         value = code.load()()
     known = isinstance(value, torch.Tensor | tuple | list | Mapping)
-    given, named = as_call(value) if known else ((), {})
     tensors = _tensors(value) if known else []
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         kind = type(value).__name__
         raise UsageError(f"{code.reference} must return a tuple of tensors or a dict of them, not {kind}")
+    given, named = as_call(value)
     return named or given
 
 
@@ -272,7 +270,8 @@ def unit_report(config: Architecture) -> dict[str, Any]:
     """
     found = subject(kept_code(config))
     began = time.perf_counter()
-    network, units = analysed(found)
+    network = found.objective.model.outlined()
+    units = analysed(found, network)
     seconds = time.perf_counter() - began
     return {
         "groups": {
@@ -293,7 +292,9 @@ def unit_report(config: Architecture) -> dict[str, Any]:
     }
 
 
-def own_samples(config: Architecture, own: Mapping[str, Any], examples: int) -> Samples:
-    """The training examples of one network's own, by the fields of `own_data`."""
+def own_samples(config: Architecture, own: Mapping[str, Any], run: Origin | None, examples: int) -> Samples:
+    """The training examples of one network's own, by the fields of `own_data`, in the order that its run has."""
     each = len(own["data"]) if isinstance(own["data"], tuple | list) else 1
-    return Samples(_resolved(config.model_copy(update=dict(own)), each).partitions, examples)
+    partitions = _resolved(config.model_copy(update=dict(own)), each).partitions
+    source = partitions.source.arranged(run.meaning) if run else partitions.source
+    return Samples(replace(partitions, source=source), examples)

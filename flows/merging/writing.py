@@ -13,7 +13,9 @@ from roundweave.storage.checkpoints.folders import (
     ADAPTER,
     ADAPTER_CONFIG,
     CONFIG,
+    TOKENIZER,
     copy_beside,
+    files_beside,
     folder_config,
     new_folder,
     write_json,
@@ -26,6 +28,7 @@ from roundweave.storage.values.lazy import LazyTensors, changed, known_specs, pi
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.adapters import adapter_config
 from roundweave.tasks.merging.slices import sliced_config
+from roundweave.tasks.networks.pretrained import whole_config
 from roundweave.tasks.numerics.pinning import limited
 
 if TYPE_CHECKING:
@@ -77,16 +80,22 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     slices = plan.config.slices
     names = tensors if slices else open_checkpoint(first)
     own = picked({name: (tensors, plan.names.get(name, name)) for name in names})
-    config = sliced_config(slices, folder_config(first)) if slices else folder_config(first)
+    config, folders = folder_config(first), plan.config.folders
+    if slices:
+        config = sliced_config(slices, config, {place: whole_config(Path(place)) for place in folders})
+    for order in plan.orders:
+        config |= order.options
     kinds = {spec.dtype for spec in own.specs if getattr(torch, spec.dtype).is_floating_point}
     if len(kinds) == 1:
         config = _of_dtype({DTYPE[0]: None, **config} if DTYPE[1] not in config else config, kinds.pop())
     with new_folder(check_folder(plan.config.out or "")) as new:
-        copy_beside(next((order.beside for order in plan.orders if order.beside), first), new, without=[CONFIG])
-        for order in plan.orders:
-            config |= order.options
-            if order.tokenizer:
-                order.tokenizer.save_pretrained(new)
+        tokens = next((order for order in plan.orders if order.beside), None)
+        beside = tokens.beside if tokens and tokens.beside else first
+        copy_beside(beside, new, without=[CONFIG])
+        if tokens and tokens.tokenizer:
+            for path in (path for path in files_beside(new) if TOKENIZER.fullmatch(path.name)):
+                path.unlink()
+            tokens.tokenizer.save_pretrained(new)
         write_json(new / CONFIG, config)
         write_shards(new, own)
         (new / CARD).write_text(_card(plan), encoding="utf-8")
@@ -114,8 +123,7 @@ def _card(plan: MergePlan) -> str:
     """What the folder is, in Markdown."""
     config = plan.config
     lines = [f"- {place}" for place in config.slices or config.networks]
-    how = (
-        f"match {config.match}, average {config.average or 'mean'}, coefficients {config.coefficients or 'equal'}"
-    )
+    average, coefficients = config.average or "mean", config.coefficients or "equal"
+    how = f"match {config.match}, average {average}, coefficients {coefficients}"
     how = "layers put together anew" if config.slices else how
     return "\n".join([MARK, "# A merged network", "", *lines, "", f"Merged by roundweave: {how}.", ""])

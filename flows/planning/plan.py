@@ -281,9 +281,8 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
         executors: dict[str, Executor] = {
             name: entry.load()(*[client] * entry.distributed, setting) for name, entry in EXECUTORS.items()
         }
-        scoring = replace(
-            work_of(plain, executors[plain.config.executor])[0], compute=Compute(threads=os.cpu_count() or 1)
-        )
+        whole, _ = work_of(plain, executors[plain.config.executor])
+        scoring = replace(whole, compute=Compute(threads=os.cpu_count() or 1))
         examples = plain.partitions.load(0, 0)
         examples = replace(examples, held_out=thinned(examples.held_out))
         yield Bench(config, work, executors, len(usable_workers(client)), root, scoring, examples)

@@ -42,12 +42,10 @@ class Racer(Protocol):
 
     def train(self, until: float) -> None:
         """Train until it has done so for this many seconds in all, and score what was learned."""
-        ...
 
     @property
     def curve(self) -> Curve:
         """The points measured so far, in order of time; the last one is at infinity if the training is over."""
-        ...
 
 
 @dataclass(frozen=True)

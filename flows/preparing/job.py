@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from roundweave.flows.config.experiment import Dealing
-from roundweave.flows.config.recorded import check_changed, check_same_experiment, other_examples
+from roundweave.flows.config.recorded import check_changed, check_same_experiment, codes_of, other_examples
 from roundweave.flows.config.resolving import Resolved, work_of
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.machines import common_fingerprints, machines
@@ -34,7 +34,7 @@ from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.sizes import MOST_BYTES
 from roundweave.tasks.networks.start import Fork, Start
 from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator
-from roundweave.tasks.numerics.fingerprints import check_fingerprint, source_digest
+from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
 from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, window_size
 
 COMPARED = 100
@@ -101,9 +101,12 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     config = resolved.config.model_copy(update={"device": _common_device(executor, resolved.config)})
     resolved = replace(resolved, config=config)
     work, description = work_of(resolved, executor, new=resolved.run is None)
-    present = machines(executor, work.partitions, config.device)
+    here = sources(codes := codes_of(config))
+    present = machines(executor, work, codes)
+    for machine in present:
+        check_sources(here, machine.sources, machine.where)
     common, own = common_fingerprints(present, config.mixed_hardware)
-    work = replace(work, fingerprint=common, fingerprints=own, source=source_digest())
+    work = replace(work, fingerprint=common, fingerprints=own, sources=here, codes=codes)
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
@@ -124,10 +127,8 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
         new = resolved.run is None and lease.epoch == 1  # no other process has written it since
         store = RoundStore(fenced(place, lease.epoch), rounds=lease.rounds)
         done = 0 if new else _recovered(store, work)
-        given = config.model_dump(
-            include={"rounds", "evaluate_every", "target_accuracy", "patience", "deadline", "fsync"}
-        )
-        given |= {"best": config.best or "loss", "keep": keep}
+        fields = {"rounds", "evaluate_every", "target_accuracy", "patience", "deadline", "fsync"}
+        given = config.model_dump(include=fields) | {"best": config.best or "loss", "keep": keep}
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
         job = Job(work, attempt, resolved.order, shard=store.schema.shard)
         with synced(store, store.log.read(done)) as syncing:

@@ -163,11 +163,8 @@ def going_on(name: str | None) -> str:
 
     `name` is the run's name, or None if no run was begun.
     """
-    return (
-        f"committed rounds are kept, `roundweave resume {name}` goes on"
-        if name
-        else "nothing was stored since it began"
-    )
+    resumed = f"committed rounds are kept, `roundweave resume {name}` goes on"
+    return resumed if name else "nothing was stored since it began"
 
 
 def notify_begin(address: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from prefect.context import FlowRunContext
@@ -13,17 +13,6 @@ from roundweave.storage.errors import StoreError, one_line
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.run import StoredRun
-
-OUTCOMES: Mapping[str, Callable[[StoredRun | None, Exception | None], bool]] = {
-    "completed": lambda run, error: error is None and not _is_rejected(run),
-    "rejected": lambda run, error: error is None and _is_rejected(run),
-    "failed": lambda run, error: error is not None,
-    "degraded": lambda run, error: run is not None and error is None and _is_worse(run),
-}
-"""For each event whether it tells of a training of a run, None if none had begun, that ended with an error or not.
-
-An event is called ``roundweave.run.<name>``; a training may have several.
-"""
 
 
 class RunEnd(Listener):
@@ -53,13 +42,21 @@ class RunEnd(Listener):
             facts["failure"] = failure or one_line(unread)
         name = facts["run"]
         resource = {"prefect.resource.id": f"roundweave.run.{name}", "prefect.resource.name": name}
-        for outcome, is_so in OUTCOMES.items():
-            if is_so(run, error):
-                emit_event(event=f"roundweave.run.{outcome}", resource=resource, payload=finite(facts))
+        for outcome in _outcomes(run, error):
+            emit_event(event=f"roundweave.run.{outcome}", resource=resource, payload=finite(facts))
 
 
-def _is_rejected(run: StoredRun | None) -> bool:
-    return run is not None and run.status == "rejected"
+def _outcomes(run: StoredRun | None, error: Exception | None) -> Iterator[str]:
+    """Of which events a training tells that ended with an error or not; its run is None if none had begun.
+
+    An event is called ``roundweave.run.<name>``.
+    """
+    if error is not None:
+        yield "failed"
+        return
+    yield "rejected" if run is not None and run.status == "rejected" else "completed"
+    if run is not None and _is_worse(run):
+        yield "degraded"
 
 
 def _facts(run: StoredRun) -> dict[str, Any]:

@@ -25,11 +25,13 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectSignal, TerminationSignal
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from pydantic import BaseModel
 
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.reporting.unofficial import client_context, give_back, screen_handlers, take_over
 from roundweave.storage.errors import RoundweaveError, one_line
 from roundweave.tasks.executors.base import shared
+from roundweave.tasks.own_code.code import Code
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,7 +78,7 @@ def run_flow(flow: Flow[[Any], Any], config: Any, function: Callable[[], T]) -> 
                 if isinstance(outcome.exception(), TerminationSignal):
                     raise KeyboardInterrupt from outcome.exception()
                 return outcome.result()
-        reason = one_line(unreached.__cause__ or unreached)
+        reason = one_line(unreached.__cause__ or unreached)[:LONGEST]
         advice = "mend it, or set PREFECT_API_URL to another"
         notice(f"Prefect at {api} does not take the run ({reason}), so nothing is reported; {advice}")
         return function()
@@ -109,7 +111,27 @@ def _run_in_engine(
     hooks = {"event_hooks": {"request": [reporter.check_answering]}}
     with once_more, client_context(reporter.httpx_settings | hooks), ExitStack() as beginning:
         beginning.enter_context(reporter.writing_alone())
-        observed(config)
+        observed(without_pickles(config))
+
+
+def without_pickles(value: Any) -> Any:
+    """A configuration, or a value of one, with the names of functions whose pickles are large in place of these.
+
+    Prefect refuses parameters of half a megabyte, such as a notebook's function that reads the notebook's arrays.
+    """
+    if isinstance(value, Code):
+        return value.label if len(value.pickled) > LARGEST else value
+    if type(value) is tuple:
+        return tuple(map(without_pickles, value))
+    if isinstance(value, BaseModel):
+        named = {name: without_pickles(each) for name, each in value}
+        changed = {name: each for name, each in named.items() if each != getattr(value, name)}
+        return value.model_copy(update=changed)
+    return value
+
+
+LARGEST, LONGEST = 10_000, 200
+"""The most characters of a pickle that Prefect is given, and those of a reason that are shown."""
 
 
 @contextmanager
@@ -274,7 +296,7 @@ def reporting() -> Iterator[Reporter]:
     not take.
     """
     reporter = Reporter()
-    take_over(partial(reporter.put, send_events), partial(reporter.put, send_logs))
+    take_over(partial(reporter.put, send_events), partial(reporter.put, SyncPrefectClient.create_logs))
     try:
         yield reporter
     finally:
@@ -289,8 +311,3 @@ def reporting() -> Iterator[Reporter]:
 def send_events(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:
     """Send events to Prefect; each is an event as Prefect's JSON."""
     client.request("POST", "/events", json=contents)
-
-
-def send_logs(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:
-    """Send log lines to Prefect; each is a line as Prefect's JSON."""
-    client.create_logs(contents)

@@ -15,6 +15,7 @@ from roundweave.flows.config.dates import names_of_runs
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.outcomes import last_score
 from roundweave.storage.errors import StoreError, UsageError, reason
+from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.runs.aliases import holders
 from roundweave.storage.runs.listing import looked_through
 from roundweave.storage.runs.run import StoredRun
@@ -37,10 +38,11 @@ def answering(config: TrainConfig, place: str) -> Iterator[str]:
     host, port = parts[1] or "127.0.0.1", int(parts[2])
     registry = CollectorRegistry()
     registry.register(ServedRuns(config))
-    try:
+    said = f"nobody can listen at --metrics {place}"
+    with mistakes_as(
+        lambda error: UsageError(f"{said} ({reason(error)}); give another"), (OSError, OverflowError)
+    ):
         server, thread = start_http_server(port, host, registry)
-    except (OSError, OverflowError) as error:
-        raise UsageError(f"nobody can listen at --metrics {place} ({reason(error)}); give another") from error
     try:
         yield f"http://{host}:{server.server_port}/metrics"
     finally:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 
@@ -159,17 +159,12 @@ def server_home(root: Where) -> Path:
     return local_root(root).resolve() / ".prefect"
 
 
-@contextmanager
-def prefect_server(root: Where, schedules: bool = False) -> Iterator[Server | None]:
+def prefect_server(root: Where, schedules: bool = False) -> AbstractContextManager[Server | None]:
     """Start the root's server in the background; None if there is a Prefect API of the user's or of their flow.
 
     Runs that go on at once in one process share the first one's, which serves further runs until the process ends.
     """
-    if in_flow():
-        yield None
-        return
-    with _one_server(root, schedules) as server:
-        yield server
+    return nullcontext() if in_flow() else _one_server(root, schedules)
 
 
 @shared

@@ -58,6 +58,8 @@ def _judged(condition: str | Code, run: Run, parent: Round | None) -> tuple[bool
     assert parts is not None
     text, name, compare, number, sign, more = parts
     value = _number(run.round(-1).score, name)
+    if (score := run.round(-1).score) and score.left_out and not name.startswith("validation_"):
+        return False, f"{text}: {value:.6g} of {score.examples} examples, and {score.left_out} are left out"
     if number:
         return COMPARED[compare](value, float(number)), f"{text}: {value:.6g}"
     if parent is None:

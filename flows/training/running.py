@@ -49,14 +49,10 @@ def train(config: TrainConfig, bar: bool = True) -> Run:
     """
     before = len(begun)
     try:
-        return _train(config, bar)
+        with logged(config.log_file), bar_of_rounds(config.rounds, bar):
+            return past_others(_run_flow, dated(config))
     except KeyboardInterrupt:
         raise Interrupted(going_on(begun[-1] if len(begun) > before else None)) from None
-
-
-def _train(config: TrainConfig, bar: bool) -> Run:
-    with logged(config.log_file), bar_of_rounds(config.rounds, bar):
-        return past_others(_run_flow, dated(config))
 
 
 def _run_flow(config: TrainConfig) -> Run:

@@ -6,8 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,12 +20,12 @@ from prefect.runner import Runner
 from prefect.schedules import Cron
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
-from pydantic import ValidationError
 
 from roundweave.flows.config.files import from_anywhere
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.training.flow import train_flow
 from roundweave.storage.errors import ClusterError, UsageError, one_line
+from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.places.base import join_address
 
 
@@ -41,9 +40,7 @@ class Serving:
         # A run that is due while as many train as may waits for the end of one.
         self._runner = _Runner(name=name, limit=config.concurrency or 1)
         with _schedule(cron, interval):
-            self.deployment = self._runner.add_flow(
-                train_flow, name=name, interval=interval, **_options(config, cron), parameters=parameters(config)
-            )
+            self.deployment = self._runner.add_flow(train_flow, name=name, **_options(config, cron, interval))
         self.page = page_of(self.deployment)
 
     def run(self) -> None:
@@ -81,9 +78,7 @@ def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval
         # The flow is named by its module, so that a worker imports it from its installed package.
         deployment: Any = train_flow.to_deployment(
             name,
-            interval=interval,
-            **_options(config, cron),
-            parameters=parameters(config),
+            **_options(config, cron, interval),
             work_pool_name=pool,
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
@@ -107,23 +102,22 @@ def page_of(deployment: object) -> str:
     return f"{PREFECT_UI_URL.value()}/deployments/deployment/{deployment}"
 
 
-def _options(config: TrainConfig, cron: str | None) -> dict[str, Any]:
-    """A deployment's tags, how many of its runs go on at once, and the schedule of a cron expression.
+def _options(config: TrainConfig, cron: str | None, interval: float | None) -> dict[str, Any]:
+    """A deployment's schedule, its tags, how many of its runs go on at once, and the flow's parameters.
 
-    That is by the clock of the configuration's time zone.
+    A cron expression is by the clock of the configuration's time zone. The flow's parameter is the configuration,
+    with absolute paths.
     """
-    options = {"tags": list(config.tags), "concurrency_limit": config.concurrency}
+    parameters = {"config": from_anywhere(config) | {"root": join_address(Path.cwd(), config.root)}}
+    options: dict[str, Any] = {"interval": interval, "parameters": parameters}
+    options |= {"tags": [*config.tags], "concurrency_limit": config.concurrency}
     return options if cron is None else options | {"schedule": Cron(cron, timezone=config.timezone)}
 
 
-@contextmanager
-def _schedule(cron: str | None, interval: float | None) -> Iterator[None]:
+def _schedule(cron: str | None, interval: float | None) -> AbstractContextManager[None]:
     """Turn errors with which Prefect refuses a schedule into `UsageError`."""
-    try:
-        yield
-    except (ValidationError, ValueError, OverflowError) as error:
-        given = interval if cron is None else cron
-        raise UsageError(f"{given!r} is no schedule; give one such as '0 2 * * *'") from error
+    said = f"{interval if cron is None else cron!r} is no schedule; give one such as '0 2 * * *'"
+    return mistakes_as(lambda error: UsageError(said), (ValueError, OverflowError))
 
 
 class _Runner(Runner):
@@ -131,8 +125,3 @@ class _Runner(Runner):
 
     def handle_sigterm(self, *_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-
-
-def parameters(config: TrainConfig) -> dict[str, Any]:
-    """The flow's parameters in a deployment: the configuration, with absolute paths."""
-    return {"config": from_anywhere(config) | {"root": join_address(Path.cwd(), config.root)}}

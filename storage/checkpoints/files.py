@@ -11,7 +11,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from safetensors import safe_open
 
 from roundweave.storage.errors import CheckpointError, one_line
 from roundweave.storage.parsing import from_json
-from roundweave.storage.values.lazy import BLOCK, LazyTensors, picked
+from roundweave.storage.values.lazy import BLOCK, LazyTensors, Tensors, known_places, picked
 from roundweave.storage.values.tensors import Specs, TensorSpec, is_dense, specs_of
 
 SAFETENSORS = ".safetensors"
@@ -72,18 +72,16 @@ Stamp = tuple[int, int]
 """A file's modification time in nanoseconds and its size in bytes. Another stamp means another content."""
 
 
-def open_file(path: Path) -> Mapping[str, torch.Tensor]:
+def open_file(path: Path) -> Tensors:
     """The named tensors of a file, each of its own shape, read one at a time when they are asked for.
 
     The file is checked to be complete first. Prefixes that DataParallel or torch.compile put before all names are
     removed. Raises `CheckpointError` where the file is broken, and when a tensor is read after the file changed.
     """
     if path.suffix.lower() == SAFETENSORS:
-        saved = _SafetensorsFile()
-        return _lazy(path, saved.specs, saved.tensor, saved.blocks)
+        return _lazy(path, _SafetensorsFile())
     if _guarded(path, zipfile.is_zipfile):
-        file = _TorchFile()
-        return _lazy(path, file.specs, file.tensor)
+        return _lazy(path, _TorchFile())
     tensors = _guarded(path, _torch_tensors)  # the format of torch before 1.6 can only be read as a whole
     prefix = _prefix(tensors)
     return {name.removeprefix(prefix): dense(path, name, tensor) for name, tensor in tensors.items()}
@@ -99,23 +97,19 @@ def dense(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
 def few(names: Iterable[object]) -> str:
     """The first three names, quoted, and how many more there are."""
     quoted = [repr(name) for name in names]
-    return ", ".join(quoted[:3]) + (
-        f" and {len(quoted) - 3} more, {len(quoted)} in all" if len(quoted) > 3 else ""
-    )
+    more = f" and {len(quoted) - 3} more, {len(quoted)} in all" if len(quoted) > 3 else ""
+    return ", ".join(quoted[:3]) + more
 
 
-def _lazy(
-    path: Path,
-    specs_in: Callable[[Path], Specs],
-    tensor_in: Callable[[str, Path], torch.Tensor],
-    blocks_in: Callable[[str, Path], Iterator[torch.Tensor]] | None = None,
-) -> LazyTensors:
-    stamp, found = _stamp(path), _guarded(path, specs_in)
+def _lazy(path: Path, file: _SafetensorsFile | _TorchFile) -> LazyTensors:
+    stamp, found = _stamp(path), _guarded(path, file.specs)
     prefix = _prefix(spec.name for spec in found)
     specs = tuple(replace(spec, name=spec.name.removeprefix(prefix)) for spec in found)
-    read = partial(_read, path, stamp, prefix, tensor_in)
-    stream = blocks_in and partial(_stream, path, stamp, prefix, blocks_in)
-    return LazyTensors(tuple(spec.name for spec in specs), read, specs, stream)
+    names, read = tuple(spec.name for spec in specs), partial(_read, path, stamp, prefix, file.tensor)
+    if isinstance(file, _SafetensorsFile):
+        return LazyTensors(names, read, specs, partial(_stream, path, stamp, prefix, file.blocks))
+    places = {name.removeprefix(prefix): place for name, place in file.places.items()}
+    return LazyTensors(names, read, specs, places=places)
 
 
 def _read(
@@ -172,13 +166,10 @@ class _SafetensorsFile:
             length = int.from_bytes(file.read(8), "little")
             header, known = from_json(file.read(length)), {code: dtype for dtype, code in DTYPES.items()}
         for name in names:
-            code, shape = header[name]["dtype"], tuple(header[name]["shape"])
+            code, (first, _) = header[name]["dtype"], header[name]["data_offsets"]
             if code not in known:
                 raise CheckpointError(f"{path}: {name!r} is of {code}, which no network holds; save another dtype")
-            self._places[name] = (
-                TensorSpec(name, known[code], shape),
-                8 + length + header[name]["data_offsets"][0],
-            )
+            self._places[name] = TensorSpec(name, known[code], tuple(header[name]["shape"])), 8 + length + first
         return [self._places[name][0] for name in names]
 
     def tensor(self, name: str, path: Path) -> torch.Tensor:
@@ -208,10 +199,12 @@ class _TorchFile:
     def __init__(self) -> None:
         self._mapped: dict[str, torch.Tensor] = {}
         self._read = 0
+        self.places: dict[str, Hashable] = {}
 
     def specs(self, path: Path) -> Specs:
-        """The specs of the tensors in the file."""
+        """The specs of the tensors in the file, whose places are noted."""
         self._mapped = self._mapped or _torch_tensors(path, mapped=True)
+        self.places.update(known_places(self._mapped))
         return specs_of(self._mapped.items())
 
     def tensor(self, name: str, path: Path) -> torch.Tensor:
@@ -299,7 +292,7 @@ def is_index(path: Path) -> bool:
     return path.name.lower().endswith(tuple(f"{suffix}{INDEX}" for suffix in SUFFIXES))
 
 
-def open_shards(path: Path) -> Mapping[str, torch.Tensor]:
+def open_shards(path: Path) -> Tensors:
     """The named tensors of all shards, each of its own shape, read one at a time when they are asked for.
 
     The index may come from anybody, so shards in another folder, and links, are refused. Raises `CheckpointError`.

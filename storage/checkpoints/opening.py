@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from roundweave.storage.places.base import Where, as_path, full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import is_run, run_address, stored_round
 from roundweave.storage.runs.run import open_stored
-from roundweave.storage.values.digests import tensor_digest
-from roundweave.storage.values.lazy import LazyTensors, blocks_of, changed, known_specs, picked
+from roundweave.storage.values.lazy import LazyTensors, Tensors, changed, known_places, known_specs, picked
 from roundweave.storage.values.tensors import dtype_name, specs_of
 
 INTEGER = "integer of shape ()"
@@ -27,7 +26,7 @@ INTEGER = "integer of shape ()"
 WHOSE = "is it of this network?"
 
 
-def open_checkpoint(place: Where, root: Where | None = None) -> Mapping[str, torch.Tensor]:
+def open_checkpoint(place: Where, root: Where | None = None) -> Tensors:
     """Named tensors of a checkpoint on the CPU, which are read from files one by one when they are asked for.
 
     `place` is a torch file, a ``.safetensors`` file, the index of a checkpoint in shards
@@ -60,12 +59,7 @@ def lasting(place: Where, root: Where | None = None) -> str:
     return str(path.parent.resolve() / path.name)
 
 
-def check_checkpoint(
-    place: str | Path,
-    tensors: Mapping[str, torch.Tensor],
-    expected: Mapping[str, torch.Tensor],
-    values: bool = True,
-) -> None:
+def check_checkpoint(place: str | Path, tensors: Tensors, expected: Tensors, values: bool = True) -> None:
     """Raise `CheckpointError` unless tensors have the names and shapes of a network and are finite in its dtypes.
 
     `expected` has the network's tensors, of which the values are not read. Integer scalars, such as
@@ -102,7 +96,7 @@ def outline(network: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: outlines[id(tensor)] for name, tensor in named.items()}
 
 
-def outline_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def outline_of(tensors: Tensors) -> dict[str, torch.Tensor]:
     """The tensors of a checkpoint without their values, as those of a network that trains all its floats."""
     empty = {
         spec.name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
@@ -111,23 +105,16 @@ def outline_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.requires_grad_(tensor.is_floating_point()) for name, tensor in empty.items()}
 
 
-def tied_in(checkpoints: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, str]:
-    """By name the first of matrices that are the same bit for bit in all checkpoints, and so are tied."""
-    firsts: dict[Any, list[str]] = {}
-    tied: dict[str, str] = {}
-    for spec in known_specs(checkpoints[0]):
-        if len(spec.shape) > 1 and all(spec.name in tensors for tensors in checkpoints):
-            begins = [next(blocks_of(tensors, spec.name)) for tensors in checkpoints]
-            alike = firsts.setdefault((spec.shape, spec.dtype, *(tensor_digest("", each) for each in begins)), [])
-            same = (each for each in alike if all(torch.equal(t[each], t[spec.name]) for t in checkpoints))
-            if first := next(same, None):
-                tied[spec.name] = first
-            else:
-                alike.append(spec.name)
-    return tied
+def tied_in(checkpoints: Sequence[Tensors]) -> dict[str, str]:
+    """By name the first name of a tensor that has several in all checkpoints, as only torch files know."""
+    firsts: dict[tuple[Hashable, ...], str] = {}
+    every = [known_places(tensors) for tensors in checkpoints]
+    names = [name for name in checkpoints[0] if all(name in places for places in every)]
+    first = {name: firsts.setdefault(tuple(places[name] for places in every), name) for name in names}
+    return {name: other for name, other in first.items() if name != other}
 
 
-def types_of(checkpoints: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, torch.dtype]:
+def types_of(checkpoints: Iterable[Tensors]) -> dict[str, torch.dtype]:
     """By name the dtype that holds the floats of a tensor in all checkpoints; floats of 8 bits become float32."""
     types: dict[str, torch.dtype] = {}
     for spec in (spec for tensors in checkpoints for spec in known_specs(tensors)):
@@ -138,11 +125,7 @@ def types_of(checkpoints: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, tor
     return types
 
 
-def fitted(
-    tensors: Mapping[str, torch.Tensor],
-    expected: Mapping[str, torch.Tensor],
-    types: Mapping[str, torch.dtype] | None = None,
-) -> LazyTensors:
+def fitted(tensors: Tensors, expected: Tensors, types: Mapping[str, torch.dtype] | None = None) -> LazyTensors:
     """Tensors of a checkpoint in the dtypes of a network; missing integer scalars are taken from the network.
 
     The tensors must have passed `check_checkpoint`. They are read when they are asked for, and `expected` may be
@@ -156,9 +139,7 @@ def fitted(
     return changed(there, specs, lambda name, tensor: tensor.to(dtypes[id(expected[name])]))
 
 
-def _with_tied(
-    tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
-) -> Mapping[str, torch.Tensor]:
+def _with_tied(tensors: Tensors, expected: Tensors) -> Tensors:
     """Tensors with those that a file leaves out because they are tied to others, as safetensors does."""
     there = {id(tensor): name for name, tensor in expected.items() if name in tensors}
     tied = {n: there[id(t)] for n, t in expected.items() if n not in tensors and id(t) in there}
@@ -196,7 +177,7 @@ def _hint(path: Path, root: Where | None) -> str:
     return nearest(path.name, names, "give a file, or a stored round as RUN@12", most=3)
 
 
-def _check_names(place: str | Path, tensors: Mapping[str, Any], expected: Mapping[str, torch.Tensor]) -> None:
+def _check_names(place: str | Path, tensors: Mapping[str, Any], expected: Tensors) -> None:
     absent = [name for name in expected if name not in tensors]
     missing = [name for name in absent if _described(expected[name]) != INTEGER]
     extra = [name for name in tensors if name not in expected]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,8 +19,11 @@ from roundweave.storage.checkpoints.files import DTYPES, SAFETENSORS, SUFFIXES, 
 from roundweave.storage.errors import CheckpointError, UsageError, one_line
 from roundweave.storage.places.base import PARTIAL, Where, file_path
 from roundweave.storage.places.local import FOLDER, sync_and_close
-from roundweave.storage.values.lazy import LazyTensors, blocks_of
+from roundweave.storage.values.lazy import LazyTensors, Tensors, blocks_of
 from roundweave.storage.values.tensors import Specs, little_bytes, specs_of, to_numpy
+
+WRITTEN = ".written-"
+"""Begins the names of folders with what is not yet whole."""
 
 
 def check_place(place: Where, replace: bool = True) -> Path:
@@ -26,9 +31,7 @@ def check_place(place: Where, replace: bool = True) -> Path:
     return file_path(place, "a checkpoint", SUFFIXES, replace)
 
 
-def write_checkpoint(
-    place: Where, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
-) -> None:
+def write_checkpoint(place: Where, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> None:
     """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors.
 
     Tensors have any shapes. Tied tensors stay tied in a torch file and become equal copies in a safetensors file,
@@ -48,22 +51,42 @@ def write_checkpoint(
 
 def _write(path: Path, save: Callable[[Path], None]) -> None:
     """Have a temporary file beside `path` written, and rename it."""
-    partial = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
     try:
-        save(partial)
-        # Synced before the rename: a power loss in between must not cost the file that is replaced.
-        sync_and_close(os.open(partial, os.O_RDONLY))
-        partial.replace(path)
-        sync_and_close(os.open(path.parent, FOLDER))
-    except OSError as error:
+        with partial_folder(path) as folder:
+            save(partial := folder / "whole")
+            # Synced before the rename: a power loss in between must not cost the file that is replaced.
+            sync_and_close(os.open(partial, os.O_RDONLY))
+            partial.replace(path)
+            sync_and_close(os.open(path.parent, FOLDER))
+    except (OSError, RuntimeError) as error:  # torch has the latter for a disk that is full
         raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
+
+
+@contextmanager
+def partial_folder(place: Path) -> Iterator[Path]:
+    """A new folder beside a place for what is to take the place, which is removed at the end where it is left.
+
+    What killed writers left there is removed before, unless others are at work: each holds a lock of the folder
+    that the place is in, which ends with its process.
+    """
+    # The temporary name does not contain the place's name, which may be as long as names can be.
+    partial = place.with_name(f"{WRITTEN}{secrets.token_hex(8)}{PARTIAL}")
+    above = os.open(place.parent, FOLDER)
+    try:
+        with suppress(OSError):  # others are at work, or the disk has no locks
+            fcntl.flock(above, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in place.parent.glob(f"{WRITTEN}*{PARTIAL}"):
+                shutil.rmtree(left)
+        with suppress(OSError):
+            fcntl.flock(above, fcntl.LOCK_SH)
+        partial.mkdir()
+        yield partial
     finally:
-        partial.unlink(missing_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        os.close(above)
 
 
-def _save_safetensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], partial: Path, metadata: Mapping[str, str] | None
-) -> None:
+def _save_safetensors(path: Path, tensors: Tensors, partial: Path, metadata: Mapping[str, str] | None) -> None:
     """Write the format of safetensors: the header's length, the header in JSON, and the tensors without gaps.
 
     Larger dtypes come first, so that each tensor is aligned to its own, and then the order is that of the names.
@@ -110,7 +133,7 @@ def _behind(file: BinaryIO) -> Iterator[Callable[[bytes | memoryview], None]]:
         last.result()
 
 
-def _specs(path: Path, tensors: Mapping[str, torch.Tensor]) -> Specs:
+def _specs(path: Path, tensors: Tensors) -> Specs:
     """The specs of the tensors, which are read one by one where these are not known."""
     known = tensors.specs if isinstance(tensors, LazyTensors) else ()
     specs = known or specs_of((name, dense(path, name, tensor)) for name, tensor in tensors.items())
@@ -128,7 +151,7 @@ def _bytes(dtype: str) -> int:
     return size
 
 
-def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _tied(tensors: Tensors) -> dict[str, torch.Tensor]:
     """The tensors without unused memory behind them, where tied names stand for one tensor.
 
     torch saves all of a tensor's memory, so a small view of a large tensor would be saved as the large one.

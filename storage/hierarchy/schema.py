@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from roundweave.storage.parsing import EXACTLY, MOST_PARTITIONS, validated
-from roundweave.storage.values.state import OBSERVED, Layout, Rows
+from roundweave.storage.values.state import OBSERVED, Layout, Rows, json_rows
 from roundweave.storage.values.tensors import RAW, Specs, TensorSpec, specs_bytes, vector_sizes
 
 VERSION = 11
@@ -270,7 +270,7 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which `from_json` rebuilds the schema."""
         slots = {"memory": list(self.memory), "carry": list(self.carry), "extras": list(self.extras)}
-        matches, observed = (_rows(specs) for specs in (self.matches, self.observed))
+        matches, observed = (json_rows(specs) for specs in (self.matches, self.observed))
         value = {"layout": self.layout.to_json(), "partitions": self.partitions, **slots, "matches": matches}
         value |= {"observed": observed} if observed else {}
         return value | ({"shard": self.shard} if self.shard > 1 else {})
@@ -279,10 +279,6 @@ class Schema:
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
         """Rebuild a schema from what `to_json` gave; raises `ValueError` for anything else."""
         return validated(cls, json.dumps(value))
-
-
-def _rows(specs: Specs) -> list[list[Any]]:
-    return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
 
 
 def split_array(number: int, examples: int) -> ArraySpec:

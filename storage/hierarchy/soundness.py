@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from roundweave.storage.hierarchy.schema import SHARD_PARTITIONS, Schema
-from roundweave.storage.hierarchy.zarr_format import NAME
+from roundweave.storage.hierarchy.zarr_format import NAME, parents
 from roundweave.storage.values.tensors import RAW, vector_sizes
 
 LONGEST = 255
@@ -58,10 +58,9 @@ def _check_paths(schema: Schema) -> None:
     if len(paths) < _count(schema):
         raise ValueError("two tensors of one name would lie at one place")
     for path in paths:
-        parts = path.split("/")
-        if not all(map(_is_part, parts)):
+        if not all(map(_is_part, path.split("/"))):
             raise ValueError(f"{_quoted(path)} is no path of names with at most {LONGEST} bytes")
-        if any("/".join(parts[:depth]) in paths for depth in range(1, len(parts))):
+        if any(parent in paths for parent in parents(path)):
             raise ValueError(f"{_quoted(path)} would lie within another tensor")
 
 
@@ -69,10 +68,8 @@ def _count(schema: Schema) -> int:
     """The number of arrays of a schema. A dict by path has fewer where two paths are equal."""
     layout = schema.layout
     tensors = len(layout.params) * (1 + len(schema.memory)) + len(layout.buffers) + len(layout.frozen)
-    vectors = len(vector_sizes(layout.params)) * (1 + len(schema.extras) + len(schema.carry)) + len(
-        vector_sizes(layout.buffers)
-    )
-    vectors += len(vector_sizes(schema.observed))
+    params, buffers, observed = (len(vector_sizes(s)) for s in (layout.params, layout.buffers, schema.observed))
+    vectors = params * (1 + len(schema.extras) + len(schema.carry)) + buffers + observed
     return tensors + vectors + 2 * len(schema.matches) + len(schema.numbers(1))
 
 

@@ -76,7 +76,7 @@ def replace_documents(place: Place, specs: Iterable[ArraySpec]) -> None:
 def documents(specs: Iterable[ArraySpec]) -> dict[str, bytes]:
     """The documents of arrays and of the groups that they are in, by key: first groups, then arrays in order."""
     specs = list(specs)
-    groups = sorted({parent for spec in specs for parent in _parents(spec.path)})
+    groups = sorted({parent for spec in specs for parent in parents(spec.path)})
     arrays = {_key(spec.path): _bytes(spec.metadata()) for spec in specs}
     return dict.fromkeys(map(_key, groups), root_document({})) | arrays
 
@@ -89,7 +89,7 @@ def _key(path: str) -> str:
     return f"{path}/{NAME}" if path else NAME
 
 
-def _parents(path: str) -> list[str]:
+def parents(path: str) -> list[str]:
     """The paths of the groups that an array is in, from the outermost one, without the root."""
     parts = path.split("/")
     return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
@@ -115,11 +115,8 @@ def write_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], array: np
 def encoded_chunk(spec: ArraySpec, array: np.ndarray) -> tuple[memoryview, bytes]:
     """The stored bytes of a chunk, and their checksum; `array` and errors are as in `write_chunk`."""
     shape = tuple(array.shape)
-    if (
-        shape != spec.chunks[-len(shape) :] * bool(shape)
-        or array.size != _size(spec)
-        or array.dtype != spec.stored
-    ):
+    fits = shape == spec.chunks[-len(shape) :] * bool(shape) and array.size == _size(spec)
+    if not fits or array.dtype != spec.stored:
         raise ShapeMismatch(f"{spec.path}: a chunk is {spec.chunks} {spec.stored}, not {shape} {array.dtype}")
     data = little_bytes(array)
     return data.data, checksum_of(data)

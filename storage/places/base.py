@@ -75,10 +75,16 @@ def full_address(where: Where) -> str:
     return address_of(where) if scheme_of(where) else str(Path(where).resolve())
 
 
+LONGEST = 255
+"""The most bytes of a name on a disk."""
+
+
 def as_path(where: Where) -> Path:
     """The address as a path; raises `UsageError` where it has a scheme and so is not on a disk of this machine."""
     if scheme_of(where):
         raise UsageError(f"{address_of(where)} is not on a disk of this machine; give a path")
+    if long := next((part for part in Path(where).parts if len(os.fsencode(part)) > LONGEST), ""):
+        raise UsageError(f"{long[:20]}… is a name of {len(long)} characters, and a file system takes {LONGEST}")
     return Path(where)
 
 
@@ -273,7 +279,7 @@ def beside(place: Place, size: int) -> Iterator[Callable[..., Future[Any]]]:
     raised.
     """
     if place.at_once == 1 and size < LARGE:
-        yield _at_once
+        yield call_now
         return
     waiting: deque[Future[Any]] = deque()
 
@@ -289,7 +295,8 @@ def beside(place: Place, size: int) -> Iterator[Callable[..., Future[Any]]]:
             future.result()
 
 
-def _at_once(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+def call_now(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Call a function, and return a future that is done."""
     done: Future[Any] = Future()
     done.set_result(function(*arguments))
     return done

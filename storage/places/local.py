@@ -64,10 +64,7 @@ def write_and_close(descriptor: int, pieces: Iterable[Piece], durable: bool) -> 
 
 def sync_and_close(descriptor: int) -> None:
     """Sync an open file or folder to disk, and close it."""
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_and_close(descriptor, (), True)
 
 
 def sync_file_system(descriptor: int) -> None:
@@ -136,9 +133,8 @@ class LocalPlace:
 
     def free(self) -> int | None:
         """The bytes that are free on the disk of the folder, or of the first one above it that is there."""
-        return shutil.disk_usage(
-            next(folder for folder in (self.path, *self.path.parents) if folder.exists())
-        ).free
+        there = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
+        return shutil.disk_usage(there).free
 
     @_reading
     def has(self, key: str) -> bool:

@@ -148,10 +148,7 @@ class ObjectPlace:
     @_reading
     def read(self, key: str, most: int | None = None) -> memoryview | None:
         """The bytes of an object; None where there is none. Raises `StoreDamaged` for more than `most` bytes."""
-        try:
-            answer = obstore.get(*self._at(key))
-        except FileNotFoundError as error:
-            _need_bucket(error)
+        if (answer := _if_there(obstore.get, *self._at(key))) is None:
             return None
         if most is not None and answer.meta["size"] > most:
             raise StoreDamaged(f"{self}/{key} has {answer.meta['size']} bytes, where at most {most} belong")
@@ -160,13 +157,9 @@ class ObjectPlace:
     @_reading
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
         """Up to `size` bytes of an object from offset `first`; None where there is no object."""
-        client, path = self._at(key)
         try:
-            answer = obstore.get(client, path, options={"range": (first, first + size)})
-            return memoryview(bytearray(answer.bytes()))
-        except FileNotFoundError as error:
-            _need_bucket(error)
-            return None
+            answer = _if_there(obstore.get, *self._at(key), options={"range": (first, first + size)})
+            return None if answer is None else memoryview(bytearray(answer.bytes()))
         except BaseError:
             about = self._about(key)
             if about is None or first < about["size"]:
@@ -197,10 +190,10 @@ class ObjectPlace:
         if self.check is unfenced:
             obstore.put(*self._at(key), content, use_multipart=False)
             return
-        while not self._created(key, content):
+        while not self._put_if(key, content, "create"):
             about = self._about(key)
             self.check()
-            if about and self._replaced(key, content, about["e_tag"]):
+            if about and self._put_if(key, content, {"e_tag": about["e_tag"]}):
                 self.check()
                 return
 
@@ -210,22 +203,15 @@ class ObjectPlace:
 
         In a fenced place it counts only where `check` does not raise afterwards.
         """
-        created = self._created(key, b"".join(pieces))
+        created = self._put_if(key, b"".join(pieces), "create")
         self.check()
         return created
 
-    def _created(self, key: str, content: bytes) -> bool:
+    def _put_if(self, key: str, content: bytes, mode: Any) -> bool:
+        """Write an object; False where the server has one (If-None-Match) or another version (If-Match) by now."""
         try:
-            obstore.put(*self._at(key), content, use_multipart=False, mode="create")
-        except AlreadyExistsError:
-            return False
-        return True
-
-    def _replaced(self, key: str, content: bytes, e_tag: str) -> bool:
-        """Replace this version of an object; False where the server has another one by now (If-Match)."""
-        try:
-            obstore.put(*self._at(key), content, use_multipart=False, mode={"e_tag": e_tag})
-        except PreconditionError:
+            obstore.put(*self._at(key), content, use_multipart=False, mode=mode)
+        except (AlreadyExistsError, PreconditionError):
             return False
         return True
 
@@ -314,7 +300,7 @@ class ObjectPlace:
         busy = PlaceTaken(f"{self} is being made by another process, or one was killed; wait three minutes")
         if about is None or self._now() - about["last_modified"] < PATIENCE:
             raise busy
-        if not self._replaced(MAKING, token, about["e_tag"]):
+        if not self._put_if(MAKING, token, {"e_tag": about["e_tag"]}):
             raise busy
         return True
 
@@ -339,18 +325,18 @@ class ObjectPlace:
 
     def _about(self, key: str) -> Any:
         """The server's metadata of an object; None where there is no object."""
-        try:
-            return obstore.head(*self._at(key))
-        except FileNotFoundError as error:
-            _need_bucket(error)
-            return None
+        return _if_there(obstore.head, *self._at(key))
 
     def _at(self, key: str) -> tuple[S3Store | MemoryStore, str]:
         client, prefix = client_of(self.address)
         return client, "/".join((*([prefix] if prefix else []), *parts_of(key, self)))
 
 
-def _need_bucket(error: FileNotFoundError) -> None:
-    """Raise the error again where the bucket is missing, and not only an object in it."""
-    if "NoSuchBucket" in str(error):
-        raise error
+def _if_there(request: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """The answer to a request for an object; None where there is no object, but an error without a bucket."""
+    try:
+        return request(*given, **named)
+    except FileNotFoundError as error:
+        if "NoSuchBucket" in str(error):
+            raise
+        return None

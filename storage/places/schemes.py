@@ -13,9 +13,7 @@ from roundweave.storage.places.local import LocalPlace
 
 
 def _s3_place(address: str) -> Place:
-    from roundweave.storage.places.objects import (
-        s3_place,  # imported here: it is slow, and runs on a disk do not need it
-    )
+    from roundweave.storage.places.objects import s3_place  # slow to import, and runs on a disk do not need it
 
     return s3_place(address)
 

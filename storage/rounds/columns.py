@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from roundweave.storage.errors import StoreDamaged, cut
-from roundweave.storage.parsing import Count, validated
+from roundweave.storage.parsing import Count, mistakes_as, validated
 from roundweave.storage.places.base import Place
 from roundweave.storage.values.hashing import bytes_digest
 
@@ -29,6 +29,9 @@ RARE = 7
 
 MOVED, MUCH = 0.1, 0.25
 """From these indices on a column has moved, or moved much, by the usual bounds (Siddiqi 2006)."""
+
+LEAST_TOLD = 10
+"""A site tells no count of fewer values."""
 
 ORDER = ("new", "gone", "moved much", "moved", "stable")
 """What may become of a column."""
@@ -125,12 +128,10 @@ def read_columns(place: Place, attributes: Mapping[str, Any]) -> ColumnsRecord |
     if not (digest := attributes.get("columns")):
         return None
     content = place.read(KEY, most=LARGEST)
-    try:
+    with mistakes_as(lambda error: StoreDamaged(f"{place}/{KEY}: {error}; restore the file from a copy")):
         if content is None or bytes_digest(content) != digest:
             raise ValueError("it is not what was written")
         return validated(ColumnsRecord, bytes(content))
-    except ValueError as error:
-        raise StoreDamaged(f"{place}/{KEY}: {error}; restore the file from a copy") from error
 
 
 def drifted(before: Mapping[str, Column], after: Mapping[str, Column]) -> list[ColumnDrift]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -94,9 +94,8 @@ class Score:
         return {"loss": self.loss, **self.values}
 
     def __str__(self) -> str:
-        return " · ".join(
-            [f"loss {self.loss:.4g}", *(f"{name} {value:.4f}" for name, value in self.values.items())]
-        )
+        scores = (f"{name} {value:.4f}" for name, value in self.values.items())
+        return " · ".join([f"loss {self.loss:.4g}", *scores])
 
     def row(self) -> dict[str, float]:
         """All numbers of the score by name, as a row of a table."""
@@ -223,25 +222,21 @@ class Commit:
         in_flight = self.server.in_flight.values() if self.server else ()
         return frozenset({self.round, *(work.version for work in in_flight)})
 
-    def identity(self) -> tuple[Any, ...]:
+    def identity(self, digested: Collection[int] | None = None) -> tuple[Any, ...]:
         """What is equal in two commits of the same work: everything that follows from the bits of the round.
 
-        Writer, times, workers, metrics, score, and what was stored of it are left out.
+        Writer, times, workers, metrics, score, and what was stored of it are left out, and so are the digests of
+        updates but for those of the `digested` partitions, if these are given.
         """
-        updates = [(p, u.digest, u.weight, u.result, u.match, u.arrival) for p, u in self.updates.items()]
+        digests = {p: u.digest for p, u in self.updates.items() if digested is None or p in digested}
+        updates = [(p, digests.get(p), u.weight, u.result, u.match, u.arrival) for p, u in self.updates.items()]
         carried = dict(self.carry_from)
         return self.round, self.state, dict(self.tensors), updates, carried, self.split, self.server
 
     def agrees(self, other: Commit) -> bool:
         """Whether two commits have the same identity, as far as the digests of updates are in both."""
-        digests = {p: bool(u.digest and other.updates.get(p, u).digest) for p, u in self.updates.items()}
-        one, another = (
-            replace(
-                each, updates={p: u if digests.get(p) else replace(u, digest="") for p, u in each.updates.items()}
-            )
-            for each in (self, other)
-        )
-        return one.identity() == another.identity()
+        in_both = {p for p, u in self.updates.items() if u.digest and other.updates.get(p, u).digest}
+        return self.identity(in_both) == other.identity(in_both)
 
     def to_json(self) -> str:
         """The record as a JSON object."""

@@ -7,18 +7,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from roundweave.storage.errors import PlaceError, StoreError
 from roundweave.storage.parsing import Round
 from roundweave.storage.places.base import Place
-from roundweave.storage.values.digests import sealed, unsealed
+from roundweave.storage.values.digests import read_sealed, sealed
 
 FOLDER = "judgements"
 
 JUDGEMENTS = f"commits/{FOLDER}"
 """The folder of the judgements, each named after its round."""
-
-LARGEST = 1 << 20
-"""The most bytes of a judgement."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +37,7 @@ def key_of(round: int) -> str:
 
 def read_judgement(place: Place, round: int, chain: str) -> Judgement | None:
     """What was said of a round whose record has this chain; None where nothing was, or it is damaged."""
-    try:
-        content = place.read(key_of(round), most=LARGEST)
-        judgement = None if content is None else unsealed(Judgement, content)
-    except PlaceError:
-        raise
-    except (ValueError, StoreError):
-        return None
+    judgement = read_sealed(Judgement, place, key_of(round))
     return judgement if judgement and (judgement.round, judgement.chain) == (round, chain) else None
 
 

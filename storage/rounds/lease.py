@@ -24,10 +24,10 @@ from typing import Annotated
 import psutil
 from pydantic import Field
 
-from roundweave.storage.errors import PlaceError, RoundweaveError, RunBusy, StoreError, WriterFenced
+from roundweave.storage.errors import PlaceError, RoundweaveError, RunBusy, WriterFenced
 from roundweave.storage.parsing import Count, Round, Time, numbered
 from roundweave.storage.places.base import Place
-from roundweave.storage.values.digests import sealed, unsealed
+from roundweave.storage.values.digests import read_sealed, sealed
 
 SECONDS = 30.0
 """How many seconds a lease is valid without being renewed."""
@@ -35,10 +35,6 @@ SECONDS = 30.0
 
 FAR = 1e11
 """A time, in seconds since the epoch, that no clock shows, so that later ones are refused."""
-
-
-LARGEST = 1 << 20
-"""The most bytes of a claim. The text of a failure may be long."""
 
 
 LEASES = "commits/leases"
@@ -114,13 +110,7 @@ def read_lease(place: Place) -> Lease | None:
 
 def read_claim(place: Place, epoch: int) -> Lease | None:
     """The claim of an epoch; None where there is none or it is damaged."""
-    try:
-        content = place.read(_key(epoch), most=LARGEST)
-        lease = None if content is None else unsealed(Lease, content)
-    except PlaceError:
-        raise
-    except (ValueError, StoreError):
-        return None
+    lease = read_sealed(Lease, place, _key(epoch))
     printable = lease is not None and (lease.host + lease.machine + lease.token).isprintable()
     return lease if lease and lease.epoch == epoch and printable else None
 

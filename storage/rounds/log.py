@@ -12,6 +12,7 @@ from itertools import groupby
 from roundweave.storage.errors import NotARun, PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.hierarchy.zarr_format import LARGEST
+from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.places.base import Place, together
 from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import Commit, check_names
@@ -146,11 +147,9 @@ class CommitLog:
 
     def parsed(self, round: int, link: Link) -> Commit:
         """The commit in the sealed record of a round; raises `StoreDamaged` where its text is not a valid one."""
-        try:
+        with mistakes_as(lambda error: StoreDamaged(f"{self._named(round)} is no commit record: {error}")):
             commit = Commit.from_json(link.text)
             self._check(round, commit)
-        except ValueError as error:
-            raise StoreDamaged(f"{self._named(round)} is no commit record: {error}") from error
         return commit
 
     def _check(self, round: int, commit: Commit) -> None:

@@ -23,7 +23,7 @@ from roundweave.storage.hierarchy.zarr_format import (
     replace_documents,
     write_chunk,
 )
-from roundweave.storage.parsing import Round
+from roundweave.storage.parsing import Round, mistakes_as
 from roundweave.storage.places.base import together
 from roundweave.storage.rounds.commits import Commit, metric_problem, numbers_of
 from roundweave.storage.rounds.log import CommitLog
@@ -55,10 +55,8 @@ def read_statement(log: CommitLog) -> Copied:
     content = log.place.read(KEY, most=LARGEST)
     if content is None:
         return NOTHING_COPIED
-    try:
+    with mistakes_as(lambda error: StoreDamaged(f"{log.place}/{KEY}: it is not what was written")):
         copied = unsealed(Copied, content)
-    except ValueError as error:
-        raise StoreDamaged(f"{log.place}/{KEY}: it is not what was written") from error
     if not all(path in NUMBERS or _is_reported(path) for path in copied.since):
         raise StoreDamaged(f"{log.place}/{KEY}: it names what is no array of numbers")
     return copied
@@ -115,6 +113,11 @@ class History:
         """The paths of the arrays of all metrics and scores, sorted."""
         later = {path for commit in self._later for path in numbers_of(commit)}
         return sorted(path for path in later.union(self._copied.since) if path.partition("/")[0] in REPORTED)
+
+    def names(self, group: str) -> list[str]:
+        """The names of all ``metrics``, or of all ``scores`` besides the loss, sorted."""
+        names = [path.removeprefix(f"{group}/") for path in self.paths() if path.startswith(f"{group}/")]
+        return [name for name in names if group != "scores" or name not in ("loss", "left_out")]
 
     def blocks(self, paths: Collection[str] | None = None) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
         """The committed rounds of each block with their numbers by array, (round,) or (round, partition).

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from roundweave.storage.errors import RoundMissing, StoreDamaged, spans
 from roundweave.storage.hierarchy.schema import ArraySpec
-from roundweave.storage.parsing import Partition, Round
+from roundweave.storage.parsing import Partition, Round, mistakes_as
 from roundweave.storage.rounds.log import CommitLog, Link, quarantine_file
 from roundweave.storage.values.digests import sealed, unsealed
 
@@ -142,17 +142,14 @@ def _read(log: CommitLog) -> tuple[Pruned, PrunedRecord | None]:
     content = log.place.read(KEY)
     if content is None:
         return Pruned(), None
-    try:
+    advice = "restore it from a copy, or `roundweave resume` goes on without it"
+    what = f"{log.place}/{KEY} is no record of what was pruned"
+    with mistakes_as(lambda error: StoreDamaged(f"{what} ({error}); {advice}")):
         record = unsealed(PrunedRecord, content)
         if record.run != log.run:
             raise ValueError("it belongs to another run")
         states, updates = (_rounds(each, record.newest) for each in (record.states, record.updates))
         return Pruned(states, updates, frozenset(record.carried)), record
-    except ValueError as error:
-        raise StoreDamaged(
-            f"{log.place}/{KEY} is no record of what was pruned ({error}); restore it from a copy, "
-            "or `roundweave resume` goes on without it"
-        ) from error
 
 
 def write_pruned(log: CommitLog, pruned: Pruned, newest: int) -> None:

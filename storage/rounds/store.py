@@ -24,6 +24,7 @@ from roundweave.storage.errors import (
 from roundweave.storage.hierarchy.schema import UNPACKED, VERSION, Schema
 from roundweave.storage.hierarchy.soundness import checked_schema
 from roundweave.storage.hierarchy.zarr_format import NAME, described_rows, read_document, root_document
+from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.places.base import Place, Where, as_path
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.columns import KEY as COLUMNS
@@ -59,18 +60,14 @@ class RoundStore:
         self._tensors: StoredTensors | None = None
         self._numbers: Numbers | None = None
         self.place = place_of(where, fsync)
-        try:
+        with mistakes_as(lambda error: _not_a_run(self.place), (ValueError, KeyError, TypeError)):
             self.attributes: dict[str, Any] = read_document(self.place)["attributes"]
             version, schema = self.attributes["version"], self.attributes["schema"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise _not_a_run(self.place) from error
         if version not in (UNPACKED, VERSION):
             advice = "open it with the Roundweave that wrote it, or train its configuration again"
             raise OtherVersion(f"{self.place} has store version {version}, this Roundweave {VERSION}; {advice}")
-        try:
+        with mistakes_as(lambda error: NotARun(f"{self.place} is no run that Roundweave made: {error}")):
             self.schema = checked_schema(schema)
-        except ValueError as error:
-            raise NotARun(f"{self.place} is no run that Roundweave made: {error}") from error
         self.log = CommitLog(self.place, json_digest(self.attributes), self.schema)
         names = self.place.names("commits")
         self.is_judged = JUDGED in names
@@ -135,29 +132,25 @@ class RoundStore:
         `ExperimentDiffers` where something is there already, and `UsageError` for names that cannot be stored.
         """
         place = place_of(where)
-        try:
+        with mistakes_as(lambda error: UsageError(f"the network cannot be stored: {error}; rename the tensor")):
             checked_schema(schema.to_json())
-        except ValueError as error:
-            raise UsageError(f"the network cannot be stored: {error}; rename the tensor") from error
         kinds = {"version": VERSION, "digest": ALGORITHM, "coordinates": "committed"}
         root = {**kinds, "schema": schema.to_json(), **attributes}
         root["columns"] = bytes_digest(columns) if columns else ""
-        try:
-            with place.aside() as aside:
-                aside.create(NAME, root_document(root))
-                if columns:
-                    aside.create(COLUMNS, columns)
-                store = cls(aside, rounds=rounds)
-                store.tensors.describe()
-                store.tensors.write_state(initial)
-                store.tensors.write_updates(0, carried)
-                records = {p: UpdateRecord(update_digest(update), update.weight) for p, update in carried.items()}
-                commit = store.describe(initial, "initial", 0)
-                commit = replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0), score=scored)
-                store.numbers.rebuild([store.commit(commit)])
-                aside.sync()
-        except PlaceTaken as error:
-            raise ExperimentDiffers(f"{error}; give the new run another name") from error
+        taken = mistakes_as(lambda error: ExperimentDiffers(f"{error}; give the new run another name"), PlaceTaken)
+        with taken, place.aside() as aside:
+            aside.create(NAME, root_document(root))
+            if columns:
+                aside.create(COLUMNS, columns)
+            store = cls(aside, rounds=rounds)
+            store.tensors.describe()
+            store.tensors.write_state(initial)
+            store.tensors.write_updates(0, carried)
+            records = {p: UpdateRecord(update_digest(update), update.weight) for p, update in carried.items()}
+            commit = store.describe(initial, "initial", 0)
+            commit = replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0), score=scored)
+            store.numbers.rebuild([store.commit(commit)])
+            aside.sync()
         place.sync()
         return cls(place, fsync)
 

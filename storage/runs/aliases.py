@@ -16,19 +16,16 @@ from typing import Annotated
 from pydantic import Field
 
 from roundweave.storage.errors import StoreDamaged, UsageError
-from roundweave.storage.parsing import Round, Time, numbered
+from roundweave.storage.parsing import Round, Time, mistakes_as, numbered
 from roundweave.storage.places.base import Place, Where, join_address, together
 from roundweave.storage.places.schemes import place_of
-from roundweave.storage.values.digests import sealed, unsealed
+from roundweave.storage.values.digests import LARGEST, sealed, unsealed
 from roundweave.storage.values.hashing import bytes_digest
 
 FOLDER = ".aliases"
 """The folder of all aliases under a root, each with a folder of its own."""
 
 NAME = re.compile(r"\w[\w.\-]{0,249}")
-
-LARGEST = 1 << 20
-"""The most bytes of an entry."""
 
 
 @dataclass(frozen=True)
@@ -151,12 +148,9 @@ def _content(place: Place, alias: str, number: int) -> bytes:
 
 
 def _entry(place: Place, alias: str, number: int, content: bytes) -> Holding:
-    try:
+    where = f"{place}/{_key(alias, number)}"
+    with mistakes_as(lambda error: StoreDamaged(f"{where} is not what was written; restore it ({error})")):
         entry = unsealed(Holding, content)
-    except ValueError as error:
-        raise StoreDamaged(
-            f"{place}/{_key(alias, number)} is not what was written; restore it ({error})"
-        ) from error
     if entry.number != number:
-        raise StoreDamaged(f"{place}/{_key(alias, number)} is entry {entry.number}; restore it")
+        raise StoreDamaged(f"{where} is entry {entry.number}; restore it")
     return entry

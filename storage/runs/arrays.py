@@ -219,16 +219,14 @@ def _shown(path: str) -> str:
     return path.removeprefix("updates/") if within else path
 
 
+@dataclass(eq=False)
 class StoredRows(BackendArray):
     """An array that xarray reads lazily. `read` gives the values at an index of the first `axes` axes."""
 
-    def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype, axes: int, read: Callable[..., np.ndarray]
-    ) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self._axes = axes
-        self._read = read
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    axes: int
+    read: Callable[..., np.ndarray]
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         """The verified values at an index; raises `StoreDamaged`."""
@@ -236,12 +234,12 @@ class StoredRows(BackendArray):
 
     def _values(self, key: tuple[Any, ...]) -> np.ndarray:
         """The values at an index that has a slice, an integer or an array for each axis independently."""
-        places = [np.arange(size)[part] for size, part in zip(self.shape, key[: self._axes], strict=False)]
+        places = [np.arange(size)[part] for size, part in zip(self.shape, key[: self.axes], strict=False)]
         sizes = tuple(place.size for place in places)
-        values = np.empty((*sizes, *self.shape[self._axes :]), self.dtype)
+        values = np.empty((*sizes, *self.shape[self.axes :]), self.dtype)
         for number in np.ndindex(sizes):
-            values[number] = self._read(*(int(p.reshape(-1)[n]) for p, n in zip(places, number, strict=True)))
-        for axis in reversed(range(self._axes, len(key))):
+            values[number] = self.read(*(int(p.reshape(-1)[n]) for p, n in zip(places, number, strict=True)))
+        for axis in reversed(range(self.axes, len(key))):
             values = values[(slice(None),) * axis + (key[axis],)]
         return values.squeeze(tuple(axis for axis, place in enumerate(places) if not place.ndim))
 

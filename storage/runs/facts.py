@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from roundweave.storage.errors import NotARun
-from roundweave.storage.parsing import Count, Round, Time, validated
+from roundweave.storage.parsing import Count, Round, Time, mistakes_as, validated
 from roundweave.storage.places.base import Place, Where
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.columns import ColumnsRecord, read_columns
@@ -120,10 +120,8 @@ class Attributes:
 def checked_attributes(attributes: Mapping[str, Any], where: object) -> Attributes:
     """The attributes in their checked form; raises `NotARun`, which names `where`, for damaged ones."""
     without_schema = {name: value for name, value in attributes.items() if name != "schema"}
-    try:
+    with mistakes_as(lambda error: NotARun(f"{where}: its record is not that of a run, it is damaged: {error}")):
         return validated(Attributes, json.dumps(without_schema))
-    except ValueError as error:
-        raise NotARun(f"{where}: its record is not that of a run, it is damaged: {error}") from error
 
 
 class RunFacts:
@@ -321,8 +319,7 @@ class RunFacts:
     @property
     def scores(self) -> list[str]:
         """The names of the scores besides the loss, such as ``accuracy``."""
-        paths = (path.partition("/") for path in self._history.paths())
-        return [name for group, _, name in paths if group == "scores" and name not in ("loss", "left_out")]
+        return self._history.names("scores")
 
     @property
     def _history(self) -> History:

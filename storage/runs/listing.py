@@ -202,12 +202,10 @@ def compare(runs: Sequence[StoredRun]) -> Comparison:
             raise UsageError(f"compare takes runs, as open_run gives them, not {other!r}")
     named = {run.name: run for run in runs}
     if not runs or len(named) < len(runs):
-        raise UsageError(
-            f"compare takes runs of different names, not {', '.join(run.name for run in runs) or 'none'}"
-        )
-    config = pd.DataFrame({name: flat_config(run.config) for name, run in named.items()}).drop(
-        "name", errors="ignore"
-    )
+        names = ", ".join(run.name for run in runs) or "none"
+        raise UsageError(f"compare takes runs of different names, not {names}")
+    fields = pd.DataFrame({name: flat_config(run.config) for name, run in named.items()})
+    config = fields.drop("name", errors="ignore")
     differs = config.map(repr).nunique(axis=1) > 1
     history = pd.concat({name: run.history() for name, run in named.items()}, axis=1).swaplevel(axis=1)
     order = list(dict.fromkeys(history.columns.get_level_values(0)))

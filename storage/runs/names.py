@@ -61,9 +61,7 @@ def run_address(root: Where | None, name: Where) -> str:
 
 def is_run(where: Where) -> bool:
     """Whether there is a run at an address, whole or damaged."""
-    from roundweave.storage.hierarchy.zarr_format import (
-        NAME,  # imported here: commands that only need names start faster
-    )
+    from roundweave.storage.hierarchy.zarr_format import NAME  # slow to import, and for a name alone not needed
 
     return place_of(where).has(NAME)
 
@@ -93,6 +91,13 @@ def stored_round(place: Where) -> tuple[str, WhichRound] | None:
     parts = STORED_ROUND.fullmatch(str(place))
     is_other = parts is None or not (scheme_of(place) or not Path(place).exists())
     return None if parts is None or is_other else (parts[1], which_round(parts[2]))
+
+
+def named_round(text: str) -> tuple[str, WhichRound]:
+    """The run and the round that a text such as ``RUN@12`` means; raises `UsageError` for any other text."""
+    if (stored := stored_round(text)) is None:
+        raise UsageError(f"{text} is no round; name one, as {text.partition('@')[0]}@last")
+    return stored
 
 
 def which_round(text: str) -> WhichRound:

@@ -88,14 +88,14 @@ class Eligible:
         return "" if begun else "it has no round"
 
     def _best(self, runs: Runs) -> list[str]:
-        """The addresses of the complete runs with the best score; a loss that leaves out examples comes last."""
+        """The addresses of the complete runs with the best score; one that leaves out examples comes last."""
         (by, lower), ranked, names = ranking(self.by), list[tuple[int, float, str]](), {"loss"}
         for address, run in runs.items() if self.best else ():
             if isinstance(run, StoredRun) and is_complete(run) and (score := run.round(-1).score):
                 names |= score.values.keys()
                 value = score.numbers.get(by)
                 if value is not None and not isnan(value):
-                    ranked.append((score.left_out if lower else 0, value if lower else -value, address))
+                    ranked.append((score.left_out, value if lower else -value, address))
         if self.best and by not in names:
             hint = nearest(by, names, f"there are {', '.join(sorted(names))}")
             raise UsageError(f"no complete run has the score {by!r}; {hint}")

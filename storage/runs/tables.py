@@ -11,13 +11,11 @@ import numpy as np
 import torch
 
 from roundweave.storage.errors import RoundMissing, UsageError, nearest
-from roundweave.storage.hierarchy.schema import REPORTED
 from roundweave.storage.rounds.columns import ColumnsRecord, drifted
 from roundweave.storage.rounds.commits import ABSENT, Commit, ranking
 from roundweave.storage.rounds.numbers import COLUMNS, History
 from roundweave.storage.runs.facts import RunFacts
 from roundweave.storage.runs.round import StoredRound
-from roundweave.storage.values.tensors import Vectors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,12 +25,8 @@ def history_table(history: History) -> pd.DataFrame:
     """The table of `Run.history`, with a row for each committed round of a history."""
     import pandas as pd
 
-    names: dict[str, list[str]] = {group: [] for group in REPORTED}
-    for path in history.paths():
-        group, _, name = path.partition("/")
-        names[group].append(name)
-    scores = ["loss", *(name for name in names["scores"] if name not in ("loss", "left_out"))]
-    metrics = _columns(names["metrics"], {*scores} | COLUMNS)
+    scores = ["loss", *history.names("scores")]
+    metrics = _columns(history.names("metrics"), {*scores} | COLUMNS)
     return pd.concat([_block_table(rounds, numbers, scores, metrics) for rounds, numbers in history.blocks()])
 
 
@@ -145,8 +139,7 @@ def best_round(history: pd.DataFrame, score: str, scores: Sequence[str], lowest:
     scored = history.dropna(subset=score)
     if scored.empty:
         raise RoundMissing(f"no round has the score {score}")
-    if ranking(score)[1]:  # an example that is left out of a mean would have made it infinite
-        scored = scored[scored["left_out"] == scored["left_out"].min()]
+    scored = scored[scored["left_out"] == scored["left_out"].min()]  # numbers of fewer examples do not compare
     numbers = scored[score]
     least = least if lowest is None else lowest
     return int(numbers.index[int(numbers.argmin() if least else numbers.argmax())])
@@ -239,12 +232,8 @@ def _mean_direction(round: StoredRound) -> torch.Tensor:
 def _directions(round: StoredRound) -> Iterator[tuple[int, torch.Tensor]]:
     """Each accepted direction of a round with its partition, float64 (element,)."""
     for partition in round.commit.accepted:
-        yield partition, _whole(round.update(partition).direction)
-
-
-def _whole(vectors: Vectors) -> torch.Tensor:
-    """The vectors of all dtypes concatenated, float64 (element,)."""
-    return torch.cat([vectors[dtype].double() for dtype in sorted(vectors)])
+        vectors = round.update(partition).direction
+        yield partition, torch.cat([vectors[dtype].double() for dtype in sorted(vectors)])
 
 
 ARRIVAL = ("round", "partition", "push", "version", "staleness", "accepted", "seconds", "worker")

@@ -36,9 +36,9 @@ class Keep(ABC):
     def state(self, round: int, newest: int) -> bool:
         """Whether the state of a round stays once `newest` is the last round."""
 
-    @abstractmethod
     def updates(self, round: int, newest: int) -> bool:
-        """Whether the updates of a round stay once `newest` is the last round."""
+        """Whether the updates of a round stay once `newest` is the last round: by default, if its state does."""
+        return self.state(round, newest)
 
     @staticmethod
     def of(text: str) -> Keep:
@@ -115,8 +115,6 @@ class All(Keep):
     def state(self, round: int, newest: int) -> bool:
         return True
 
-    updates = state
-
 
 class States(Keep):
     """The states of all rounds stay."""
@@ -129,19 +127,6 @@ class States(Keep):
 
 
 @dataclass(frozen=True)
-class Updates(Keep):
-    """The updates of all rounds stay, and each k-th state, from which the others can be recomputed."""
-
-    k: int
-
-    def state(self, round: int, newest: int) -> bool:
-        return round % self.k == 0
-
-    def updates(self, round: int, newest: int) -> bool:
-        return True
-
-
-@dataclass(frozen=True)
 class Every(Keep):
     """Everything of each k-th round stays."""
 
@@ -150,7 +135,12 @@ class Every(Keep):
     def state(self, round: int, newest: int) -> bool:
         return round % self.k == 0
 
-    updates = state
+
+class Updates(Every):
+    """The updates of all rounds stay, and each k-th state, from which the others can be recomputed."""
+
+    def updates(self, round: int, newest: int) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -162,25 +152,20 @@ class Last(Keep):
     def state(self, round: int, newest: int) -> bool:
         return round > newest - self.n
 
-    updates = state
 
-
-@dataclass(frozen=True)
-class Recompute(Keep):
+class Recompute(Every):
     """The state of each k-th round stays, with what is needed to map the rounds after it again."""
 
-    k: int
     recomputes = True
-
-    def state(self, round: int, newest: int) -> bool:
-        return round % self.k == 0
 
     def updates(self, round: int, newest: int) -> bool:
         return False
 
 
-POLICIES: Mapping[str, type[Keep]] = {kind.__name__.lower(): kind for kind in Keep.__subclasses__()}
-"""All policies of this file, by name."""
+POLICIES: Mapping[str, type[Keep]] = {
+    kind.__name__.lower(): kind for kind in (All, States, Updates, Every, Last, Recompute)
+}
+"""All policies, by name."""
 
 
 def policies_spelled() -> str:

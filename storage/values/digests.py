@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from blake3 import blake3
 
+from roundweave.storage.errors import PlaceError, StoreError
 from roundweave.storage.parsing import validated
+from roundweave.storage.places.base import Place
 from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.state import OBSERVED, Layout, Match, Update
-from roundweave.storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_numpy, views
+from roundweave.storage.values.tensors import Specs, Vectors, by_path, dtype_name, little_bytes, to_numpy, views
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -81,12 +83,11 @@ def state_digest(digests: Mapping[str, str], round: int) -> str:
 
 def vectors_digest(groups: Mapping[str, Vectors]) -> str:
     """The digest of tensors of any shapes by group and name, such as the vectors of an update, (element,)."""
-    return grouped_digest(
-        {
-            group: {name: tensor_digest(f"{group}/{name}", vector) for name, vector in vectors.items()}
-            for group, vectors in groups.items()
-        }
-    )
+    digests = {
+        group: {name: tensor_digest(f"{group}/{name}", vector) for name, vector in vectors.items()}
+        for group, vectors in groups.items()
+    }
+    return grouped_digest(digests)
 
 
 def grouped_digest(digests: Mapping[str, Mapping[str, str]]) -> str:
@@ -107,8 +108,7 @@ def update_groups(update: Update) -> dict[str, Vectors]:
 
 def update_vectors(update: Update) -> dict[str, torch.Tensor]:
     """The vectors of an update, (element,) each, by their path in the store."""
-    groups = update_groups(update).items()
-    return {f"{group}/{dtype}": vector for group, vectors in groups for dtype, vector in vectors.items()}
+    return by_path(update_groups(update))
 
 
 def update_digest(update: Update) -> str:
@@ -121,19 +121,14 @@ def update_tensors(update: Update, layout: Layout, observed: Specs = ()) -> dict
 
     `observed` has the specs of what the map observed.
     """
-    groups = {"updates/buffers": layout.buffers, OBSERVED: observed}
-    return {
-        f"{group}/{name}": tensor
-        for group, vectors in update_groups(update).items()
-        if vectors
-        for name, tensor in views(groups.get(group, layout.params), vectors).items()
-    }
+    specs = {"updates/buffers": layout.buffers, OBSERVED: observed}
+    groups = {group: vectors for group, vectors in update_groups(update).items() if vectors}
+    return by_path({group: views(specs.get(group, layout.params), groups[group]) for group in groups})
 
 
 def match_tensors(match: Match) -> dict[str, torch.Tensor]:
     """The tensors of a match by their path in the store: (unit,) each, or (unit, unit) for a mixture."""
-    kinds = {"permutations": match.permutation, "similarities": match.similarity}
-    return {f"{kind}/{group}": tensor for kind, tensors in kinds.items() for group, tensor in tensors.items()}
+    return by_path({"permutations": match.permutation, "similarities": match.similarity})
 
 
 def match_digest(match: Match) -> str:
@@ -153,6 +148,21 @@ def unsealed(form: type[Form], content: bytes | memoryview) -> Form:
     if bytes(content) != sealed(document):
         raise ValueError("it is not what was written")
     return document
+
+
+def read_sealed(form: type[Form], place: Place, key: str) -> Form | None:
+    """The sealed document at a key; None where there is none or it is damaged."""
+    try:
+        content = place.read(key, most=LARGEST)
+        return None if content is None else unsealed(form, content)
+    except PlaceError:
+        raise
+    except (ValueError, StoreError):
+        return None
+
+
+LARGEST = 1 << 20
+"""The most bytes of a sealed document, in which the text of a failure may be long."""
 
 
 NOTHING_KEPT = update_digest(Update({}))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from roundweave.storage.values.tensors import Specs, specs_of
+from roundweave.storage.values.tensors import Specs, is_dense, specs_of
 
 BLOCK = 1 << 17
 """The number of elements of a block, few enough to stay in a processor's cache from one step to the next."""
@@ -21,13 +21,15 @@ class LazyTensors(Tensors):
     """Tensors by name that `read` reads or computes each time they are asked for. Nothing is cached.
 
     `specs` has the specs of all tensors where they are known without reading them. `stream` gives the blocks of a
-    tensor, as `blocks_of` does, where less than the whole tensor need be in memory for them.
+    tensor, as `blocks_of` does, where less than the whole tensor need be in memory for them. `places` says where
+    tensors lie that may be one under several names.
     """
 
     names: tuple[str, ...]
     read: Callable[[str], torch.Tensor]
     specs: Specs = ()
     stream: Callable[[str], Iterator[torch.Tensor]] | None = None
+    places: Mapping[str, Hashable] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.names:
@@ -50,6 +52,13 @@ def known_specs(tensors: Tensors) -> Specs:
     return known or specs_of(tensors.items())
 
 
+def known_places(tensors: Tensors) -> Mapping[str, Hashable]:
+    """Where named tensors lie: those of two names with one place are one tensor. Others need not have a place."""
+    if isinstance(tensors, LazyTensors):
+        return tensors.places
+    return {n: (t.data_ptr(), t.shape, t.stride()) for n, t in tensors.items() if is_dense(t) and t.numel()}
+
+
 def blocks_of(tensors: Tensors, name: str) -> Iterator[torch.Tensor]:
     """The elements of a tensor in order, in blocks (elements,) of `BLOCK` but for the last one.
 
@@ -64,6 +73,7 @@ def picked(sources: Mapping[str, tuple[Tensors, str]]) -> LazyTensors:
     """Tensors under new names; `sources` says whose each is, and its name there."""
     origins = {id(tensors): tensors for tensors, _ in sources.values()}
     known = {key: {spec.name: spec for spec in known_specs(tensors)} for key, tensors in origins.items()}
+    places = {key: known_places(tensors) for key, tensors in origins.items()}
 
     def read(name: str) -> torch.Tensor:
         tensors, own = sources[name]
@@ -74,6 +84,7 @@ def picked(sources: Mapping[str, tuple[Tensors, str]]) -> LazyTensors:
         read,
         tuple(replace(known[id(tensors)][own], name=name) for name, (tensors, own) in sources.items()),
         lambda name: blocks_of(*sources[name]),
+        {n: (id(t), places[id(t)][own]) for n, (t, own) in sources.items() if own in places[id(t)]},
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import nn
 
-from roundweave.storage.values.tensors import Record, TensorSpec, Vectors, specs_of, views
+from roundweave.storage.values.tensors import Record, Specs, TensorSpec, Vectors, by_path, specs_of, views
 
 
 def _members(row: Any) -> Any:
@@ -19,6 +19,11 @@ def _members(row: Any) -> Any:
         case [name, dtype, [*shape]]:
             return {"name": name, "dtype": dtype, "shape": tuple(shape)}
     return row
+
+
+def json_rows(specs: Specs) -> list[list[Any]]:
+    """The specs as JSON rows ``[name, dtype, shape]``, which `Rows` reads."""
+    return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
 
 
 def _pairs(aliases: Any) -> Any:
@@ -54,8 +59,7 @@ class Layout:
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which `Schema.from_json` rebuilds the layout."""
         kinds = {"params": self.params, "buffers": self.buffers, "frozen": self.frozen}
-        named = {kind: [[s.name, s.dtype, list(s.shape)] for s in specs] for kind, specs in kinds.items()}
-        return {**named, "aliases": dict(self.aliases)}
+        return {**{kind: json_rows(specs) for kind, specs in kinds.items()}, "aliases": dict(self.aliases)}
 
 
 def layout_of(network: nn.Module, moving: Collection[str] = ()) -> Layout:
@@ -104,16 +108,12 @@ class State(Record):
         The tensors share the memory of the vectors.
         """
         groups = {
-            "params": (layout.params, self.params),
-            "buffers": (layout.buffers, self.buffers),
-            "frozen": (layout.frozen, self.frozen),
-            **{f"memory/{slot}": (layout.params, vectors) for slot, vectors in self.memory.items()},
+            "params": views(layout.params, self.params),
+            "buffers": views(layout.buffers, self.buffers),
+            "frozen": views(layout.frozen, self.frozen),
+            **{f"memory/{slot}": views(layout.params, vectors) for slot, vectors in self.memory.items()},
         }
-        return {
-            f"{group}/{name}": tensor
-            for group, (specs, vectors) in groups.items()
-            for name, tensor in views(specs, vectors).items()
-        }
+        return by_path(groups)
 
 
 @dataclass(frozen=True)

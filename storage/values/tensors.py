@@ -206,6 +206,11 @@ def empty_vectors(specs: Specs) -> dict[str, torch.Tensor]:
     }
 
 
+def by_path(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Tensors of any shapes by their path in the store, from those of each group by name."""
+    return {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
+
+
 def views(specs: Specs, vectors: Vectors) -> dict[str, torch.Tensor]:
     """Split vectors into named tensors that share their memory.
 

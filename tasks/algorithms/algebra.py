@@ -162,7 +162,6 @@ class Map(Part, Protocol):
 
         Direction, extras and carry have one vector (elements,) per dtype, as the state's parameters do.
         """
-        ...
 
 
 class Reduce(Part, Protocol):
@@ -192,11 +191,9 @@ class Reduce(Part, Protocol):
 
     def join(self, left: Node, right: Node) -> Node:
         """Join two neighbours; either may be a lone `Update`."""
-        ...
 
     def finish(self, state: State, node: Node) -> Update:
         """The round's update from the root of the tree."""
-        ...
 
 
 class Apply(Part, Protocol):
@@ -221,7 +218,6 @@ class Apply(Part, Protocol):
 
     def __call__(self, state: State, update: Update) -> State:
         """The state of the next round; vectors (elements,) per dtype in, the same out."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import Field, TypeAdapter
 
 from roundweave.storage.errors import CodeError, UsageError, failing_as, located
+from roundweave.storage.parsing import mistakes_as
 from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Part, Reduce
 from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Drift, KeepExtras, Sgd, Yogi
@@ -312,10 +313,9 @@ def _own(code: Code, options: Mapping[str, Any], parts: Mapping[str, str | Code 
     make, name = code.load(), code.reference
     signature = inspect.signature(make)
     check_taken(f"algorithm {name}", options, signature.parameters)
-    try:
+    advice = "give every option a default"
+    with mistakes_as(lambda error: UsageError(f"algorithm {name}: {error}; {advice}"), TypeError):
         signature.bind(**options)
-    except TypeError as error:
-        raise UsageError(f"algorithm {name}: {error}; give every option a default") from error
     with failing_as(lambda error: CodeError(f"algorithm {name} failed with {located(error)}")):
         hints = get_type_hints(make, include_extras=True)
         values = {

@@ -135,4 +135,3 @@ class Order(Protocol):
         self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight], draw: Draw = None
     ) -> Iterator[ServerRound]:
         """Yield the server's rounds from round `first` on; `in_flight` has what each partition has in flight."""
-        ...

@@ -21,14 +21,12 @@ class Communicator(Protocol):
 
         Raises `Broken` if a rank is gone.
         """
-        ...
 
     def scatter(self, values: Sequence[Any]) -> list[Any]:
         """Send one of the `values` to each rank, and return the values sent to this rank, in order of the ranks.
 
         Raises `Broken` if a rank is gone.
         """
-        ...
 
 
 class Alone:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from roundweave.storage.errors import DataError, cut
+from roundweave.storage.errors import DataError
 from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.tensors import Record
-from roundweave.tasks.data.examples import Examples, Tensors, first_tensor, tensors_by_name, tensors_of
+from roundweave.tasks.data.examples import IGNORED, Examples, Tensors, first_tensor, tensors_by_name, tensors_of
+from roundweave.tasks.data.meaning import Meaning
 from roundweave.tasks.numerics.devices import moved
 
 
@@ -71,36 +72,73 @@ class Reader:
         return [dict(self.files)] if self.files else []
 
 
+@dataclass(frozen=True)
+class Arranging:
+    """An order of input columns and of labels: column n is the one of number ``columns[n]``, int64 (column,).
+
+    Label n becomes number ``labels[n]``, int64 (class,), and places of label -100 stay so. None: as it is.
+    """
+
+    columns: torch.Tensor | None = None
+    labels: torch.Tensor | None = None
+
+    def inputs(self, inputs: Any) -> Any:
+        """Inputs (*, column) in this order; those by name have none."""
+        turned = self.columns is not None and not isinstance(inputs, Mapping)
+        return inputs[..., self.columns] if turned else inputs
+
+    def targets(self, targets: Any) -> Any:
+        """Labels (*) by these numbers."""
+        if self.labels is None:
+            return targets
+        labels = torch.as_tensor(targets)
+        return torch.where(labels == IGNORED, IGNORED, self.labels[labels.clamp(min=0)])
+
+    def examples(self, part: Examples) -> Examples:
+        """Examples in this order."""
+        return Examples(self.inputs(part.inputs), self.targets(part.targets))
+
+    def evidence(self) -> list[Any]:
+        """The numbers, as JSON."""
+        return [each if each is None else each.tolist() for each in (self.columns, self.labels)]
+
+
 @dataclass(frozen=True, eq=False)
-class Renumbered(Reader):
-    """A part whose label n is number ``numbers[n]``, int64 (class,)."""
+class Arranged(Reader):
+    """A part whose columns and labels are put in an order."""
 
     part: Reader
-    numbers: torch.Tensor
+    arranging: Arranging
 
     def __len__(self) -> int:
         return len(self.part)
 
     def read(self, rows: np.ndarray) -> Examples:
         """The examples at some rows, int64 (row,)."""
-        read = self.part.read(rows)
-        return Examples(read.inputs, self.numbers[read.targets])
+        return self.arranging.examples(self.part.read(rows))
 
     def items(self, rows: np.ndarray) -> list[Any]:
         """The examples at some rows, int64 (row,), as the part gives them; raises `DataError` unless as pairs."""
         items = self.part.items(rows)
+        if self.arranging.labels is None and all(isinstance(each, Mapping) for each in items):
+            return items
         if not all(isinstance(each, tuple | list) and len(each) == 2 for each in items):
             raise DataError(
                 "partitions name different labels, and examples that are no pairs of input and label do not say "
                 "which is theirs; give all partitions the same names"
             )
-        return [(inputs, self.numbers[label]) for inputs, label in items]
+        return [(self.arranging.inputs(inputs), self.arranging.targets(label)) for inputs, label in items]
 
     @property
     def targets(self) -> Tensors | None:
         """All labels (example,), if they are known."""
         known = self.part.targets
-        return known if known is None else self.numbers[known]
+        return known if known is None else self.arranging.targets(known)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes that the part shows."""
+        return self.part.classes
 
     @property
     def groups(self) -> np.ndarray | None:
@@ -113,8 +151,8 @@ class Renumbered(Reader):
         return self.part.files
 
     def evidence(self) -> list[Any]:
-        """What the part shows, and the numbers."""
-        return [*self.part.evidence(), self.numbers.tolist()]
+        """What the part shows, and the order."""
+        return [*self.part.evidence(), *self.arranging.evidence()]
 
 
 @dataclass(frozen=True)
@@ -143,6 +181,11 @@ class Dataset(Record):
     class_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ()
 
+    @property
+    def meaning(self) -> Meaning:
+        """The names of its labels and columns."""
+        return Meaning(self.class_names, self.input_names)
+
     def part(self, held_out: bool) -> Examples | Reader:
         """The examples to train on, or those to score with if the source gives some."""
         return self.held_out if held_out and self.held_out is not None else self.train
@@ -166,18 +209,23 @@ class Dataset(Record):
             inputs = moved(inputs, lambda t: t.to(wide, copy=True).div_(divisor).sub_(mean).div_(deviation))
         return moved(Examples(inputs, batch.targets), lambda t: t.to(kind) if t.is_floating_point() else t)
 
-    def renumbered(self, names: tuple[str, ...]) -> Dataset:
-        """The same examples with labels (example,) numbered as these `names`; raises `DataError` for others."""
-        if unknown := [name for name in self.class_names if name not in names]:
-            raise DataError(f"label {unknown[0]!r} is none of those known: {', '.join(cut(names))}")
-        numbers = torch.tensor([names.index(name) for name in self.class_names])
+    def arranged(self, meaning: Meaning) -> Dataset:
+        """The same examples with columns and labels (example, *) in the order of their names in `meaning`."""
+        mine = self.meaning
+        wanted = meaning.put_first(mine)
+        columns = [mine.input_names.index(name) for name in wanted.input_names]
+        labels = [wanted.class_names.index(name) for name in mine.class_names]
+        numbers = (None if each == [*range(len(each))] else torch.tensor(each) for each in (columns, labels))
+        names: dict[str, Any] = {"class_names": wanted.class_names, "input_names": wanted.input_names}
+        named = replace(self, classes=max(self.classes, len(wanted.class_names)), **names)
+        arranging = Arranging(*numbers)
+        if arranging == Arranging():
+            return named
         parts = [
-            Examples(part.inputs, numbers[part.targets])
-            if isinstance(part, Examples)
-            else Renumbered(part, numbers)
+            arranging.examples(part) if isinstance(part, Examples) else Arranged(part, arranging)
             for part in self.parts
         ]
-        return replace(self, train=parts[0], held_out=parts[1] if parts[1:] else None, class_names=names)
+        return replace(named, train=parts[0], held_out=parts[1] if parts[1:] else None)
 
     @property
     def parts(self) -> list[Examples | Reader]:

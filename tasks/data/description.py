@@ -19,7 +19,9 @@ from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.datasets import Dataset, Reader, pixel_scaling, targets_of
 from roundweave.tasks.data.examples import Examples, Tensors, are_labels, tensors_by_name, tensors_of
+from roundweave.tasks.data.meaning import Meaning, agree, agreed_kind, common
 from roundweave.tasks.data.stored_files import FileReader
+from roundweave.tasks.numerics.pinning import pinned
 
 CallEach = Callable[..., list[Any]]
 """Calls a function with numbers of partitions, where their examples lie; the results in order of the numbers."""
@@ -43,7 +45,7 @@ class Description:
     several or a data set tells its classes. `kind` says what inputs are as they are stored: pixels, integers or
     numbers; empty if that is not known. `unreadable` is why the examples cannot be read, empty if they can.
     `validation` is the digest of other data that each round scores, and `validated` how many examples these are.
-    `columns` are counted only for a new run.
+    `columns` are counted only for a new run, and of sites only if that is asked for.
     """
 
     examples: int = 0
@@ -65,11 +67,17 @@ class Description:
     validated: int = 0
     columns: ColumnsRecord = field(default_factory=ColumnsRecord)
 
+    @property
+    def meaning(self) -> Meaning:
+        """What the numbers of inputs and targets mean."""
+        return Meaning(self.class_names, self.input_names, self.kind)
+
     @classmethod
-    def of(cls, dataset: Dataset, sample: Examples, columns: bool = False) -> Description:
+    def of(cls, dataset: Dataset, sample: Examples, least: int = 0, prepared: bool = False) -> Description:
         """Describe a data set by a sample of its examples, but for how many there are and where they are read.
 
-        Its `columns` are counted if that is asked for.
+        Its columns are described unless `least` is 0; see `columns_of`. It is not known of what kind examples are
+        that are `prepared` as they are read.
         """
         known = targets_of(dataset.train)
         targets = sample.targets if known is None else known
@@ -89,8 +97,8 @@ class Description:
             class_names=dataset.class_names,
             input_names=dataset.input_names,
             distinct=len(torch.cat(every).unique()) if alone else 0,
-            kind=_kind(dataset.train),
-            columns=ColumnsRecord(columns_of(dataset) if columns else {}),
+            kind=_kind(dataset.train, prepared),
+            columns=ColumnsRecord(columns_of(dataset, least) if least else {}),
         )
 
 
@@ -146,9 +154,12 @@ def _shown(part: Reader) -> Examples | None:
     return None
 
 
-def _kind(part: Examples | Reader) -> str:
+def _kind(part: Examples | Reader, prepared: bool) -> str:
     """What inputs are as they are stored, on which their scaling depends; empty if that is not known."""
     known = part if isinstance(part, Examples) else _shown(part)
+    if known is None and not prepared:
+        with suppress(DataError), pinned(0, threads=1):
+            known = part.read(np.arange(1))
     if known is None or pixel_scaling(known.inputs):
         return "pixels" if known else ""
     tensors = tensors_of(Examples(known.inputs, {}))
@@ -173,11 +184,12 @@ ROWS, VALUES, INDEXED = 10_000, 1 << 21, 64
 """At most so many evenly spread rows, with so many values, are counted; without names at most so many columns."""
 
 
-def columns_of(dataset: Dataset) -> dict[str, Column]:
+def columns_of(dataset: Dataset, least: int = 1) -> dict[str, Column]:
     """The columns of the examples to train on, as they are stored, and of their targets.
 
     Inputs have the names of a table's columns, or an index if they are flat and few numbers; else they are one
     column. All labels are counted if there is one for each example, and of files no more than `SHOWN` examples.
+    Values of which fewer than `least` are of one label, or in one bin, or missing, are left out.
     """
     shown = dataset.train if isinstance(dataset.train, Examples) else _shown(dataset.train)
     labels, columns = targets_of(dataset.train), dict[str, Column]()
@@ -187,28 +199,31 @@ def columns_of(dataset: Dataset) -> dict[str, Column]:
         rows = tensor if tensor is labels and tensor.ndim == 1 else tensor[::step]
         if name.startswith("targets") and are_labels(rows):
             counts, called = Counter(rows.flatten().tolist()), dict(enumerate(dataset.class_names))
-            categories = {called.get(label, str(label)): count for label, count in sorted(counts.items())}
+            told = ((label, count) for label, count in sorted(counts.items()) if count >= least)
+            categories = {called.get(label, str(label)): count for label, count in told}
             columns[name] = Column("category", len(rows), categories=categories)
             continue
         flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
         names = dataset.input_names if name == "inputs" and len(dataset.input_names) == flat.shape[1] else ()
         if not names and rows.ndim == 2 and flat.shape[1] <= INDEXED and rows.is_floating_point():
             names = tuple(f"{name} {place}" for place in range(flat.shape[1]))
-        columns |= dict(zip(names, map(_numbers, flat.T), strict=True)) if names else {name: _numbers(flat)}
+        parts = dict(zip(names, flat.T, strict=True)) if names else {name: flat}
+        columns |= {part: _numbers(values, least) for part, values in parts.items()}
     return columns
 
 
-def _numbers(tensor: torch.Tensor) -> Column:
-    """The column of the numbers of a tensor (example, *)."""
+def _numbers(tensor: torch.Tensor, least: int) -> Column:
+    """The column of the numbers of a tensor (example, *), but for bins of fewer than `least`."""
     every = tensor.flatten().double().numpy()
     values = every[~np.isnan(every)] + 0.0  # which makes 0.0 of -0.0
     bits = values.view(np.int64) >> 48
-    counts = np.bincount(np.where(bits < 0, -(bits & 0x7FFF), bits) + INFINITE)
-    bins = {int(place) - INFINITE: int(counts[place]) for place in counts.nonzero()[0]}
-    finite = values[np.isfinite(values)]
+    places = np.where(bits < 0, -(bits & 0x7FFF), bits) + INFINITE
+    counts, missing = np.bincount(places), len(every) - len(values)
+    bins = {int(place) - INFINITE: int(counts[place]) for place in (counts >= max(1, least)).nonzero()[0]}
+    finite = values[np.isfinite(values) & (counts[places] >= least)]
     scale = np.abs(finite).max(initial=1.0)  # squares of large numbers are infinite
     mean, deviation = (float(of(finite / scale) * scale) if len(finite) else 0.0 for of in (np.mean, np.std))
-    counts_of = (len(tensor), len(every) - len(values), bins)
+    counts_of = (len(tensor), missing if missing >= least else 0, bins)
     return Column(dtype_name(tensor.dtype), *counts_of, {}, mean, deviation, len(finite))
 
 
@@ -217,28 +232,31 @@ def _both(one: Mapping[str, Column], other: Mapping[str, Column]) -> dict[str, C
     return {**one, **other, **{name: one[name].joined(other[name]) for name in one if name in other}}
 
 
-def agreed_classes(descriptions: Sequence[Description]) -> tuple[str, ...]:
-    """The names of all labels, sorted, if one an example, and partitions name other ones; else empty."""
-    named = [each.class_names for each in descriptions if not each.unreadable]
-    if len({*named}) == 1 or not all(named) or any(each.targets for each in descriptions):
-        return ()
-    return tuple(sorted({name for names in named for name in names}))
+def put_alike(descriptions: Sequence[Description]) -> Meaning | None:
+    """The order that labels are put in, if one an example, where partitions name other ones; else None."""
+    known = [each.meaning for each in descriptions if not each.unreadable]
+    named = all(each.class_names for each in known) and not any(each.targets for each in descriptions)
+    return common(known) if named and len({each.class_names for each in known}) > 1 else None
 
 
 def combine(
-    descriptions: Sequence[Description], called: Callable[[int], str] = "partition {}".format, alike: bool = True
+    descriptions: Sequence[Description],
+    called: Callable[[int], str] = "partition {}".format,
+    alike: bool = True,
+    padded: bool = False,
 ) -> Description:
     """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together.
 
     `called` gives what a partition is called. Of those that cannot be read nothing is known but that, by their
     empty digests. Unless all are to be `alike`, examples may be of other kinds, such as images of other sizes.
+    Those of which a function of the user's makes batches may be `padded`, and of other lengths.
     """
     known = {called(number): each for number, each in enumerate(descriptions) if not each.unreadable}
     one, first = next(iter(known.items()))
     for name, other in known.items():
         if alike:
-            _check_alike(name, other, one, first)
-        _check_named(name, other, one, first)
+            _check_alike(name, other, one, first, padded)
+    meaning = agree({name: each.meaning for name, each in known.items()})
     every = known.values()
     shared = first.shared if len({d.shared for d in every}) == 1 else ""
     return replace(
@@ -248,8 +266,8 @@ def combine(
         classes=max(d.classes for d in every),
         target_classes=max(d.target_classes for d in every),
         distinct=sum(d.distinct for d in every) if all(d.distinct for d in every) else 0,
-        class_names=agreed_names({name: d.class_names for name, d in known.items()}, "class"),
-        input_names=agreed_names({name: d.input_names for name, d in known.items()}, "column"),
+        class_names=meaning.class_names,
+        input_names=meaning.input_names,
         files={name: shown for d in every for name, shown in d.files.items()},
         digest=json_digest([d.digest for d in descriptions]),
         shared=shared,
@@ -257,38 +275,14 @@ def combine(
     )
 
 
-def _check_alike(name: str, other: Description, one: str, first: Description) -> None:
+def _check_alike(name: str, other: Description, one: str, first: Description, padded: bool) -> None:
     """Raise `DataError` if the examples of two partitions, called `name` and `one`, are not of one kind."""
-    if (other.inputs, other.targets) != (first.inputs, first.targets):
+    shapes = [(each.inputs, each.targets) for each in (other, first)]
+    axes = [tuple(map(len, each)) for each in shapes]
+    if axes[0] != axes[1] or (shapes[0] != shapes[1] and not padded):
         raise DataError(
             f"{name} has inputs {other.inputs} and targets {other.targets}, "
             f"{one} has {first.inputs} and {first.targets}"
         )
-    if other.labels != first.labels:
-        mine, its = ("labels" if each.labels else "quantities" for each in (other, first))
-        raise DataError(f"{name} has targets that are {mine}, {one} has {its}; make them alike")
-    if other.kind and first.kind and other.kind != first.kind:
-        raise DataError(f"{name} has inputs that are {other.kind}, {one} has {first.kind}; make them alike")
-
-
-def _check_named(name: str, other: Description, one: str, first: Description) -> None:
-    """Raise `DataError` if labels are numbers in one partition and names in another.
-
-    They may mean different things by a number.
-    """
-    if bool(other.class_names) != bool(first.class_names):
-        mine, its = ("names" if each.class_names else "numbers" for each in (other, first))
-        raise DataError(f"{name} has labels that are {mine}, {one} has {its}; make them alike")
-
-
-def agreed_names(named: Mapping[str, tuple[str, ...]], what: str) -> tuple[str, ...]:
-    """The names that all have, some perhaps without the last ones; raises `DataError` for others."""
-    best, longest = max(named.items(), key=lambda each: len(each[1]), default=("", ()))
-    for one, names in named.items():
-        for place, (name, other) in enumerate(zip(names, longest, strict=False)):
-            if name != other:
-                raise DataError(
-                    f"{one} has {name!r} as {what} {place}, where {best} "
-                    f"has {other!r}; give both the same, in the same order"
-                )
-    return longest
+    both = {one: first, name: other}
+    agreed_kind({each: "labels" if known.labels else "quantities" for each, known in both.items()}, "targets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -104,6 +105,12 @@ class LoadedExamples:
         """The same examples, whose batches `move` brings to a device."""
         return replace(self, move=move)
 
+    def as_scored(self) -> LoadedExamples:
+        """The same examples, prepared as held-out ones are."""
+        loading = self.reading.loading
+        prepared = replace(loading, transform=loading.held_out_transform)
+        return replace(self, reading=replace(self.reading, loading=prepared))
+
     def first(self, count: int) -> Examples:
         """The first examples, at most so many, in memory."""
         return next(replace(self, rows=self.rows[:count]).slices(count))
@@ -113,11 +120,15 @@ class LoadedExamples:
         return replace(self, rows=self.rows[::step])
 
     def slices(self, size: int) -> Iterator[Examples]:
-        """All examples in order, in batches of `size`; the last may be smaller."""
+        """All examples in order, in batches of `size`; the last may be smaller.
+
+        What is drawn follows from the numbers of a batch's rows, whoever has them.
+        """
         part = self.reading.part
         if isinstance(part, Stream):
-            return self._moved(self._streamed([part.at(self.rows)], size, 0))
-        return self._read((self.rows[start : start + size] for start in range(0, len(self), size)), 0)
+            return self._moved(self._streamed([part.at(self.rows)], size, 0, self.rows[::size].tolist()))
+        batches = [self.rows[start : start + size] for start in range(0, len(self), size)]
+        return self._read((rows, derive_seed(0, "batch", int(rows[0]))) for rows in batches)
 
     def batches(self, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
         """Draw so many batches; see `roundweave.batches`. All that is drawn comes from the seed."""
@@ -131,10 +142,11 @@ class LoadedExamples:
             passes(len(self), *how) if groups is None else grouped_passes(groups[self.rows], *how)
         )
         drawn = (order[start : start + size] for order in orders for start in range(0, len(order), size))
-        return self._read((self.rows[np.asarray(places)] for places in drawn), seed)
+        numbered = ((self.rows[np.asarray(places)], number) for number, places in enumerate(drawn))
+        return self._read((rows, derive_seed(seed, "batch", number)) for rows, number in numbered)
 
-    def _read(self, batches: Iterable[np.ndarray], seed: int) -> Iterator[Examples]:
-        keys = ((rows, derive_seed(seed, "batch", number)) for number, rows in enumerate(batches))
+    def _read(self, keys: Iterable[tuple[np.ndarray, int]]) -> Iterator[Examples]:
+        """The batches of rows, int64 (row,), and seeds."""
         if workers := self.reading.loading.workers:
             self.loader[:] = [_loaders.get(workers) or _loaders.setdefault(workers, Loader(workers))]
             reading = replace(self.reading, owner=CURRENT.get() or self.reading.owner)  # a map's knows its cohort
@@ -144,12 +156,14 @@ class LoadedExamples:
     def _moved(self, batches: Iterator[Examples]) -> Iterator[Examples]:
         return batches if self.move is None else (batch.on(self.move) for batch in batches)
 
-    def _streamed(self, passes: Iterable[Iterator[Any]], size: int, seed: int) -> Iterator[Examples]:
-        """The batches of passes over a stream; the last batch of a pass may be smaller."""
+    def _streamed(
+        self, passes: Iterable[Iterator[Any]], size: int, seed: int, numbers: Iterable[int] | None = None
+    ) -> Iterator[Examples]:
+        """The batches of passes over a stream, by default numbered from 0; a pass's last may be smaller."""
         counts = [min(size, len(self) - start) for start in range(0, len(self), size)]
-        for number, items in enumerate(passes):
-            for place, count in enumerate(counts, number * len(counts)):
-                yield self.reading.next(items, count, derive_seed(seed, "batch", place))
+        each = ((items, count) for items in passes for count in counts)
+        for (items, count), number in zip(each, itertools.count() if numbers is None else numbers, strict=False):
+            yield self.reading.next(items, count, derive_seed(seed, "batch", number))
 
     def _passes(self, stream: Stream, wanted: int, generator: np.random.Generator) -> Iterator[Iterator[Any]]:
         """Passes over a stream without end, shuffled; if fewer than all are wanted, from a place that is drawn."""

@@ -13,7 +13,7 @@ import torch
 from roundweave.storage.errors import DataError, FileMissing, UsageError, nearest
 from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
-from roundweave.tasks.data.description import CallEach, Description, agreed_classes, check_distinct
+from roundweave.tasks.data.description import CallEach, Description, check_distinct, put_alike
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
 from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders, score_batch
 from roundweave.tasks.data.reading import (
@@ -52,6 +52,7 @@ class Partitions:
         sites: The site of each partition, where its examples stay; empty if they may be anywhere.
         validation: Other data, of one partition, all of whose examples each round scores; None if there are none.
         validated: How many examples these are.
+        counts: How many examples each partition trains on, if that decides a cohort and each is loaded on its own.
 
     Example:
         >>> partitions = rw.Partitions(rw.find_source("digits"), rw.Split(4))
@@ -72,6 +73,7 @@ class Partitions:
     sites: tuple[str, ...] = ()
     validation: Partitions | None = None
     validated: int = 0
+    counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         # A source that loads each partition on its own is not split, so asking for a special split is an error.
@@ -214,10 +216,14 @@ class Partitions:
         """All training targets (examples, *) of a source that loads them at once; None if unknown, or several."""
         return targets_of(self._dataset(0).train)
 
-    def sizes(self, number: int) -> list[int]:
+    def sizes(self, number: int) -> Sequence[int]:
         """How many examples each partition trains on under a split."""
-        every, apart = range(self.split.partitions), self.source.partitioned
-        return [len(self.load(number, p).train if apart else self._train_rows(p, number)[0]) for p in every]
+        return self.counts or [self.size(partition, number) for partition in range(self.split.partitions)]
+
+    def size(self, partition: int, number: int = 0) -> int:
+        """How many examples one partition trains on under a split, counted where its examples lie."""
+        apart = self.source.partitioned
+        return len(self.load(number, partition).train if apart else self._train_rows(partition, number)[0])
 
     def train_targets(self, number: int) -> list[torch.Tensor]:
         """The targets (examples, *) that each partition trains on under a split."""
@@ -282,10 +288,10 @@ class Partitions:
                 "have the transform draw from the generators of torch, numpy or random, which are seeded"
             )
 
-    def described(self, partition: int, columns: bool = False) -> Description:
+    def described(self, partition: int, least: int = 0) -> Description:
         """What `describe` gives; of one of several partitions that cannot be read, only why it is `unreadable`."""
         try:
-            return self.describe(partition, columns)
+            return self.describe(partition, least)
         except FileMissing as error:
             raise FileMissing(f"{self.called(partition)}: {error}" if self.sites else str(error)) from error
         except DataError as error:
@@ -295,14 +301,14 @@ class Partitions:
                 raise DataError(f"{self.called(partition)}: {error}") from error
             return Description(unreadable=str(error))
 
-    def described_by(self, gather: CallEach, columns: bool = False) -> tuple[Partitions, list[Description]]:
+    def described_by(self, gather: CallEach, least: int = 0) -> tuple[Partitions, list[Description]]:
         """These partitions with labels numbered alike, and the description of each, or the one of all."""
         numbers = range(self.split.partitions if self.source.partitioned else 1)
-        descriptions = gather(functools.partial(self.described, columns=columns), numbers)
-        if not (isinstance(self.source, Each) and (classes := agreed_classes(descriptions))):
+        descriptions = gather(functools.partial(self.described, least=least), numbers)
+        if (meaning := put_alike(descriptions)) is None:
             return self, descriptions
-        alike = replace(self, source=replace(self.source, classes=classes))
-        return alike, gather(functools.partial(alike.described, columns=columns), numbers)
+        alike = replace(self, source=self.source.arranged(meaning))
+        return alike, gather(functools.partial(alike.described, least=least), numbers)
 
     def site(self, partition: int) -> str:
         """What messages and records call the site of a partition; empty if there is none."""
@@ -312,10 +318,10 @@ class Partitions:
         """What messages call a partition."""
         return " at ".join(filter(None, [f"partition {partition}", self.site(partition)]))
 
-    def describe(self, partition: int, columns: bool = False) -> Description:
+    def describe(self, partition: int, least: int = 0) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once.
 
-        The values of its `columns` are counted only if that is asked for.
+        Its columns are described unless `least` is 0; see `columns_of`.
         A partition that is loaded on its own is read again, as its process may have read it for an earlier run.
         """
         if self.source.partitioned:
@@ -325,7 +331,7 @@ class Partitions:
         check_distinct(dataset, self.dtype, str(self.source))
         given = dataset.held_out if self.source.partitioned else None  # others may hold out the same ones
         return replace(
-            Description.of(dataset, self.sample(partition), columns),
+            Description.of(dataset, self.sample(partition), least, prepared=bool(self.loading.given)),
             examples=sum(map(len, train)),
             held_out=len(held_out),
             shared=json_digest(given.evidence()) if given is not None else "",

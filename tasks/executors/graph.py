@@ -8,7 +8,7 @@ need nothing but the store, and run all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -25,6 +25,7 @@ from roundweave.tasks.executors.clusters.workers import (
     SITE,
     DeadlyWork,
     LostWork,
+    connected,
     finished,
     result,
     usable_workers,
@@ -64,14 +65,12 @@ class GraphExecutor:
         """A context with an executor on a cluster, which is started if none is named. Raises `ClusterError`."""
         local = setting.scheduler, setting.workers, setting.private, setting.wait_for_workers
         cluster = connect(*local, {f"{SITE}{site}" for site in setting.sites}, setting.certificates)
-        with cluster as client:
+        with cluster as client, ExitStack() as stack:
             if isinstance(client.cluster, LocalCluster) and not setting.sites:
                 setting = replace(setting, store="")  # its workers see what this process sees
             executor = cls(client, setting)
-            try:
-                yield executor
-            finally:
-                executor.pool.end()
+            stack.callback(executor.pool.end)
+            yield executor
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """Call a function on each worker that is there now; the results by the worker's address.
@@ -189,9 +188,10 @@ class GraphExecutor:
         losses = self.pool.out_of_memory = 0
         while rounds:
             try:
-                for done in compute(rounds, losses):
-                    yield done
-                    rounds, losses, self.pool.out_of_memory = rounds[1:], 0, 0
+                with connected(self.client):
+                    for done in compute(rounds, losses):
+                        yield done
+                        rounds, losses, self.pool.out_of_memory = rounds[1:], 0, 0
             except LostWork as error:
                 self.pool.look(job)
                 if isinstance(error.__cause__, StoreError):

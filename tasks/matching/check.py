@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +12,13 @@ from torch import nn
 
 from roundweave.storage.errors import ModelError, UnitsUnsound, failing_as, one_line
 from roundweave.tasks.matching.groups import Permutation, UnitGroups, as_real
-from roundweave.tasks.matching.tracing.trace import Inputs, as_call, changed_inputs, evaluating, plain_attention
+from roundweave.tasks.matching.tracing.exporting import (
+    Inputs,
+    as_call,
+    changed_inputs,
+    evaluating,
+    plain_attention,
+)
 from roundweave.tasks.matching.unofficial import (
     GROUPED_PRODUCT,
     Deferred,
@@ -66,9 +73,8 @@ def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -
             return values()
         return nn.Parameter(Deferred(tensor.shape, dtype, [values]), requires_grad=tensor.requires_grad)
 
-    return evaluating(
-        model, {id(tensor): copied(name, tensor, random) for name, tensor, random in _tensors(model)}
-    )
+    copies = {id(tensor): copied(name, tensor, random) for name, tensor, random in _tensors(model)}
+    return evaluating(model, copies)
 
 
 def check_function(model: nn.Module, inputs: Inputs, units: UnitGroups) -> float:
@@ -101,6 +107,15 @@ class _AllDouble(TorchDispatchMode):
         return func(*args, **given)
 
 
+@contextmanager
+def _double_by_default() -> Iterator[None]:
+    """A context in which tensors that a network makes of plain numbers hold the largest float64."""
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float64)
+        yield
+
+
 def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, *_: Any) -> torch.Tensor:
     """Multiply runs of rows (rows, in) by one matrix each, (runs, in, out); torch has no float64 version.
 
@@ -116,7 +131,7 @@ def _outputs(network: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
     given, named = as_call(changed_inputs(inputs, lambda x: x.to(_widest(x.dtype))))
     what = f"{type(network).__name__} cannot be checked in float64"
     failing = failing_as(lambda error: ModelError(f"{what}: {one_line(error)}"))
-    with failing, torch.no_grad(), plain_attention(), _AllDouble():
+    with failing, torch.no_grad(), plain_attention(), _AllDouble(), _double_by_default():
         # `clone`, since a network may return one of its own tensors.
         return [as_real(leaf).double().clone() for leaf in tensors_in(network(*given, **named))]
 

@@ -12,7 +12,7 @@ from torch import fx
 
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.groups import Tensors
-from roundweave.tasks.matching.tracing.trace import Inputs, changed_inputs, plain_attention
+from roundweave.tasks.matching.tracing.exporting import Inputs, changed_inputs, plain_attention
 from roundweave.tasks.matching.unofficial import tensors_in
 
 GIVEN = ("placeholder", "get_attr")

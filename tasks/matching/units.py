@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain, count
 
 from torch import nn
 
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.matching.groups import Piece, Span, UnitGroup, UnitGroups
-from roundweave.tasks.matching.tracing.axes import UNSEEN, Atom
+from roundweave.tasks.matching.tracing.axes import UNSEEN, Atom, pin_all
+from roundweave.tasks.matching.tracing.exporting import Inputs, first_names
 from roundweave.tasks.matching.tracing.settling import Block, ancestors, placed, settle
-from roundweave.tasks.matching.tracing.trace import Inputs, Trace, first_names, trace
+from roundweave.tasks.matching.tracing.trace import Trace, trace
 from roundweave.tasks.matching.unofficial import tensors_in
 
 
-def find_units(model: nn.Module, inputs: Inputs) -> UnitGroups:
+def find_units(model: nn.Module, inputs: Inputs, alike: Callable[[str], bool] | None = None) -> UnitGroups:
     """Find a module's unit groups with example inputs (examples, …); the module itself is not changed.
 
-    An operation without a rule pins all units that it touches. Raises `ModelError` if the module cannot be
-    exported.
+    An operation without a rule pins all units that it touches, and a tensor that the call does not reach those
+    that it could read, unless `alike` says of its name that no order matters to it. Raises `ModelError` if the
+    module cannot be exported.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if not shapes:
         raise ModelError(f"{type(model).__name__} has no parameters")
     traced = trace(model, inputs)
+    _pin_readable(traced, alike or (lambda name: False))
     together = settle(traced)
     blocks = {name: placed(axes, shapes[name]) for name, axes in traced.tensors.items()}
     every = [block for parts in blocks.values() for block in parts]
@@ -48,6 +51,15 @@ def find_units(model: nn.Module, inputs: Inputs) -> UnitGroups:
         inputs=tuple(tuple(tensor.shape) for tensor in tensors_in(inputs)),
         statistics=frozenset(name for name, _ in model.named_buffers() if name in shapes),
     )
+
+
+def _pin_readable(traced: Trace, alike: Callable[[str], bool]) -> None:
+    """Pin the units that a tensor which no call reaches could read: no more than fit along one of its axes."""
+    used = traced.used
+    for name, longest in traced.unreached.items():
+        readable = [atom for atom in used if atom.pinned is None and 1 < atom.size <= longest]
+        if readable and not alike(name):
+            pin_all(readable, f"{UNSEEN}{name} may read them, which the example inputs do not reach")
 
 
 def _pin_unused(traced: Trace, every: Iterable[Block]) -> None:

@@ -6,7 +6,7 @@ has all rows of A and all columns of B: its rank is the sum of the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,17 +23,13 @@ from roundweave.tasks.matching.groups import Tensors
 AXES = {"lora_A": 0, "lora_B": 1, "lora_embedding_A": 0, "lora_embedding_B": 1}
 """The axis of the rank, by the part of a tensor's name that says which matrix it is."""
 
-PLAIN = (
-    "use_dora",
-    "use_rslora",
-    "use_qalora",
-    "use_bdlora",
-    "lora_bias",
-    "rank_pattern",
-    "alpha_pattern",
-    "modules_to_save",
-)
-"""Members of an adapter's configuration that are refused unless they are empty: it would change otherwise."""
+TAKEN = {
+    *("peft_type", "task_type", "base_model_name_or_path", "revision"),
+    *("r", "lora_alpha", "bias", "fan_in_fan_out"),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+    *("megatron_core", "qalora_group_size"),  # settings of what is refused where it is used
+}
+"""Members of an adapter's configuration that are understood, besides `NO_MATTER_HERE`; others must be empty."""
 
 NO_MATTER_HERE = ("peft_version", "inference_mode", "lora_dropout", "auto_mapping", "init_lora_weights")
 """Members in which adapters may differ."""
@@ -48,7 +44,7 @@ def adapter_config(folders: Sequence[Path]) -> dict[str, Any]:
     for folder, config in zip(folders, (first, *others), strict=True):
         if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none":
             raise CheckpointError(f"{folder / ADAPTER_CONFIG} is of no LORA without biases, which alone is merged")
-        if own := next((name for name in PLAIN if config.get(name)), None):
+        if own := next((name for name in config if config[name] and name not in {*TAKEN, *NO_MATTER_HERE}), None):
             raise CheckpointError(f"{folder / ADAPTER_CONFIG} has {own}, and only plain LORA is merged")
         if missing := next((name for name in ("r", "lora_alpha") if name not in config), None):
             raise CheckpointError(f"{folder / ADAPTER_CONFIG} has no {missing}; save the adapter again")
@@ -92,7 +88,7 @@ def _padded(spec: TensorSpec, every: Sequence[TensorSpec]) -> TensorSpec:
     return replace(spec, shape=(*spec.shape[:axis], ranks, *spec.shape[axis + 1 :]))
 
 
-def _read(states: Sequence[Mapping[str, torch.Tensor]], number: int, name: str) -> torch.Tensor:
+def _read(states: Sequence[Tensors], number: int, name: str) -> torch.Tensor:
     """One matrix of an adapter with the ranks of all."""
     axis, own = AXES[_matrix(name) or ""], [state[name] for state in states]
     parts = own if axis == 0 else [each if i == number else torch.zeros_like(each) for i, each in enumerate(own)]

@@ -14,10 +14,10 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import ModelError, UsageError
 from roundweave.tasks.data.examples import Tensors
-from roundweave.tasks.matching.tracing.trace import Inputs, as_call
+from roundweave.tasks.matching.tracing.exporting import Inputs, as_call
 from roundweave.tasks.merging.gallery import Samples, loaded, read_network
 from roundweave.tasks.networks.objective import ModelSpec
-from roundweave.tasks.networks.scores import call, output_of
+from roundweave.tasks.networks.outputs import call, output_of
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 
@@ -44,9 +44,7 @@ def distil(
     optimizer = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], learning_rate)
     schedule = CosineAnnealingLR(optimizer, steps)
     for step, batches in enumerate(zip(*inputs, strict=True), 1):
-        losses = [
-            _loss(student, teacher, batch, classes) for teacher, batch in zip(teachers, batches, strict=True)
-        ]
+        losses = [_loss(student, *taught, classes) for taught in zip(teachers, batches, strict=True)]
         loss = torch.stack(losses).mean()
         if not loss.isfinite():
             # In float16 the small number by which Adam divides at least is 0.

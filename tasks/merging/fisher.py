@@ -17,7 +17,8 @@ from roundweave.tasks.data.examples import IGNORED, Examples
 from roundweave.tasks.matching.averaging import averaging
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.gallery import Gallery, Samples
-from roundweave.tasks.networks.scores import LabelRule, call, class_axis, output_of
+from roundweave.tasks.networks.outputs import call, output_of
+from roundweave.tasks.networks.scores import LabelRule, class_axis
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 
 FLOOR = 1e-6

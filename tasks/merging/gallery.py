@@ -21,13 +21,14 @@ from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.matching.averaging import check_coefficients
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups
 from roundweave.tasks.matching.search.activations import Moments, Pair, activation_moments
-from roundweave.tasks.matching.tracing.trace import Inputs
+from roundweave.tasks.matching.tracing.exporting import Inputs
 from roundweave.tasks.merging.averages.interpolations import LinearMean
 from roundweave.tasks.merging.averages.recipe import Recipe, combining
 from roundweave.tasks.merging.repair import concatenated, repair
 from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.networks.outputs import output_of, with_output
 from roundweave.tasks.networks.pretrained import names_in_network, renamed
-from roundweave.tasks.networks.scores import OWN_LOSS, output_of, with_output
+from roundweave.tasks.networks.scores import OWN_LOSS
 from roundweave.tasks.networks.spectral import converge
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 from roundweave.tasks.own_code.code import Code
@@ -69,10 +70,8 @@ class Samples:
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[Inputs]:
         """The inputs (examples, …) of so many batches of all training examples, the blocks in turn."""
-        each = [
-            self.partitions.load(0, block).train.batches(size, steps, derive_seed(seed, block))
-            for block in self.blocks
-        ]
+        parts = [(self.partitions.load(0, block).train, derive_seed(seed, block)) for block in self.blocks]
+        each = [train.batches(size, steps, own) for train, own in parts]
         return (next(each[step % len(each)]).inputs for step in range(steps))
 
 

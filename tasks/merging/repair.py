@@ -17,7 +17,7 @@ from torch import nn
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.tasks.data.examples import Examples, Tensors
 from roundweave.tasks.matching.groups import UnitGroups
-from roundweave.tasks.networks.scores import call
+from roundweave.tasks.networks.outputs import call
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -68,17 +68,14 @@ def recompute_batch_norm(network: nn.Module, batches: Sequence[Tensors]) -> None
     All other layers are in evaluation mode.
     """
     network.eval()
-    norms = _norms(network)
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the plain mean over batches
-        norm.train()
-    with torch.no_grad():
+    with ExitStack() as stack, torch.no_grad():
+        for norm in _norms(network):
+            stack.callback(setattr, norm, "momentum", norm.momentum)
+            norm.reset_running_stats()
+            norm.momentum = None  # the plain mean over batches
+            norm.train()
         for batch in batches:
             call(network, batch)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
     network.eval()
 
 

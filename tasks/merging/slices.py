@@ -104,9 +104,8 @@ def _outside(
     first: Slice, last: Slice, networks: Mapping[str, Tensors], stem: str
 ) -> dict[str, tuple[Slice, float, str]]:
     """Whence the tensors outside of the layers are: those before them of the first slice, others of the last."""
-    lower, upper = (
-        [name for name in networks[part.network] if not name.startswith(stem)] for part in (first, last)
-    )
+    each = (networks[part.network] for part in (first, last))
+    lower, upper = ([name for name in names if not name.startswith(stem)] for names in each)
     every = {name for name in (*lower, *upper) if not (is_before(name) or is_after(name))}
     if every and first.network != last.network:
         raise UsageError(
@@ -116,15 +115,25 @@ def _outside(
     return before | {name: (last, 1.0, name) for name in upper if not is_before(name)}
 
 
-def sliced_config(slices: Sequence[Slice], config: Mapping[str, Any]) -> dict[str, Any]:
+def sliced_config(
+    slices: Sequence[Slice], config: Mapping[str, Any], every: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
     """A configuration of transformers, which fits all networks, with the new number of layers.
 
-    What it lists for each layer, such as `layer_types`, is put together as the layers are. Raises
-    `CheckpointError` where it does not say how many layers there are.
+    What it lists for each layer, such as `layer_types`, is put together as the layers are. `every` has the whole
+    configurations of networks that have other numbers of layers. Raises `CheckpointError` where it does not say
+    how many layers there are.
     """
+    each = [(every or {}).get(part.network, config) for part in slices]
     count = next((name for name in COUNTS if isinstance(config.get(name), int)), None)
     if count is None:
         raise CheckpointError(f"the configuration of {slices[0].network} has none of {', '.join(COUNTS)}")
-    each = {n: v for n, v in config.items() if "layer" in n and isinstance(v, list) and len(v) == config[count]}
-    new = {n: [one for part in slices for one in v[slice(*part.layers)]] for n, v in each.items()}
+    parts = [(own, slice(*part.layers)) for own, part in zip(each, slices, strict=True)]
+    new = {name: [one for own, layers in parts for one in own[name][layers]] for name in by_layer(each[0])}
     return {**config, **new, count: sum(end - first for first, end in (part.layers for part in slices))}
+
+
+def by_layer(config: Mapping[str, Any]) -> set[str]:
+    """The members of a configuration that list something for each layer."""
+    counts = [config[name] for name in COUNTS if name in config]
+    return {n for n, v in config.items() if "layer" in n and isinstance(v, list) and len(v) in counts}

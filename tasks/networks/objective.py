@@ -30,18 +30,9 @@ from roundweave.storage.values.tensors import (
 from roundweave.tasks.data.examples import IGNORED, Tensors, first_tensor
 from roundweave.tasks.data.splits.split import LARGEST_SCORE_BATCH
 from roundweave.tasks.networks.copying import copied_module
+from roundweave.tasks.networks.outputs import call, output_of
 from roundweave.tasks.networks.reference import MODELS, Shape
-from roundweave.tasks.networks.scores import (
-    AS_SHAPED,
-    LABELLED,
-    LOSSES,
-    OWN_LOSS,
-    LabelRule,
-    Loss,
-    call,
-    loss_in,
-    output_of,
-)
+from roundweave.tasks.networks.scores import AS_SHAPED, LABELLED, LOSSES, OWN_LOSS, LabelRule, Loss, loss_in
 from roundweave.tasks.networks.sizes import measured, without_values
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
@@ -262,7 +253,8 @@ class Objective:
 
     def outputs(self, network: nn.Module, inputs: Tensors, targets: Tensors) -> Any:
         """What a network gives for inputs (examples, *), and the loss for targets if it computes that itself."""
-        return call(network, inputs, labels=targets) if self.loss == OWN_LOSS else call(network, inputs)
+        own = {"labels": moved(targets, torch.clone)} if self.loss == OWN_LOSS else {}  # forward may write to them
+        return call(network, inputs, **own)
 
     def counted(self, targets: Tensors) -> int:
         """Over how many items of targets (examples, *) the loss is a mean: labels not `IGNORED`, or examples."""
@@ -289,9 +281,20 @@ class Objective:
         if isinstance(self.loss, str):
             given = output_of(outputs), targets
             return LOSSES[self.loss](*(self.rule(*given) if self.loss in LABELLED else given))
-        loss = _own(self.loss)(outputs, targets)
+        loss = _own(self.loss)(outputs, moved(targets, torch.clone))  # which the user's function may write to
         each = isinstance(loss, torch.Tensor) and tuple(loss.shape) == (len(first_tensor(targets)),)
         return loss.mean() if each else loss
+
+
+def mean_loss(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The mean of the losses of batches, (*), in float64 on the CPU; it is that of the batches that have one.
+
+    Torch gives NaN for the mean of a batch in which no label counts, whose gradients are zeros.
+    """
+    each = torch.stack([*losses])
+    there = ~each.isnan()
+    start = torch.zeros_like(each[0], dtype=torch.promote_types(each.dtype, torch.float32))
+    return sum(each.where(there, 0.0), start).cpu().double() / there.sum(0).cpu()  # added up in their order
 
 
 def copied(state: State) -> State:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,13 @@ CODE = {
 }
 """Members of a configuration that are refused, and why."""
 
+SIZES = ("vocab_size", "n_words", "decoder_vocab_size", "vocab_size_per_layer_input")
+"""Members that say how many tokens there are; of one vocabulary they say the same."""
+
 NO_MATTER = (
     *("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache"),
-    *("finetuning_task", "problem_type", "task_specific_params", "gradient_checkpointing", "vocab_size"),
-    *("id2label", "label2id"),
+    *("finetuning_task", "problem_type", "task_specific_params", "gradient_checkpointing", "id2label", "label2id"),
+    *SIZES,
 )
 """Members in which configurations of networks to merge may differ; tokens and labels are compared as such."""
 
@@ -69,17 +72,49 @@ def _refused(config: Mapping[str, Any]) -> str:
 def check_same_function(folders: Sequence[Path], but: Sequence[str] = ()) -> None:
     """Raise `CheckpointError` if configurations differ in what a network computes, as in the number of heads.
 
-    Members `but` may differ.
+    Members `but` may differ. One that a file leaves out has its default, which transformers knows.
     """
-    configs = [(folder, checked_config(folder)) for folder in folders]
+    configs = [(folder, _of_function(whole_config(folder))) for folder in folders]
     for folder, config in configs[1:]:
-        for name, value in sorted(configs[0][1].items(), key=lambda member: member[0] != "model_type"):
-            same = name not in config or config[name] == value or name in (*NO_MATTER, *but)
-            if not (same or name.endswith("_token_id") or "drop" in name):
-                wanted = f"{value} in {folders[0] / CONFIG}"
-                raise CheckpointError(
-                    f"{folder / CONFIG}: {name} is {config[name]}, but {wanted}; do they belong?"
-                )
+        for name in sorted(configs[0][1].keys() | config.keys(), key=lambda name: (name != "model_type", name)):
+            value, wanted = (each.get(name, LEFT_OUT) for each in (config, configs[0][1]))
+            if value != wanted and name not in but:
+                wanted = f"{wanted} in {folders[0] / CONFIG}"
+                raise CheckpointError(f"{folder / CONFIG}: {name} is {value}, but {wanted}; do they belong?")
+
+
+LEFT_OUT = "left out"
+"""What is said of a member that a configuration lacks."""
+
+
+def _of_function(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The members that decide what a network computes, also of configurations within, as `text_config.name`."""
+    inner = configs_within(config)
+    own = {name: value for name, value in config.items() if name not in (*NO_MATTER, *inner)}
+    found = {name: value for name, value in own.items() if not (name.endswith("_token_id") or "drop" in name)}
+    for name, each in inner.items():
+        found |= {f"{name}.{member}": value for member, value in _of_function(each).items()}
+    return found
+
+
+def configs_within(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The configurations within one, such as `text_config`, which say of what kind they are."""
+    return {n: value for n, value in config.items() if isinstance(value, dict) and "model_type" in value}
+
+
+def whole_config(folder: Path) -> dict[str, Any]:
+    """A folder's configuration with defaults for what it leaves out, in the spelling of the transformers package.
+
+    Without that package, or for a kind of network that it does not know, it is the configuration itself.
+    """
+    config = checked_config(folder)
+    with suppress(UsageError):
+        kinds: Any = transformers_package().CONFIG_MAPPING
+        if config.get("model_type") in kinds:
+            with _quiet(transformers_package()):
+                whole: dict[str, Any] = kinds[config["model_type"]].from_dict(config).to_dict()
+                return whole
+    return config
 
 
 def network(**config: Any) -> nn.Module:
@@ -112,12 +147,10 @@ def transformers_package() -> Any:
 @contextmanager
 def _quiet(library: Any) -> Iterator[None]:
     """A context in which the package does not write at length about values of a configuration."""
-    before = library.logging.get_verbosity()
-    library.logging.set_verbosity_error()
-    try:
+    with ExitStack() as stack:
+        stack.callback(library.logging.set_verbosity, library.logging.get_verbosity())
+        library.logging.set_verbosity_error()
         yield
-    finally:
-        library.logging.set_verbosity(before)
 
 
 def names_in_network(made: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
@@ -138,6 +171,11 @@ def names_in_network(made: nn.Module, tensors: Mapping[str, torch.Tensor]) -> di
             "only merge --match none takes them"
         )
     return {name: mine for name, mine in written.items() if mine is not None and mine != name and name in tensors}
+
+
+def never_saved(made: nn.Module) -> list[str]:
+    """The names of tensors that files leave out, as the network computes them from its configuration."""
+    return sorted(getattr(made, "_keys_to_ignore_on_save", None) or ())
 
 
 def renamed(tensors: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> Mapping[str, torch.Tensor]:
@@ -163,7 +201,7 @@ def inputs_by_kind(made: nn.Module, examples: int = 2) -> dict[str, torch.Tensor
 def _tokens(config: Any, examples: int, generator: torch.Generator) -> torch.Tensor:
     """Token ids (examples, time) of the vocabulary."""
     config = config.get_text_config(decoder=True)
-    places = getattr(config, "max_position_embeddings", None) or TEXT
+    places = max(getattr(config, "max_position_embeddings", None) or 0, 0) or TEXT  # XLNet has -1, any number
     return torch.randint(0, config.vocab_size, (examples, min(TEXT, places)), generator=generator)
 
 

@@ -21,15 +21,12 @@ from torch.nn import functional
 from roundweave.storage.errors import ModelError, failing_as, one_line
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.examples import IGNORED, Tensors, are_labels, are_scalar_labels, first_tensor
+from roundweave.tasks.networks.outputs import each_tensor, member, output_of
+from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.own_code.code import Code
 
 OWN_LOSS = "model"
 """The name of the loss that the network itself computes, from the keyword argument `labels`."""
-
-
-def call(network: nn.Module, inputs: Tensors, **more: Any) -> Any:
-    """What a network gives for inputs (example, *), or for several by name, which are its keyword arguments."""
-    return network(**inputs, **more) if isinstance(inputs, Mapping) else network(inputs, **more)
 
 
 def takes_labels(network: nn.Module) -> bool:
@@ -46,36 +43,6 @@ def loss_in(given: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise ModelError("the network gives no loss for labels; name one with --loss")
     return loss.reshape(())
-
-
-def output_of(given: Any) -> torch.Tensor:
-    """The tensor of outputs in what a network gives: the tensor itself, or its logits; raises `ModelError`."""
-    output = tensor_in(given)
-    if output is None:
-        raise ModelError(
-            f"the network gives a {type(given).__name__} without logits; wrap it in a module whose forward "
-            "returns a tensor, or give a loss and scores of your own, which are called with what it gives"
-        )
-    return output
-
-
-def tensor_in(given: Any) -> torch.Tensor | None:
-    """The tensor in what a network gives, as `output_of` has it; None without one."""
-    output = given if isinstance(given, torch.Tensor) else member(given, "logits")
-    return output if isinstance(output, torch.Tensor) else None
-
-
-def with_output(given: Any, output: torch.Tensor) -> Any:
-    """What a network gives, a tensor or an object with logits, with another output in its place."""
-    if isinstance(given, torch.Tensor):
-        return output
-    parts = given if isinstance(given, Mapping) else vars(given)
-    return type(given)(**{**parts, "logits": output})
-
-
-def member(given: Any, name: str) -> Any:
-    """The part of a network's outputs that has this name, such as ``logits``; None if there is none."""
-    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
 
 
 UNKNOWN = 0
@@ -128,6 +95,9 @@ class LabelRule:
             return len(first_tensor(targets))
         return int((self.labels(targets) != IGNORED).sum())
 
+
+NEITHER = "the loss is a mean over neither examples nor labels, as one with weights of classes"
+"""What is said where `LabelRule.by_label` is None, and a mean is needed."""
 
 AS_SHAPED = LabelRule()
 
@@ -272,7 +242,8 @@ def score_items(score: str | Code, outputs: Any, targets: Tensors, rule: LabelRu
         outputs = output_of(outputs)
         return {**SCORES, **ITEMS}[score](*(rule(outputs, targets) if score in LABELLED else (outputs, targets)))
     examples = len(first_tensor(targets))
-    value = score.load()(outputs, targets)
+    # Copies, as a function of the user's may write to what it is given, which others are given, too.
+    value = score.load()(each_tensor(torch.clone, outputs), moved(targets, torch.clone))
     value = torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
     items = torch.as_tensor(value) if isinstance(value, torch.Tensor | int) else None
     if items is None or items.is_complex() or tuple(items.shape) not in ((), (1,), (examples,)):

@@ -48,11 +48,8 @@ def measured() -> Iterator[None]:
             raise TooLarge
 
     # A layer registers its parameters while they have no values, which take no memory yet.
-    counting = register_module_parameter_registration_hook(count)
-    try:
+    with register_module_parameter_registration_hook(count):
         yield
-    finally:
-        counting.remove()
 
 
 @contextmanager
@@ -69,8 +66,5 @@ def without_values() -> Iterator[None]:
             made[id(parameter)] = weakref.ref(parameter), empty
         return empty
 
-    emptying = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type] # it may give another
-    try:
+    with register_module_parameter_registration_hook(emptied):  # type: ignore[arg-type] # it may give another
         yield
-    finally:
-        emptying.remove()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from roundweave.storage.errors import CheckpointError
 from roundweave.storage.places.base import full_address
-from roundweave.storage.runs.names import WhichRound, run_name
+from roundweave.storage.runs.names import WhichRound, run_name, stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.digests import tensor_digests
 from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.lazy import LazyTensors
 from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import Specs, Vectors, pack, views
+from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.networks.objective import Objective
 
 if TYPE_CHECKING:
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 class Start:
     """A file of named tensors or a stored round, named by `reference`, and the digest of its tensors.
 
-    The tensors are read when a run is created; a resumed run continues from its own rounds.
+    The tensors are read when a run is created; a resumed run continues from its own rounds. `meaning` is what the
+    stored round's run says of its examples, in whose order this run has its own; empty of a file.
     """
 
     reference: str
     digest: str
+    meaning: Meaning = field(default=NO_NAMES, kw_only=True)
 
     def check(self, objective: Objective) -> None:
         """Raise `CheckpointError` if the tensors do not fit the objective's network, or have changed."""
@@ -99,13 +102,20 @@ def find_start(place: str, root: str) -> Start:
     from roundweave.storage.checkpoints.opening import lasting, open_checkpoint
 
     reference = lasting(place, root)
-    return Start(reference, _digest(open_checkpoint(reference)))
+    stored = stored_round(reference)
+    meaning = _meaning(open_stored(stored[0])) if stored else NO_NAMES
+    return Start(reference, _digest(open_checkpoint(reference)), meaning=meaning)
 
 
 def find_fork(run: StoredRun, which: WhichRound) -> Fork:
     """A stored round as the start of another run; raises `RoundMissing`, `StoreDamaged`."""
     round = run.round(which)
-    return Fork(f"{full_address(run.address)}@{round.number}", _digest(round.tensors), round.chain)
+    place = f"{full_address(run.address)}@{round.number}"
+    return Fork(place, _digest(round.tensors), round.chain, meaning=_meaning(run))
+
+
+def _meaning(run: StoredRun) -> Meaning:
+    return Meaning.recorded(run.attributes["data"])
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from roundweave.storage.errors import NumericsMismatch
 from roundweave.storage.values.hashing import text_digest
 from roundweave.tasks.numerics.devices import CPU, device_fingerprint
+from roundweave.tasks.own_code.code import Code, imported
 
 OVERRIDES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_")
 """Environment variables with these prefixes may change bits, except for thread counts, which each map sets."""
@@ -37,6 +39,7 @@ def fingerprint(device: str = CPU) -> Fingerprint:
     }
     return {
         "torch": torch.__version__,
+        **{name: versions()[name] for name in ("python", "numpy", "scikit-learn")},
         "build": text_digest(torch.__config__.show())[:16],
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -55,7 +58,7 @@ def _processor() -> str:
     return " ".join(fields[name].strip(" \t:") for name in names if name in fields) or platform.machine()
 
 
-PACKAGES = ("roundweave", "torch", "numpy", "zarr", "dask", "prefect")
+PACKAGES = ("roundweave", "torch", "numpy", "scikit-learn", "zarr", "dask", "prefect")
 
 
 def versions() -> dict[str, str]:
@@ -93,15 +96,15 @@ def source_digest() -> str:
     return text_digest("\n".join(f"{path.relative_to(root)}\n{path.read_text()}" for path in files))[:16]
 
 
-def check_source(expected: str, found: str, where: str) -> None:
-    """Raise `NumericsMismatch` unless a process has the same Roundweave source as the one that began the run."""
-    if found != expected:
+def sources(codes: tuple[Code, ...]) -> dict[str, str]:
+    """The digest of the Roundweave source in this process, and what codes import, by name."""
+    return {"Roundweave": source_digest(), **imported(codes)}
+
+
+def check_sources(expected: Mapping[str, str], found: Mapping[str, str], where: str) -> None:
+    """Raise `NumericsMismatch` unless a process has the `sources` of the one that began the run."""
+    if other := [name for name, digest in expected.items() if found.get(name) != digest]:
         raise NumericsMismatch(
-            f"{where} has another version of Roundweave (source {found}) than the process that began the run "
-            f"({expected}); install the same one in both"
+            f"{where} has another version of {', '.join(other[:5])} than the process that began the run, or none; "
+            "install the same one in both, and start that worker anew"
         )
-
-
-def source_and_fingerprint(device: str) -> tuple[str, Fingerprint]:
-    """The source digest and fingerprint of this process, which are compared between processes before round 1."""
-    return source_digest(), fingerprint(device)

@@ -135,15 +135,20 @@ def pinned(seed: int, threads: int, fill: bool = False) -> Iterator[None]:
     with limited(threads, fill):
         kept, _this_thread.kept = _this_thread.kept, False
         before = None if kept else generators()
-        torch.default_generator.manual_seed(seed)
-        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])  # numpy takes 32 bits at a time
-        random.seed(seed)
+        seed_generators(seed)
         try:
             yield
         finally:
             _this_thread.kept = kept
             if before is not None:
                 set_generators(before)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators, which the caller has pinned."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])  # numpy takes 32 bits at a time
+    random.seed(seed)
 
 
 Generators = tuple[torch.Tensor, Any, Any]

@@ -12,12 +12,6 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.utils._pytree import tree_leaves
-
-
-def nested_tensors(values: object) -> list[torch.Tensor]:
-    """All tensors in nested tuples, lists and dicts, and in output classes that libraries register with torch."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def hooked(new: nn.Parameter, old: nn.Parameter) -> nn.Parameter:
@@ -56,8 +50,5 @@ def spectral_norms(network: nn.Module) -> Iterator[tuple[nn.Module, list[torch.T
                     yield part, [part._u, part._v], partial(getattr, module, name)
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm):
-                yield (
-                    module,
-                    [getattr(module, hook.name + each) for each in ("_u", "_v")],
-                    partial(hook, module, ()),
-                )
+                vectors = [getattr(module, hook.name + each) for each in ("_u", "_v")]
+                yield module, vectors, partial(hook, module, ())

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import base64
+import functools
 import importlib
 import importlib.util
 import inspect
+import pickletools
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +25,8 @@ import cloudpickle
 from roundweave.storage.errors import CODE_RAISES, CodeError, failing_as, one_line, reason
 from roundweave.storage.values.hashing import json_digest, text_digest
 from roundweave.tasks.own_code.modules import PREFIX, Imports, called, file_of, is_library, load, module_of
+
+Definitions = tuple[tuple[str, str], ...]
 
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
 """The statements that define what a reference may name."""
@@ -45,12 +51,13 @@ class Code:
     siblings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     names: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     pickled: str = field(default="", repr=False)
-    definitions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    definitions: Definitions = field(default=(), repr=False)
 
     @property
     def digest(self) -> str:
         """The digest of everything that decides the function's behaviour."""
-        return json_digest([self.name, self.pickled or self.definitions])
+        beside = [self.definitions] if self.pickled and self.definitions else []
+        return json_digest([self.name, self.pickled or self.definitions, *beside])
 
     @property
     def label(self) -> str:
@@ -72,8 +79,11 @@ class Code:
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 
     def now(self) -> Code:
-        """This code; for a function of an installed package, the code with the version installed now."""
-        return self if self.pickled or self.path else _of_library(self.module, self.name, self.reference)
+        """This code; if it is imported, or imports what it uses, with the definitions that are there now."""
+        if self.path:
+            return self
+        self.load()
+        return replace(self, definitions=_of_pickle(self.pickled)) if self.pickled else _of_library(self)
 
     def load(self) -> Callable[..., Any]:
         """The function itself, made by running the stored source; raises `CodeError`."""
@@ -161,11 +171,10 @@ def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
         path = path.resolve()
         module = called(path, source, place)
         if is_library(path, place or module):
-            return _of_library(place or module, name, reference)
+            return _of_library(Code(reference, name, "", module=place or module))
         folder = _folder(path, module)
         imports = Imports(folder, module, source)
-        modules = {module_of(file): text for file, text in imports.texts.items()} | {imports.module: source}
-        definitions = tuple(definitions_of(imports.module, modules).items())
+        definitions = tuple(definitions_of(imports.module, _sources(imports, source)).items())
     except (OSError, UnicodeDecodeError) as error:
         raise CodeError(f"{reference}: cannot read {path} ({reason(error)})") from error
     except SyntaxError as error:
@@ -177,13 +186,74 @@ def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
     return code
 
 
-def _of_library(module: str, name: str, reference: str) -> Code:
+def _of_library(code: Code) -> Code:
     """The code of an installed package's function, whose behaviour is identified by the package's version."""
-    top = module.partition(".")[0]
-    code = Code(reference, name, "", module=module)
+    top = code.module.partition(".")[0]
     code.load()
     version = str(getattr(sys.modules[top], "__version__", sys.version))
-    return replace(code, definitions=((f"{module} of {top}", version),))
+    return replace(code, definitions=((f"{code.module} of {top}", version),))
+
+
+def _of_pickle(pickled: str, read: Callable[[str, str], str] = lambda name, text: text) -> Definitions:
+    """The digests of definitions in those of the user's modules that a pickle imports, directly or indirectly.
+
+    `read` gives the text of a module by its name, and the text of its file.
+    """
+    found: dict[str, str] = {}
+    for name in sorted(_texts_in(pickled) - {"__main__", "roundweave"}):
+        path = _place(name)
+        if path and path.suffix == ".py" and not name.startswith(PREFIX) and not is_library(path, name):
+            source = path.read_text(encoding="utf-8")
+            sources = _sources(Imports(_folder(path, name), name, source), source)
+            found |= definitions_of("", {each: read(each, text) for each, text in sources.items()})
+    return tuple(sorted(found.items()))
+
+
+def _place(name: str) -> Path | None:
+    """The file of a module, imported or not yet, as a function may import one when it is called; else None."""
+    if name in sys.modules:
+        return Path(getattr(sys.modules[name], "__file__", None) or "")
+    known = all(part.isidentifier() for part in name.split("."))
+    return next(filter(None, (file_of(Path(folder), name) for folder in sys.path)), None) if known else None
+
+
+def _texts_in(pickled: str) -> set[str]:
+    """The texts in a pickle, among which are the names of modules that it imports."""
+    steps = pickletools.genops(base64.b64decode(pickled)) if pickled else ()
+    return {text for _, text, _ in steps if isinstance(text, str)}
+
+
+def _as_imported(name: str, text: str) -> str:
+    """The text of a module's file when this process first read it after its import: the file may change since."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return text if spec is None else str(vars(spec).setdefault(f"{PREFIX}text", text))
+
+
+IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
+
+
+@functools.lru_cache(maxsize=8)
+def imported(codes: tuple[Code, ...]) -> dict[str, str]:
+    """What codes import by name in this process: digests of the user's definitions, and versions of packages.
+
+    Left out are packages of which the versions are compared as numerics.
+    """
+    found: dict[str, str] = {}
+    for code in codes:
+        with suppress(CodeError):  # then this process has none of these definitions
+            now = code.now().definitions
+            found |= {} if code.path else _of_pickle(code.pickled, _as_imported) if code.pickled else dict(now)
+        names = {name.partition(".")[0] for name in _texts_in(code.pickled)}
+        names.update(IMPORT.findall("\n".join(code.texts.values())))
+        for name in filter(str.isidentifier, names - {"numpy", "roundweave", "sklearn", "torch"}):
+            with suppress(PackageNotFoundError):
+                found[name] = version(name)
+    return found
+
+
+def _sources(imports: Imports, source: str) -> dict[str, str]:
+    """The texts of a module and of those that it imports, by name."""
+    return {module_of(file): text for file, text in imports.texts.items()} | {imports.module: source}
 
 
 def _folder(path: Path, module: str) -> Path:
@@ -196,12 +266,27 @@ def _from_callable(function: Callable[..., Any]) -> Code:
     module = sys.modules.get(getattr(function, "__module__", ""), None)
     file = getattr(module, "__file__", None)
     if file and module and module.__name__ != "__main__" and getattr(module, name, None) is function:
-        return _from_file(Path(file), name, f"{file}:{name}", re.sub(rf"^{PREFIX}\w+\.", "", module.__name__))
+        code = _from_file(Path(file), name, f"{file}:{name}", re.sub(rf"^{PREFIX}\w+\.", "", module.__name__))
+        _check_as_in_file(code, module)
+        return code
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
         source = ""
-    return Code(name, name, source, pickled=base64.b64encode(cloudpickle.dumps(function)).decode())
+    pickled = base64.b64encode(cloudpickle.dumps(function)).decode()
+    return Code(name, name, source, pickled=pickled, definitions=_of_pickle(pickled))
+
+
+def _check_as_in_file(code: Code, module: ModuleType) -> None:
+    """Raise `CodeError` if a number or a text of a function's module was set to another one than its file has."""
+    for name, there in vars(_module(code)).items():
+        here = vars(module).get(name)
+        plain = type(here) is type(there) and isinstance(here, int | float | str) and name[:2] != "__"
+        if plain and here != there:
+            raise CodeError(
+                f"{code.reference}: {name} is {here!r} in this process and {there!r} in the file, which runs; "
+                "set it in the file, or give it as an argument, such as by model_options"
+            )
 
 
 def _module(code: Code) -> ModuleType:

@@ -50,10 +50,8 @@ def find(what: str, text: str, table: Table, *others: str) -> tuple[Entry, str]:
         raise unknown(what, text, [*spelled(table), *others])
     entry = table[name]
     if bool(argument) != bool(entry.argument):
-        wanted = (
-            f"needs its {entry.argument}: {_spelled(name, entry)}" if entry.argument else f"takes no {argument!r}"
-        )
-        raise UsageError(f"{what} {name} {wanted}")
+        needs = f"needs its {entry.argument}: {_spelled(name, entry)}"
+        raise UsageError(f"{what} {name} {needs if entry.argument else f'takes no {argument!r}'}")
     return entry, argument
 
 

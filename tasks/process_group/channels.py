@@ -8,13 +8,14 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
+from roundweave.storage.parsing import mistakes_as
 from roundweave.tasks.process_group.messages import Message, read_message
 
 
@@ -70,10 +71,13 @@ class Collectives:
 
 def unbroken(exchange: Callable[[], Any]) -> Any:
     """What an exchange returns; raises `Broken` if it fails because a rank is gone."""
-    try:
+    with broken_by(RuntimeError):
         return exchange()
-    except RuntimeError as error:
-        raise Broken(str(error)) from error
+
+
+def broken_by(kind: type[Exception]) -> AbstractContextManager[None]:
+    """A context whose errors of this kind are raised as `Broken`."""
+    return mistakes_as(lambda error: Broken(str(error)), kind)
 
 
 @dataclass(frozen=True)
@@ -129,27 +133,22 @@ class Channel(Protocol):
 
     def exchange(self, message: Message) -> Iterator[Any]:
         """Send a message to all ranks, and yield the values of all ranks in their order, None for this rank."""
-        ...
 
     def scatter(self, messages: Sequence[Message]) -> Iterator[Any]:
         """Send one message to each rank, and yield the value from each rank in their order, None for this rank."""
-        ...
 
     def close(self) -> None:
         """Free the memory of the channel."""
-        ...
 
 
+@dataclass(frozen=True)
 class SharedMemory:
     """A channel through memory that ranks of one machine share. A message stays until its rank writes the next."""
 
-    def __init__(
-        self, rank: int, own: OwnMemory, others: list[OtherMemory | None], all_ranks: Collectives
-    ) -> None:
-        self._rank = rank
-        self._own = own
-        self._others = others
-        self._all_ranks = all_ranks
+    rank: int
+    own: OwnMemory
+    others: list[OtherMemory | None]
+    all_ranks: Collectives
 
     @classmethod
     def among(cls, rank: int, all_ranks: Collectives) -> SharedMemory | None:
@@ -164,9 +163,9 @@ class SharedMemory:
         return cls(rank, own, others, all_ranks) if own and reached else None
 
     def exchange(self, message: Message) -> Iterator[Any]:
-        memory = self._own.view(message.size)
+        memory = self.own.view(message.size)
         message.write(memory)
-        for other, room in zip(self._others, self._all_ranks.numbers(len(memory)), strict=True):
+        for other, room in zip(self.others, self.all_ranks.numbers(len(memory)), strict=True):
             yield other and read_message(other.view(room))
 
     def scatter(self, messages: Sequence[Message]) -> Iterator[Any]:
@@ -174,15 +173,15 @@ class SharedMemory:
         begins = [8 * len(messages)]
         for message in messages:
             begins.append(begins[-1] + message.size)
-        memory = self._own.view(begins[-1])
+        memory = self.own.view(begins[-1])
         memory[: begins[0]] = torch.tensor(begins[:-1]).numpy().data.cast("B")
         for begin, message in zip(begins, messages, strict=False):
             message.write(memory[begin:])
-        for other, room in zip(self._others, self._all_ranks.numbers(len(memory)), strict=True):
-            yield other and read_message(_from(other.view(room), self._rank))
+        for other, room in zip(self.others, self.all_ranks.numbers(len(memory)), strict=True):
+            yield other and read_message(_from(other.view(room), self.rank))
 
     def close(self) -> None:
-        for memory in (self._own, *self._others):
+        for memory in (self.own, *self.others):
             if memory is not None:
                 memory.close()
 
@@ -192,27 +191,27 @@ def _from(memory: memoryview, number: int) -> memoryview:
     return memory[int(memory[8 * number : 8 * number + 8].cast("q")[0]) :]
 
 
+@dataclass(frozen=True)
 class Network:
     """A channel over the network, for ranks on several machines."""
 
-    def __init__(self, rank: int, all_ranks: Collectives) -> None:
-        self._rank = rank
-        self._all_ranks = all_ranks
+    rank: int
+    all_ranks: Collectives
 
     def exchange(self, message: Message) -> Iterator[Any]:
-        sent = torch.empty(max(self._all_ranks.numbers(message.size)), dtype=torch.uint8)
+        sent = torch.empty(max(self.all_ranks.numbers(message.size)), dtype=torch.uint8)
         message.write(sent.numpy().data)
-        for rank, received in enumerate(self._all_ranks.tensors(sent)):
-            yield read_message(received.numpy().data) if rank != self._rank else None
+        for rank, received in enumerate(self.all_ranks.tensors(sent)):
+            yield read_message(received.numpy().data) if rank != self.rank else None
 
     def scatter(self, messages: Sequence[Message]) -> Iterator[Any]:
-        sizes = [0 if rank == self._rank else message.size for rank, message in enumerate(messages)]
-        received = [int(each[self._rank]) for each in self._all_ranks.tensors(torch.tensor(sizes))]
+        sizes = [0 if rank == self.rank else message.size for rank, message in enumerate(messages)]
+        received = [int(each[self.rank]) for each in self.all_ranks.tensors(torch.tensor(sizes))]
         sent = torch.empty(sum(sizes), dtype=torch.uint8)
         for part, size, message in zip(sent.split(sizes), sizes, messages, strict=True):
             if size:
                 message.write(part.numpy().data)
-        for part in self._all_ranks.scattered(sent, sizes, received).split(received):
+        for part in self.all_ranks.scattered(sent, sizes, received).split(received):
             yield read_message(part.numpy().data) if len(part) else None
 
     def close(self) -> None:

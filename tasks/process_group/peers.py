@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from roundweave.tasks.process_group.channels import Broken
+from roundweave.tasks.process_group.channels import broken_by
 from roundweave.tasks.process_group.group import FORMING, Group
 from roundweave.tasks.process_group.messages import Message
 
@@ -37,11 +37,9 @@ class Peers:
 
     def send(self, rank: int, value: Any) -> None:
         """Send a value, whose tensors must be in records. Raises `Broken` if the rank is gone."""
-        try:
+        with broken_by(OSError):
             for part in Message.of(value).parts:
                 self._connections[rank].sendall(part)
-        except OSError as error:
-            raise Broken(str(error)) from error
 
     def close(self) -> None:
         """Disconnect, which the other ranks notice, and the threads that receive."""
@@ -77,7 +75,7 @@ def meet_peers(group: Group, host: str) -> Iterator[Peers]:
     """
     found, seconds = dict[int, socket.socket](), FORMING.total_seconds()
     with ExitStack() as stack:
-        try:
+        with broken_by(OSError):
             listening = None if group.rank else socket.create_server((host, 0), backlog=128 + group.ranks)
             stack.enter_context(listening or nullcontext())
             place = group.all_gather(listening and (host, listening.getsockname()[1]))[0]
@@ -90,8 +88,6 @@ def meet_peers(group: Group, host: str) -> Iterator[Peers]:
                 stack.enter_context(connection)
                 if name in names:  # else it is a stranger's
                     found[names.index(name)] = connection
-        except OSError as error:
-            raise Broken(str(error)) from error
         for connection in found.values():
             connection.settimeout(None)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

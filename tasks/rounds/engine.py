@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from roundweave.storage.errors import RoundweaveError
+from roundweave.storage.places.base import call_now
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.tasks.compute.communicator import Alone, Communicator
 from roundweave.tasks.data.loading import BlockExamples
@@ -139,6 +140,7 @@ SHORT_SECONDS = 3e-3
 """A shorter round is committed by the thread that computes it, as two threads would wait for each other."""
 
 
+@dataclass
 class Committer:
     """Commits rounds; if `ahead`, it does so in a thread of its own while the next round is computed.
 
@@ -146,14 +148,11 @@ class Committer:
     number of each round that is committed.
     """
 
-    def __init__(
-        self, job: Job, ahead: bool = True, held: int = 0, notify: Callable[[int], None] = lambda round: None
-    ) -> None:
-        self.job = job
-        self.ahead = ahead
-        self.held = held
-        self.notify = notify
-        self._pending: Future[Commit] | None = None
+    job: Job
+    ahead: bool = True
+    held: int = 0
+    notify: Callable[[int], None] = lambda round: None
+    _pending: Future[Commit] | None = None
 
     @property
     def stopped(self) -> bool:
@@ -177,12 +176,8 @@ class Committer:
                 for computed in rounds:
                     for previous in self._awaited():
                         yield previous
-                    if not slow and time.monotonic() - began < SHORT_SECONDS:
-                        commit = self._commit(computed, previous)
-                        self._pending = Future()
-                        self._pending.set_result(commit)
-                    else:
-                        self._pending = thread.submit(self._commit, computed, previous)
+                    short = not slow and time.monotonic() - began < SHORT_SECONDS
+                    self._pending = (call_now if short else thread.submit)(self._commit, computed, previous)
                     began = time.monotonic()
             except RoundweaveError:
                 yield from self._awaited()

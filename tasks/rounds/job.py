@@ -144,11 +144,11 @@ STORE = "store"
 class Work(WithCode):
     """All that decides the bits of a round, besides the state before it.
 
-    A `fingerprint` of None accepts any machine, and an empty `source` any version of Roundweave. `fingerprints`
-    are those of sites and of `STORE`, where these may be other machines. `code` is the user's code in the other
-    fields. `before` is the number of rounds of an earlier run that this one goes on from:
-    randomness, splits and schedules count them. `quorum` is how many sound updates a round needs. `topology` says
-    whose networks are averaged where each partition has its own.
+    A `fingerprint` of None accepts any machine, and no `sources` any version of Roundweave, and of what all of the
+    user's `codes` import. `fingerprints` are those of sites and of `STORE`, where these may be other machines.
+    `code` is the user's code in the algorithm, whose classes updates may have. `before` is the number of rounds of
+    an earlier run that this one goes on from: randomness, splits and schedules count them. `quorum` is how many
+    sound updates a round needs. `topology` says whose networks are averaged where each partition has its own.
     """
 
     objective: Objective
@@ -161,7 +161,8 @@ class Work(WithCode):
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
     code: tuple[Code, ...] = ()
     before: int = 0
-    source: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    codes: tuple[Code, ...] = ()
     topology: Topology | None = None
 
     @property

@@ -10,46 +10,48 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from roundweave.storage.errors import ModelError
 from roundweave.storage.rounds.commits import Score
-from roundweave.tasks.data.examples import Examples, Tensors
+from roundweave.storage.values.digests import tensor_digest
+from roundweave.tasks.data.examples import Examples, Tensors, first_tensor
 from roundweave.tasks.data.loading import AnyExamples, score_batch
 from roundweave.tasks.networks.objective import Objective
-from roundweave.tasks.networks.scores import (
-    Kept,
-    items_examples,
-    merged,
-    metric_of,
-    output_of,
-    score_items,
-    tensor_in,
-    updated,
-)
-from roundweave.tasks.numerics.pinning import pinned
-from roundweave.tasks.own_code.code import Code
+from roundweave.tasks.networks.outputs import each_tensor, joined, output_of, tensor_in
+from roundweave.tasks.networks.scores import Kept, items_examples, merged, metric_of, score_items, updated
+from roundweave.tasks.numerics.pinning import derive_seed, pinned, seed_generators
+from roundweave.tasks.own_code.code import Code, WithCode
 
 
 @dataclass(frozen=True)
-class Tally:
+class Tally(WithCode):
     """What a batch of held-out examples adds to the score.
 
     `sums` has, for each score that is a mean (``loss`` is one), the sum and the number of its items, but for items
     that are not finite: `left_out` is how many examples have such an item. `metrics` has the states of
     torchmetrics' metrics. `gathered` are the outputs and targets, if some score is a function of those of all
     examples. `partition` is None, unless they are a partition's own examples, for a score of its own. `validation`
-    says whether they are of the validation data.
+    says whether they are of the validation data. `code` is the user's that may define classes of outputs.
     """
 
     examples: int
     sums: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     metrics: Mapping[str, Kept] = field(default_factory=dict)
-    gathered: Examples | None = None
+    gathered: tuple[Any, ...] = ()
     partition: int | None = None
     left_out: int = 0
     validation: bool = False
+    code: tuple[Code, ...] = ()
+
+
+def gathering(objective: Objective) -> tuple[str, ...]:
+    """The names of the scores, or the loss, whose tallies have the outputs and targets of single examples."""
+    metrics = {name: metric_of(judge) for name, judge in objective.judges.items()}
+    states = {name: metric.metric_state.values() for name, metric in metrics.items() if metric is not None}
+    return (*objective.whole, *(name for name, kept in states.items() if any(isinstance(s, list) for s in kept)))
 
 
 def tally(
@@ -68,6 +70,8 @@ def tally(
     tallies, device = [], next(network.parameters()).device
     for batch in held_out.slices(score_batch(held_out)):
         for part in batch.slices(objective.score_batch):
+            # What is drawn follows from the examples: neither from who scores them nor from what came before.
+            seed_generators(derive_seed("score", tensor_digest("", first_tensor(part.inputs)[:1].cpu())))
             there = part.on(lambda tensor: tensor.to(device))
             with objective.casting(device.type):
                 each = _tally(objective, network, there)
@@ -85,7 +89,7 @@ def _tally(objective: Objective, network: torch.nn.Module, batch: Examples) -> T
     sums, metrics, unsound = {}, {}, set[int]()
     for name, judge in objective.judges.items():
         if isinstance(judge, Code) and metric_of(judge):
-            metrics[name] = updated(judge, output_of(outputs).cpu(), targets.cpu())
+            metrics[name] = updated(judge, output_of(outputs).cpu().clone(), targets.cpu().clone())
         elif name not in objective.whole:
             items = score_items(judge, outputs, targets, objective.rule)
             if items.ndim or (len(batch) == 1 and name != "loss"):
@@ -94,9 +98,12 @@ def _tally(objective: Objective, network: torch.nn.Module, batch: Examples) -> T
                 sums[name] = _sum_of_mean(objective, network, items.item(), batch, unsound)
             else:
                 raise ModelError(f"{name} gives a number for each of some examples, and one for all of others")
+    if not objective.whole:
+        return Tally(len(batch), sums, metrics, left_out=len(unsound))
     # Copies, because a view would be sent together with the whole tensor that it belongs to.
-    gathered = Examples(output_of(outputs).cpu().clone(), targets.cpu().clone()) if objective.whole else None
-    return Tally(len(batch), sums, metrics, gathered, left_out=len(unsound))
+    gathered = tuple(each_tensor(lambda tensor: tensor.cpu().clone(), each) for each in (outputs, targets))
+    codes = tuple(each for each in (objective.model.model, *objective.judges.values()) if isinstance(each, Code))
+    return Tally(len(batch), sums, metrics, gathered, left_out=len(unsound), code=codes)
 
 
 def _sum_of_sound(
@@ -145,9 +152,8 @@ def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score
     if judged[0].metrics or judged[0].gathered:
         with pinned(0, threads), torch.no_grad():
             values |= _of_all(objective, judged)
-    values |= {
-        name: _exponential(values[name]) for name, judge in objective.judges.items() if judge == "perplexity"
-    }
+    for name in [name for name, judge in objective.judges.items() if judge == "perplexity"]:
+        values[name] = torch.tensor(values[name], dtype=torch.float64).exp().item()  # it may be infinite
     known = {name: values[name] for name in objective.judges if math.isfinite(values[name])}
     if not known:
         return None
@@ -207,25 +213,10 @@ def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:
     }
     parts = [tally.gathered for tally in tallies if tally.gathered]
     if parts:
-        outputs, targets = _joined([p.inputs for p in parts]), _joined([p.targets for p in parts])
+        outputs, targets = (joined(each) for each in zip(*parts, strict=True))
         scored = {name: score_items(judges[name], outputs, targets) for name in objective.whole}
         values |= {name: items.to(torch.float64).mean().item() for name, items in scored.items()}
     return values
-
-
-def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tensors (example, *) of all batches as one; raises `ModelError` if their examples have other shapes."""
-    if len({tensor.shape[1:] for tensor in tensors}) > 1:
-        raise ModelError(
-            "a score is one number of all outputs, and batches have outputs or targets of other lengths; give a "
-            "number for each example, or pad all examples to one length"
-        )
-    return torch.cat([*tensors])
-
-
-def _exponential(number: float) -> float:
-    """e to a power; infinite if it is too large for a float."""
-    return torch.tensor(number, dtype=torch.float64).exp().item()
 
 
 def _mean(sums: Sequence[tuple[float, int]]) -> float:

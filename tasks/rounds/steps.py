@@ -171,16 +171,10 @@ def fold_results(work: Work, round: int, blocks: Sequence[BlockResult]) -> Block
     records = {partition: record for block in blocks for partition, record in block.records.items()}
     given = {node: value for block in blocks for node, value in block.nodes.items()}
     with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
-        nodes = {
-            node: fold(work.algorithm.reduce, node, lambda first, last: given[first, last])
-            for node in (cover(0, work.partitions.split.partitions, *_ends(given)) if given else ())
-        }
+        low, high = min((first for first, _ in given), default=0), max((end for _, end in given), default=0)
+        whole = cover(0, work.partitions.split.partitions, low, high)
+        nodes = {node: fold(work.algorithm.reduce, node, lambda first, last: given[first, last]) for node in whole}
     return BlockResult(nodes, records, work.code)
-
-
-def _ends(nodes: Nodes) -> tuple[int, int]:
-    """The first partition below some nodes of the tree, and the one after the last."""
-    return min(first for first, _ in nodes), max(end for _, end in nodes)
 
 
 def reduce_apply(

@@ -19,13 +19,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from roundweave import Algorithm, Map, Mean, Sgd, TrainConfig, Update
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import Prepared, prepared
-from roundweave.storage.values.state import Update
-from roundweave.tasks.algorithms.algebra import Algorithm, Map
-from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.executors.base import Executor
 
 Numbers = Annotated[list[int], typer.Option()]

@@ -63,8 +63,8 @@ def bulyan(points: torch.Tensor, f: int) -> torch.Tensor:
     left, selected = list(points), []
     while len(selected) < len(points) - 2 * f:
         selected.append(left.pop(krum_order(torch.stack(left), f)[0]))
-    chosen = torch.stack(selected)
-    nearest = (chosen - median(chosen)).abs().argsort(0)[: len(points) - 4 * f]
+    chosen = torch.stack(selected).sort(0).values  # of two that are as near, as rounded ones may be, the smaller
+    nearest = (chosen - median(chosen)).abs().argsort(dim=0, stable=True)[: len(points) - 4 * f]
     return chosen.gather(0, nearest).mean(0)
 
 

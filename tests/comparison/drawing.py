@@ -9,6 +9,7 @@ from typing import Any
 
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from tests.comparison import given as own
+from tests.comparison import judged
 from tests.comparison.given import CLASSES, FEATURES, OUTPUTS, SIDE, TIME, TOKENS
 
 SEED = 44
@@ -49,6 +50,15 @@ NETWORKS = {
     "pair": Kind("named", VECTORS, own.Pair),
     "segmenting": Kind("pictures", ("maps",), own.Segmenting, DROPOUT),
 }
+
+CROSSED = {
+    "double": Kind("features", ("labels",), own.Double, {"named": (True, False)}),
+    "drawing": Kind("features", VECTORS, own.Drawing),
+    "labelled": Kind(
+        "tokens", ("places",), judged.Labelled, {"shift": (False, True), "classes": (TOKENS,), "tokens": (TOKENS,)}
+    ),
+}
+"""Networks that are crossed with what `cross` draws."""
 
 WIDTHS = {"labels": CLASSES, "soft": CLASSES, "number": 1, "numbers": OUTPUTS}
 """How many outputs a network has for each kind of targets; those not here have a head of their own."""
@@ -123,6 +133,22 @@ OPTIMIZERS: Sequence[dict[str, Any]] = (
     {"optimizer": "SGD", "momentum": 0.9, "nesterov": True},
 )
 
+WHOLE = (own.weighted, own.weighted_both, own.contrast, own.by_size)
+"""Losses of which that of a batch is no mean of its pieces'."""
+
+COMPRESSORS = ("bf16", "int8", "sign", "top_k:0.1", "top_k:0.5", "random_k:0.3", "powersgd:1", "powersgd:2")
+KEEPS = ("all", "states", "updates:2", "every:2", "last:1", "recompute:2", "recompute:3")
+BEGINS = (None, "round", "file", "fork", "fork", "fork anew")
+"""What a run begins with: a stored round or a file of its tensors, or a fork, or one with another split."""
+
+CARRIED: Sequence[dict[str, Any]] = (
+    {"optimizer": "SGD", "momentum": 0.9, "optimizer_options": {"dampening": 0.5}},
+    {"optimizer": own.grouped},
+)
+"""More that is carried, where it is crossed; in place of `OPTIMIZER`."""
+
+OPTIMIZER = {"optimizer_options", "no_decay_on", "momentum", "nesterov", "lr"}
+
 REDUCES = ["plain_mean", "clipped_mean:0.1", "median", "trimmed_mean:1", "krum:1", "krum:1:2", "bulyan:1"]
 REDUCES += ["geometric_median"]
 
@@ -132,16 +158,19 @@ OWN_MEAN = ("fed_nova", "q_fed_avg", "afl", "matched", "d_psgd", "async_sgd", "d
 ASYNCHRONOUS = ("async_sgd", "downpour", "easgd", "fed_buff")
 
 
-def draw(number: int, attempt: int = 0) -> dict[str, Any]:
+def draw(number: int, attempt: int = 0, crossed: bool = False) -> dict[str, Any]:
     """The configuration of a number, whose algorithms take turns; `attempt` counts those that were refused.
 
     It has the fields of a `TrainConfig`, but for data and model, which follow from ``network``, its ``options``,
-    ``targets``, ``examples`` and ``held`` (how examples are held out).
+    ``targets``, ``examples`` and ``held`` (how examples are held out). If `crossed`, it has what `cross` draws.
     """
-    names = sorted(ALGORITHMS)
-    at, name = random.Random(f"{SEED} {number} {attempt}"), names[number % len(names)]
-    network = "mlp" if name == "matched" else at.choice(sorted(NETWORKS))
-    kind = NETWORKS[network]
+    names = sorted(ALGORITHMS) + ["fed_per"] * crossed
+    at, name = random.Random(f"{SEED} {number} {attempt}" + " crossed" * crossed), names[number % len(names)]
+    networks = {"matched": ["mlp"], "fed_per": ["mlp", "mixed", "pair", "bag"]}.get(name, sorted(NETWORKS))
+    if crossed and len(networks) > 4 and at.random() < 0.3:
+        networks = sorted(CROSSED)
+    network = "mlp" if name == "matched" else at.choice(networks)
+    kind = (NETWORKS | CROSSED)[network]
     drawn: dict[str, Any] = {"network": network, "targets": at.choice(list(kind.targets))}
     drawn["options"] = {key: at.choice(list(values)) for key, values in kind.options.items()}
     drawn["examples"], drawn["seed"] = at.randint(40, 80), at.randrange(1000)
@@ -152,13 +181,58 @@ def draw(number: int, attempt: int = 0) -> dict[str, Any]:
     drawn["algorithm"] = _algorithm(at, name)
     if name == "matched":
         drawn["options"]["dropout"] = 0.0
-    if drawn["loss"] is own.weighted:  # of no batch is it the mean of its pieces'
+    if name == "fed_per":
+        drawn["algorithm"]["layer"] = "fc2" if network == "mlp" else "head"
+    if crossed:
+        _judge(at, drawn)
+        if "optimizer_state" in (given := drawn["algorithm"]) and name != "fed_per" and at.random() < 0.4:
+            rest = {key: value for key, value in given.items() if key not in OPTIMIZER}
+            drawn["algorithm"] = rest | at.choice(CARRIED) | {"optimizer_state": "carried"}
+    if drawn["loss"] in WHOLE:
         drawn["algorithm"].pop("accumulate", None)
-    return drawn | _partitions(at, name, drawn)
+    drawn |= _partitions(at, name, drawn)
+    return drawn | cross(at, drawn) if crossed else drawn
+
+
+def _judge(at: random.Random, drawn: dict[str, Any]) -> None:
+    """Losses of one number that is no mean, and those of all that a network gives."""
+    if drawn["network"] == "double":
+        drawn["loss"], drawn["scores"] = at.choice([own.both, own.weighted_both]), (own.sure, own.deviation)
+    elif drawn["network"] == "labelled":
+        drawn["loss"], drawn["scores"] = None, at.choice([None, ("token_accuracy", "perplexity")])
+    elif at.random() < 0.4:
+        more = {"labels": [own.weighted, own.contrast], "maps": [own.weighted], "number": [own.by_size]}
+        drawn["loss"] = at.choice((more | {"numbers": [own.by_size]}).get(drawn["targets"], [drawn["loss"]]))
+
+
+def cross(at: random.Random, drawn: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run begins with, validates by, sends, keeps and draws; half of the draws have each.
+
+    ``begin`` is how it begins with the round of another run of so many rounds. ``named`` says whether columns and
+    classes have names, whose order is another in what follows another run, and in ``validation`` examples.
+    """
+    rounds, names = at.randint(2, 3) if drawn["rounds"] < 5 else 6, (NETWORKS | CROSSED)[drawn["network"]].inputs
+    fields: dict[str, Any] = {"keep": at.choice(KEEPS), "named": names == "features" and at.random() < 0.7}
+    fields["begin"] = (kind := at.choice(BEGINS)) and (kind, at.randint(1, rounds), rounds)
+    fields["validation"] = at.choice([None, at.randint(513, 700)])
+    fields["compress"] = at.choice([None, at.choice(COMPRESSORS)])
+    if fields["compress"] == "sign" and drawn["network"] in ("mixed", "cnn", "gpt"):
+        fields["compress"] = None  # the sign of a gradient that is 0 but for rounding
+    apart = drawn["algorithm"].get("init") == "per-partition"
+    fields |= {"compress": None} if apart or drawn["algorithm"]["name"] in ("d_psgd", "easgd") else {}
+    fields |= {"begin": None} if apart else {}
+    if at.random() < 0.5:
+        how = at.choice([("transform",), ("held_out_transform",), ("transform", "held_out_transform")])
+        fields |= {name: {"transform": own.jittered, "held_out_transform": own.shaken}[name] for name in how}
+    return fields
 
 
 def _algorithm(at: random.Random, name: str) -> dict[str, Any]:
     """An algorithm with options, and perhaps with another reduce or apply."""
+    if name == "fed_per":
+        sizes = {"lr": at.choice([0.05, 0.2]), "local_steps": at.randint(1, 5), "batch_size": at.choice([3, 8])}
+        how = {"momentum": at.choice([0.0, 0.9]), "optimizer_state": at.choice(["fresh", "carried"])}
+        return {"name": own.fed_per, **sizes, **how}
     parts: dict[str, Any] = {}
     if name not in OWN_MEAN and at.random() < 0.4:
         unclipped = name in ("scaffold", "mime_lite")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
+
+import roundweave as rw
 
 FEATURES, CLASSES, OUTPUTS, TOKENS, TIME, SIDE = 5, 7, 3, 9, 4, 8
 """Sizes of an example: no two that could be taken for one another are equal."""
@@ -73,6 +76,28 @@ def padded(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor
     inputs, labels = zip(*pairs, strict=True)
     pad = nn.utils.rnn.pad_sequence
     return pad(list(inputs), batch_first=True), pad(list(labels), batch_first=True, padding_value=IGNORED)
+
+
+def jittered(inputs: Any, targets: torch.Tensor) -> tuple[Any, torch.Tensor]:
+    """An example to train on, with noise."""
+    return shaken(inputs), targets * (1 + 0.1 * torch.rand(())) if targets.is_floating_point() else targets
+
+
+def shaken(inputs: Any) -> Any:
+    """Inputs to train on or to score with: numbers with noise, bytes and tokens some places farther."""
+    if isinstance(inputs, dict):
+        return {name: shaken(tensor) for name, tensor in inputs.items()}
+    if inputs.is_floating_point():
+        return inputs + 0.2 * torch.randn(inputs.shape, dtype=inputs.dtype)
+    return inputs.roll(int(torch.randint(inputs.shape[-1], ())), -1)
+
+
+def renamed(inputs: torch.Tensor, targets: torch.Tensor, by: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """The same examples with columns and labels in an order that is moved by so many, and their names."""
+    labels = targets.dtype == torch.int64
+    columns, classes = ([f"{n}" for n in torch.arange(size).roll(by).tolist()] for size in (FEATURES, CLASSES))
+    names = {"input_names": tuple(columns), "class_names": tuple(classes) if labels else ()}
+    return inputs.roll(by, 1), (targets + by) % CLASSES if labels else targets, names
 
 
 # Networks. Each is called with the options of its entry in `NETWORKS`.
@@ -184,6 +209,59 @@ class Recurrent(nn.Module):
         return self.head(self.gru(self.tokens(tokens))[0])
 
 
+class Double(nn.Module):
+    """Gives logits and two numbers, in a dict or in a tuple."""
+
+    def __init__(self, outputs: int, named: bool) -> None:
+        super().__init__()
+        self.body, self.head, self.aside = nn.Linear(FEATURES, 6), nn.Linear(6, outputs), nn.Linear(6, 2)
+        self.named = named
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        hidden = torch.tanh(self.body(inputs))
+        both = self.head(hidden), self.aside(hidden)
+        return dict(zip(("logits", "aside"), both, strict=True)) if self.named else both
+
+
+class Drawing(nn.Module):
+    """Draws in evaluation, too."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, 6), nn.Linear(6, outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(functional.dropout(torch.tanh(self.body(inputs)), 0.3))
+
+
+@dataclass(frozen=True)
+class Private(rw.LocalSteps):
+    """Local training of a network whose head each partition keeps to itself (FedPer)."""
+
+    layer: str = "head"
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        return (f"own.{self.layer}", *super().carry)
+
+    def __call__(self, objective: Any, state: Any, examples: Any, carry: Any, seed: int) -> Any:
+        start, specs = {kind: vector.clone() for kind, vector in state.params.items()}, objective.layout.params
+        own = rw.views(specs, carry[self.carry[0]]) if self.carry[0] in carry else {}
+        for name, tensor in rw.views(specs, start).items():
+            if name in own and name.startswith(self.layer):
+                tensor.copy_(own[name])
+        update = self.walk(objective, replace(state, params=start), examples, seed, carry=carry)
+        arrived = {kind: vector - update.direction[kind] for kind, vector in start.items()}
+        return replace(update, carry={self.carry[0]: arrived, **update.carry})
+
+
+def fed_per(
+    layer: str, lr: float, local_steps: int, batch_size: int, momentum: float, optimizer_state: str
+) -> rw.Algorithm:
+    how: Any = {"lr": lr, "local_steps": local_steps, "batch_size": batch_size, "momentum": momentum}
+    return rw.Algorithm(Private(layer=layer, optimizer_state=optimizer_state, **how), rw.Mean(), rw.Sgd(lr=1.0))
+
+
 # The networks that are built in, as one would write them in plain torch.
 
 
@@ -256,12 +334,51 @@ class Block(nn.Module):
         return hidden + self.narrow(functional.gelu(self.widen(self.norm2(hidden))))
 
 
+def grouped(network: nn.Module) -> torch.optim.Optimizer:
+    """An optimizer of one's own: biases have another rate."""
+    trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    groups = [{"params": [p for name, p in trained.items() if ("bias" in name) == bias]} for bias in (True, False)]
+    groups[0] |= {"lr": 0.02}
+    return torch.optim.Adam([group for group in groups if group["params"]], lr=0.05, eps=1e-3, amsgrad=True)
+
+
 # Losses and scores of one's own.
 
 
 def logits(outputs: Any) -> torch.Tensor:
     """What a network gives, or the logits in it."""
+    if isinstance(outputs, tuple):
+        return outputs[0]
     return outputs["logits"] if isinstance(outputs, dict) else outputs
+
+
+def aside(outputs: Any) -> torch.Tensor:
+    """How far the other numbers that `Double` gives are from 1, for each example."""
+    return ((outputs["aside"] if isinstance(outputs, dict) else outputs[1]) - 1).square().mean(1)
+
+
+def both(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    """A loss for each example, of all that `Double` gives."""
+    return each(outputs, targets) + aside(outputs)
+
+
+def weighted_both(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    """The same as one number, over the sum of weights."""
+    weight = 1.0 + targets
+    return weighted(outputs, targets) + (weight * aside(outputs)).sum() / weight.sum()
+
+
+def contrast(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    """One number of all pairs: outputs for one label are to be alike."""
+    unit, same = functional.normalize(logits(outputs), dim=1), (targets[:, None] == targets).double()
+    return functional.cross_entropy(3 * unit @ unit.T, same / same.sum(1, keepdim=True))
+
+
+def by_size(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    """One number, in which large targets count more."""
+    given, wanted = logits(outputs).flatten(1), targets.reshape(len(targets), -1)
+    weight = 0.1 + wanted.abs()
+    return (weight * (given - wanted).square()).sum() / weight.sum()
 
 
 def huber(outputs: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -49,8 +49,8 @@ class Mapped(nn.Module):
 class Labelled(Placed):
     """A network with a loss of its own, as those of Hugging Face: the next token's if it is to `shift` labels."""
 
-    def __init__(self, classes: int, shift: bool) -> None:
-        super().__init__(classes)
+    def __init__(self, classes: int, shift: bool, tokens: int = TOKENS) -> None:
+        super().__init__(classes, tokens=tokens)
         self.shift = shift
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:

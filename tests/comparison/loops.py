@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tests.comparison.combining import applied, reduced, weighted_mean
+from tests.comparison.packing import packed
 from tests.comparison.training import (
     Given,
     Named,
@@ -35,12 +36,14 @@ from tests.comparison.training import (
 
 
 def initial(given: Given) -> State:
+    """The state before the first round: that of the network's seed, or the one that is given."""
     network = given.build(None)
-    params, memory = params_of(network), dict[str, Named]()
+    begun = given.begun or State(params_of(network), buffers_of(network))
+    memory = dict(begun.memory)
     for algorithm, slot in (("scaffold", "control"), ("fed_dyn", "h"), ("mime_lite", "momentum")):
         if given.algorithm == algorithm:
-            memory[slot] = zeros(params)
-    return State(params, buffers_of(network), memory)
+            memory.setdefault(slot, zeros(begun.params))
+    return State(begun.params, begun.buffers, memory, kept=copy.deepcopy(begun.kept))
 
 
 class Failed(Exception):
@@ -49,7 +52,8 @@ class Failed(Exception):
 
 def synchronous(given: Given) -> Iterator[State]:
     """The state after each round, the initial one first."""
-    state, kept = initial(given), dict[str, Any]()
+    state = initial(given)
+    kept = state.kept
     yield state
     for round in range(1, given.rounds + 1):
         updates: dict[int, Update] = {}
@@ -59,6 +63,9 @@ def synchronous(given: Given) -> Iterator[State]:
                 updates[partition] = gradient(given, state, round, partition, rows)
             else:
                 updates[partition] = local_update(given, state, round, round, partition, rows, mine)
+            if given.compress:
+                seed, unsent = given.seed(round, partition), mine.setdefault("unsent", {})
+                packed(given.compress, updates[partition], partition, seed, unsent)
             if updates[partition].sound:  # what a refused partition would keep is not kept
                 kept = mine
         sound = [update for update in updates.values() if update.sound]
@@ -66,6 +73,8 @@ def synchronous(given: Given) -> Iterator[State]:
             raise Failed
         state = applied(given, state, reduced(given, state, sound), round, len(sound))
         state.train_loss = {partition: update.train_loss for partition, update in updates.items()}
+        state.own = {p: {**state.params, **head} for p, head in kept.get("fed_per", {}).items()}
+        state.kept = copy.deepcopy(kept)
         yield state
 
 
@@ -88,8 +97,9 @@ def neighbours(topology: str | None, partition: int, partitions: int, exchange: 
 
 def decentralised(given: Given) -> Iterator[State]:
     """D-PSGD with Metropolis weights: average with the neighbours, then train."""
-    state, kept, n = initial(given), dict[str, Any](), given.partitions
-    own = dict[int, Named]()
+    state, n = initial(given), given.partitions
+    kept = state.kept
+    own = kept.setdefault("networks", {})
     yield state
     for round in range(1, given.rounds + 1):
         begun = [mixed(given, state, own, p, round - 1) for p in range(n)]
@@ -97,10 +107,13 @@ def decentralised(given: Given) -> Iterator[State]:
         for p in range(n):
             mine = copy.deepcopy(kept)
             start, rows = State(begun[p], state.buffers), given.rows(round, p)
-            network, losses[p], _ = trained(given, start, round, round, p, rows, mine)
+            optimizers = mine.setdefault("optimizers", {})
+            network, losses[p], _ = trained(given, start, round, round, p, rows, optimizers)
             update = Update(params_of(network), buffers_of(network), 1, losses[p])
             if update.sound:  # a refused partition keeps the network that it had
-                own[p], kept = update.direction, mine
+                kept = mine
+                own = kept["networks"]
+                own[p] = update.direction
                 updates.append(update)
         if not updates:
             raise Failed
@@ -108,13 +121,13 @@ def decentralised(given: Given) -> Iterator[State]:
             weighted_mean([1.0] * len(updates), each)
             for each in zip(*((u.direction, u.buffers) for u in updates), strict=True)
         ]
-        state = State(*means, {}, losses, dict(own))
+        state = State(*means, {}, losses, dict(own), copy.deepcopy(kept))
         yield state
 
 
 def mixed(given: Given, state: State, own: Mapping[int, Named], partition: int, exchange: int) -> Named:
     """What a partition begins a round with: the mean of its own network and of its neighbours'."""
-    if not exchange:
+    if not own:
         return state.params
     around = {p: neighbours(given.topology, p, given.partitions, exchange) for p in range(given.partitions)}
     near = around[partition]
@@ -126,13 +139,17 @@ def mixed(given: Given, state: State, own: Mapping[int, Named], partition: int, 
 
 def asynchronous(given: Given) -> Iterator[State]:
     """The server's state after each round, with pushes in the order in which they arrived."""
-    states, steps, kept = [initial(given)], [0], dict[str, Any]()
+    states, steps = [initial(given)], [0]
+    kept = states[0].kept
     yield states[0]
     for round, arrivals in enumerate(given.arrivals, 1):
         before, updates, losses = states[-1], [], {}
         for partition, push, version in arrivals:
             staleness, most = steps[-1] - steps[version], given.get("max_staleness")
             update = pushed(given, states[version], push, version + 1, partition, kept)
+            if given.compress:
+                seed, unsent = given.seed(push, partition), kept.setdefault("unsent", {})
+                packed(given.compress, update, partition, seed, unsent)
             losses[partition] = update.train_loss
             late = staleness > (most or 0) if given["stale"] == "scale" else most is not None and staleness > most
             if late and given["stale"] == "scale":
@@ -142,7 +159,7 @@ def asynchronous(given: Given) -> Iterator[State]:
         state = before
         if updates:
             state = applied(given, before, reduced(given, before, updates), round, len(updates))
-        states.append(State(state.params, state.buffers, state.memory, losses))
+        states.append(State(state.params, state.buffers, state.memory, losses, kept=copy.deepcopy(kept)))
         steps.append(steps[-1] + bool(updates))
         yield states[-1]
 
@@ -175,9 +192,9 @@ def downpour(
     named = {name: p for name, p in network.named_parameters() if p.requires_grad}
     sums, losses, seen = zeros(fetched.params), [], 0
     torch.manual_seed(seed)
-    for places in given.batches(len(rows), given["batch_size"], given["push_every"], seed):
+    for step, places in enumerate(given.batches(len(rows), given["batch_size"], given["push_every"], seed)):
         network.zero_grad()
-        loss = given.loss_of(network, [rows[place] for place in places])
+        loss = given.loss_of(network, given.prepared([rows[place] for place in places], seed, step))
         loss.backward()
         with torch.no_grad():
             for name, p in named.items():
@@ -200,7 +217,8 @@ def of_partitions(rows: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     ordered = sorted(rows.values(), key=lambda row: -row["loss"])
     worst = ordered[: math.ceil(0.1 * len(ordered))]
     found: dict[str, float] = {}
-    for name in ordered[0]:
-        found[f"worst_{name}"] = statistics.fmean(row[name] for row in worst)
-        found[f"spread_{name}"] = statistics.pstdev([row[name] for row in ordered])
+    for name in {name for row in ordered for name in row}:  # a deviation of one example is none
+        if values := [row[name] for row in worst if name in row]:
+            found[f"worst_{name}"] = statistics.fmean(values)
+        found[f"spread_{name}"] = statistics.pstdev([row[name] for row in ordered if name in row])
     return found

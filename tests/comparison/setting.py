@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,21 +12,23 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import roundweave as rw
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.numerics.pinning import derive_seed
 from tests.comparison import given as own
-from tests.comparison.drawing import NETWORKS, WIDTHS, Kind
+from tests.comparison.drawing import CROSSED, NETWORKS, WIDTHS, Kind
 
 
 @dataclass
 class Task:
-    """A drawn configuration with the user's functions made of it."""
+    """A drawn configuration with the user's functions made of it; columns and classes are `moved` by so many."""
 
     drawn: Mapping[str, Any]
+    moved: int = 0
 
     @property
     def kind(self) -> Kind:
-        return NETWORKS[self.drawn["network"]]
+        return (NETWORKS | CROSSED)[self.drawn["network"]]
 
     @property
     def named(self) -> dict[str, Any]:
@@ -40,49 +44,63 @@ class Task:
         size = 12 + 3 * (partition or 0) if self.drawn["held"] == "apart" else self.drawn["examples"]
         return self.examples(2 * (partition or 0) + held_out, 5 + (partition or 0) if held_out else size)
 
+    def form(self, *pairs: tuple[Any, Any], moved: int = 0) -> Any:
+        """Examples to train on and perhaps to hold out, as a user gives them."""
+        if self.drawn.get("named"):
+            each = [own.renamed(*pair, moved) for pair in pairs]
+            return rw.Dataset(*(rw.Examples(inputs, targets) for inputs, targets, _ in each), **each[0][2])
+        made = tuple(own.Rows(*pair) if self.kind.inputs == "ragged" else pair for pair in pairs)
+        return made if made[1:] else made[0]
+
     def data(self) -> Callable[..., Any]:
         """The function that gives the project its examples."""
 
-        def form(pair: tuple[Any, Any]) -> Any:
-            return own.Rows(*pair) if self.kind.inputs == "ragged" else pair
-
         def whole() -> Any:
-            train = form(self.part(None, False))
-            return train if self.drawn["held"] == "drawn" else (train, form(self.part(None, True)))
+            given = [self.part(None, False), self.part(None, True)]
+            return self.form(*given[: 1 + (self.drawn["held"] != "drawn")], moved=self.moved)
 
         def apart(partition: int, partitions: int) -> Any:
-            return form(self.part(partition, False)), form(self.part(partition, True))
+            return self.form(self.part(partition, False), self.part(partition, True), moved=self.moved)
 
         return apart if self.drawn["held"] == "apart" else whole
 
+    def validation(self) -> tuple[Any, Any]:
+        return self.examples(999, self.drawn["validation"])
+
     def fields(self) -> dict[str, Any]:
         """The fields of the `TrainConfig`."""
-        names = ("network", "targets", "options", "examples", "held")
+        names = ("network", "targets", "options", "examples", "held", "named", "begin")
         fields = {key: value for key, value in self.drawn.items() if key not in names and value is not None}
         model = self.kind.built_in or self.kind.plain
         options = self.drawn["options"] if self.kind.built_in else self.named
         ragged = {"collate": own.padded} if self.kind.inputs == "ragged" else {}
-        common = {"dtype": "float64", "evaluate_every": 1, "keep": "all"}
-        return fields | common | ragged | {"data": self.data(), "model": model, "model_options": options}
+        if "validation" in fields:
+            fields["validation"] = lambda: self.form(self.validation(), moved=3)
+        common = {"dtype": "float64", "evaluate_every": 1, "data": self.data()}
+        return {"keep": "all"} | fields | common | ragged | {"model": model, "model_options": options}
 
 
 def build(task: Task, seed: int) -> nn.Module:
     """The network with weights that torch draws from a seed."""
-    torch.manual_seed(derive_seed(seed, "model"))
-    return task.kind.plain(**task.kind.shape, **task.named).to(torch.float64)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "model"))
+        return task.kind.plain(**task.kind.shape, **task.named).to(torch.float64)
 
 
-Row = tuple[bool, int, int]
-"""An example: whether it was brought to be held out, the part that it is of, and its row there."""
+Row = tuple[int, int, int]
+"""An example: whether it was brought to train on, 0, hold out or validate, the part, and its row there."""
+
+Pairs = list[tuple[Any, torch.Tensor]]
 
 
 class Rows:
-    """Which examples a partition has, and batches of them."""
+    """Which examples a partition has, what is drawn for them, and batches of them."""
 
     def __init__(self, task: Task, partitions: Partitions) -> None:
         self.task, self.partitions, self.apart = task, partitions, task.drawn["held"] == "apart"
         self.parts = range(task.drawn["partitions"]) if self.apart else [None]
-        self.train, self.held = ([task.part(part, held) for part in self.parts] for held in (False, True))
+        train, self.held = ([task.part(part, held) for part in self.parts] for held in (False, True))
+        self.given = train, self.held, [task.validation()] if task.drawn.get("validation") else []
 
     def of(self, round: int, partition: int, own: bool = False) -> list[Row]:
         """The examples that a partition trains on, or holds out for itself."""
@@ -90,19 +108,41 @@ class Rows:
             return self.held_out([partition])
         number = self.partitions.split.number(round)
         rows = self.partitions._train_rows(partition, number)[own]
-        return [(False, partition if self.apart else 0, row) for row in rows.tolist()]
+        return [(0, partition if self.apart else 0, row) for row in rows.tolist()]
 
     def held_out(self, cohort: Iterable[int]) -> list[Row]:
         """All examples that are held out, where partitions bring them those of a cohort."""
         if self.task.drawn["held"] == "drawn":
-            return [(False, 0, row) for row in self.partitions._rows(0, 0)[1].tolist()]
+            return [(0, 0, row) for row in self.partitions._rows(0, 0)[1].tolist()]
         parts = cohort if self.apart else [0]
-        return [(True, part, row) for part in parts for row in range(len(self.held[part][1]))]
+        return [(1, part, row) for part in parts for row in range(len(self.held[part][1]))]
 
-    def batch(self, rows: Iterable[Row]) -> tuple[Any, torch.Tensor]:
-        pairs = [(self.held if held else self.train)[part] for held, part, _ in rows]
-        places = [row for _, _, row in rows]
-        each = [(_at(inputs, row), targets[row]) for (inputs, targets), row in zip(pairs, places, strict=True)]
+    def prepared(self, rows: Iterable[Row], seed: int, scored: bool = False) -> Pairs:
+        """Examples with what their transform draws from a seed."""
+        each: Pairs = []
+        for of, part, row in rows:
+            inputs, targets = self.given[of][part]
+            each.append((_at(inputs, row), targets[row]))
+        if (transform := self.task.drawn.get("held_out_transform" if scored else "transform")) is None:
+            return each
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return [
+                (transform(inputs), target) if scored else transform(inputs, target) for inputs, target in each
+            ]
+
+    def scored(self, rows: Iterable[Row]) -> list[list[Row]]:
+        """Examples as they are scored at once: 128 of those that are read where they are used, of others 512."""
+        read = self.task.kind.inputs == "ragged" or {"transform", "held_out_transform"} & {*self.task.drawn}
+        parts, size = [[*each] for _, each in itertools.groupby(rows, lambda row: row[:2])], 128 if read else 512
+        return [part[at : at + size] for part in parts for at in range(0, len(part), size)]
+
+    def judged(self, rows: Iterable[Row]) -> Pairs:
+        """Examples as they are scored, with draws that follow from the number of the first one of a batch."""
+        drawn = (self.prepared(each, derive_seed(0, "batch", each[0][2]), True) for each in self.scored(rows))
+        return list(itertools.chain.from_iterable(drawn))
+
+    def batch(self, each: Pairs) -> tuple[Any, torch.Tensor]:
         if self.task.kind.inputs == "ragged":
             return own.padded(each)
         inputs, targets = zip(*each, strict=True)
@@ -119,15 +159,18 @@ def _at(inputs: Any, row: int) -> Any:
 # Losses and scores in plain torch.
 
 
-def output(given: Any) -> torch.Tensor:
-    return given["logits"] if isinstance(given, dict) else given
+def read(task: Task, outputs: Any, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tensor in what a network gives, and the targets that it is for."""
+    outputs = own.logits(outputs)
+    return (outputs[:, :-1], targets[:, 1:]) if task.drawn["options"].get("shift") else (outputs, targets)
 
 
-def losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def losses(task: Task, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     """The loss of each item, or one of all: a mean over labels that are not left out, over examples or outputs."""
     loss = task.drawn["loss"]
     if callable(loss):
         return loss(outputs, targets)
+    outputs, targets = read(task, outputs, targets)
     if task.drawn["targets"] in ("number", "numbers"):
         return (outputs.flatten() - targets.flatten()) ** 2
     if targets.is_floating_point():
@@ -138,12 +181,14 @@ def losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
 
 
 def counted(task: Task, targets: torch.Tensor) -> int:
+    targets = targets[:, 1:] if task.drawn["options"].get("shift") else targets
     labels = not callable(task.drawn["loss"]) and not targets.is_floating_point()
     return int((targets != own.IGNORED).sum()) if labels else len(targets)
 
 
-def scores(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+def scores(task: Task, given: Any, wanted: torch.Tensor) -> dict[str, float]:
     """The loss and the scores of all examples at once."""
+    outputs, targets = read(task, given, wanted)
     kind, loss = task.drawn["targets"], task.drawn["loss"]
     defaults = {"labels": ("accuracy",), "soft": (), "places": ("token_accuracy",), "maps": ("token_accuracy",)}
     defaults |= {"ragged": ("token_accuracy",)} | dict.fromkeys(
@@ -154,8 +199,10 @@ def scores(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str
 
     def score(name: Any) -> float:
         if callable(name):
-            value = name(outputs, targets)
+            value = name(given, wanted)
             return value if isinstance(value, float) else value.mean().item()
+        if name == "perplexity":
+            return math.exp(losses(task, given, wanted).mean().item())
         if name == "mae":
             return (outputs.flatten() - targets.flatten()).abs().mean().item()
         if name == "top5":
@@ -165,4 +212,4 @@ def scores(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str
         return right.double().mean().item()
 
     named = {name.__name__ if callable(name) else name: score(name) for name in chosen}
-    return {"loss": losses(task, outputs, targets).mean().item(), **named}
+    return {"loss": losses(task, given, wanted).mean().item(), **named}

@@ -267,6 +267,21 @@ def test_perplexity_is_the_exponential_of_the_mean_loss_of_a_label(train, name: 
         assert run.round(1).score.values["perplexity"] == pytest.approx(math.exp(wanted), rel=1e-9)
 
 
+def test_padded_examples_of_partitions_and_of_validation_may_have_other_lengths(train) -> None:
+    def rows(length: int) -> Rows:
+        return Rows(*[[torch.ones(length, dtype=torch.int64)] * 8] * 2)
+
+    fields = {"model": Placed, "model_options": {"classes": 7}, "loss": "cross_entropy", "collate": padded}
+    run = train(
+        data=lambda partition, partitions: (rows(2 + partition), rows(5)),
+        validation=lambda: rows(4),
+        partitions=2,
+        rounds=1,
+        **fields,
+    )
+    assert run.round(1).score.row()["validation_loss"] == pytest.approx(run.round(1).score.loss, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_outputs_and_targets_of_other_shapes_are_refused(train, name: str) -> None:
     with pytest.raises(ModelError):

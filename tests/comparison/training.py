@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,8 +23,10 @@ class Given:
     """What a loop is given.
 
     `build` makes the network with the weights of a seed, None for those of the run. `loss` is the mean loss of a
-    batch, `counted` over how many items. `rows` are the examples of each partition in a round, and `batches` the
-    places of each batch among so many examples. `arrivals` are (partition, push, version) by round.
+    batch, `counted` over how many items. `rows` say which examples a partition has in a round, `prepared` gives
+    those of the batch of a number with what a seed draws, `judged` as they are scored, and `batches` the places of
+    each batch among so many examples. `arrivals` are (partition, push, version) by round. `compress` says how
+    directions are sent, and `begun` is the state to begin with.
     """
 
     algorithm: str
@@ -33,15 +36,19 @@ class Given:
     build: Callable[[int | None], nn.Module]
     loss: Callable[[Any, torch.Tensor], torch.Tensor]
     counted: Callable[[torch.Tensor], int]
-    call: Callable[[nn.Module, Any], torch.Tensor]
+    call: Callable[[nn.Module, Any], Any]
     batch: Callable[[Rows], tuple[Any, torch.Tensor]]
     rows: Callable[[int, int], Rows]
+    prepared: Callable[[Rows, int, int], Rows]
+    judged: Callable[[Rows], Rows]
     batches: Callable[[int, int | None, int, int], list[list[int]]]
     seed: Callable[[int, int], int]
     cohort: Callable[[int], Sequence[int]]
     reduce: str
     topology: str | None = None
     arrivals: Sequence[Sequence[tuple[int, int, int]]] = ()
+    compress: str | None = None
+    begun: State | None = None
 
     def __getitem__(self, option: str) -> Any:
         return self.options[option]
@@ -59,13 +66,17 @@ class Given:
 
 @dataclass
 class State:
-    """All of a network but what is frozen, the server's memory, and each partition's own number of the round."""
+    """All of a network but what is frozen, the server's memory, and each partition's own number of the round.
+
+    `own` are networks of partitions' own, and `kept` is all that partitions keep.
+    """
 
     params: Named
     buffers: Named
     memory: dict[str, Named] = field(default_factory=dict)
     train_loss: dict[int, float] = field(default_factory=dict)
     own: dict[int, Named] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -147,12 +158,17 @@ def step_count(given: Given, examples: int) -> int:
 
 
 def optimizer_of(given: Given, network: nn.Module) -> torch.optim.Optimizer:
+    """The local optimizer, whose groups' rates are factors."""
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    kind = getattr(torch.optim, given.get("optimizer", "SGD"))
+    named = given.get("optimizer", "SGD")
+    if not isinstance(named, str):
+        made: torch.optim.Optimizer = named.load()(network)
+        return made
+    kind = partial(getattr(torch.optim, named), lr=1.0)
     options = dict(given.get("optimizer_options") or {})
     options |= {name: given[name] for name in ("momentum", "nesterov") if given.get(name)}
     if not given.get("no_decay_on"):
-        return kind(trained.values(), lr=given["lr"], **options)
+        return kind(trained.values(), **options)
     norms = [m for m in network.modules() if "Norm" in type(m).__name__]
     of_norms = {id(p) for m in norms for p in m.parameters(recurse=False)}
 
@@ -161,7 +177,7 @@ def optimizer_of(given: Given, network: nn.Module) -> torch.optim.Optimizer:
         return bias or (id(p) in of_norms and "norms" in given["no_decay_on"])
 
     decay, apart = ([p for n, p in trained.items() if kept(n, p) == answer] for answer in (False, True))
-    return kind([{"params": decay}, {"params": apart, "weight_decay": 0.0}], lr=given["lr"], **options)
+    return kind([{"params": decay}, {"params": apart, "weight_decay": 0.0}], **options)
 
 
 def backward(given: Given, network: nn.Module, rows: Rows) -> float:
@@ -205,6 +221,7 @@ def trained(
         network = given.build(seed).train()
     named = {name: p for name, p in network.named_parameters() if p.requires_grad}
     optimizer = optimizer_of(given, network)
+    factors = [group["lr"] for group in optimizer.param_groups]
     if given.get("optimizer_state") == "carried" and partition in kept:
         optimizer.load_state_dict(copy.deepcopy(kept[partition]))
     size = given["batch_size"] and given["batch_size"] * given["accumulate"]
@@ -213,13 +230,13 @@ def trained(
     torch.manual_seed(seed)
     for step, (places, rate) in enumerate(zip(given.batches(len(rows), size, steps, seed), walked, strict=True)):
         optimizer.zero_grad()
-        losses.append(backward(given, network, [rows[place] for place in places]))
+        losses.append(backward(given, network, given.prepared([rows[place] for place in places], seed, step)))
         if penalty is not None:
             penalty(named).backward()
         if given.get("clip_norm"):
             nn.utils.clip_grad_norm_(named.values(), given["clip_norm"])
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        for group, by in zip(optimizer.param_groups, factors, strict=True):
+            group["lr"] = by * rate
         optimizer.step()
         if move is not None and step == 0:
             with torch.no_grad():
@@ -242,7 +259,7 @@ def squared(weight: float, center: Named) -> Penalty:
 def mean_loss(given: Given, state: State, rows: Rows) -> float:
     """The mean loss of all of a partition's examples, in evaluation mode."""
     with torch.no_grad():
-        return given.loss_of(network_of(given, state.params, state.buffers).eval(), rows).item()
+        return given.loss_of(network_of(given, state.params, state.buffers).eval(), given.judged(rows)).item()
 
 
 # What a partition sends, by algorithm. `kept` is what it keeps.
@@ -265,9 +282,13 @@ def local_update(
         penalty = lambda named: pull(named) - push(named)  # noqa: E731
     if name == "mime_lite":
         penalty = inner({key: given["beta"] * m for key, m in memory["momentum"].items()})
-    optimizers = kept.setdefault("optimizers", {})
-    network, loss, walked = trained(given, state, number, round, partition, rows, optimizers, penalty)
-    update = Update(minus(state.params, params_of(network)), buffers_of(network), len(rows), loss)
+    optimizers, start = kept.setdefault("optimizers", {}), State(state.params, state.buffers)
+    if name == "fed_per":  # the head is the partition's own
+        start.params = {**state.params, **own.get(partition, {})}
+    network, loss, walked = trained(given, start, number, round, partition, rows, optimizers, penalty)
+    update = Update(minus(start.params, params_of(network)), buffers_of(network), len(rows), loss)
+    if name == "fed_per":
+        own[partition] = {key: p for key, p in params_of(network).items() if key.startswith(given["layer"])}
     if name == "scaffold":  # option II: c_i+ = c_i - c + (x - y_i) / (K lr)
         change = {key: d / walked - memory["control"][key] for key, d in update.direction.items()}
         own[partition] = {key: control[key] + change[key] for key in change}
@@ -276,7 +297,7 @@ def local_update(
         own[partition] = {key: drift[key] + given["alpha"] * d for key, d in update.direction.items()}
     if name == "mime_lite":  # the full gradient at the server's network
         at_start = network_of(given, state.params, state.buffers)
-        given.loss_of(at_start, rows).backward()
+        given.loss_of(at_start, given.prepared(rows, given.seed(number, partition), 0)).backward()
         update.extras = {key: gradient_of(p) for key, p in at_start.named_parameters() if p.requires_grad}
     if name == "fed_nova":
         update.told = {"steps": walked / given["lr"]}
@@ -297,9 +318,9 @@ def gradient(given: Given, state: State, number: int, partition: int, rows: Rows
     seed, size = given.seed(number, partition), given["batch_size"]
     network = network_of(given, state.params, state.buffers)
     torch.manual_seed(seed)
-    batch = [rows[place] for place in given.batches(len(rows), size, 1, seed)[0]]
+    batch = given.prepared([rows[place] for place in given.batches(len(rows), size, 1, seed)[0]], seed, 0)
     loss = given.loss_of(network, batch)
     loss.backward()
     direction = {name: gradient_of(p) for name, p in network.named_parameters() if p.requires_grad}
-    weight = len(rows) if size else given.items(rows)
+    weight = len(rows) if size else given.items(batch)
     return Update(direction, buffers_of(network), weight, loss.item())

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.algebra import Apply
+from roundweave import Apply, State, Update
 from roundweave.tasks.algorithms.applies.optimizers import Adam, Drift, KeepExtras, Sgd
 from roundweave.tasks.algorithms.table import APPLIES, make_part
 

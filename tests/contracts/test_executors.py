@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from roundweave.flows.stored import open_run
 from roundweave.storage.errors import RoundFailed
 from roundweave.tasks.executors.base import EXECUTORS, Executor, Setting
 from roundweave.tasks.rounds.evidence.results import RoundResult
@@ -160,7 +159,7 @@ class TestExecutor:
         with pytest.raises(RoundFailed, match=wanted):
             train(make(), 30, **fields | {"rounds": 30}, name="there")
         frees_its_workers(client)
-        assert open_run("there").done >= 3
+        assert rw.open_run("there").done >= 3
 
     @pytest.mark.parametrize(
         ("how", "told"), but_first([("sys.exit(3)", "SystemExit: 3")], [("deeper()", "RecursionError: maximum")])
@@ -215,8 +214,8 @@ class TestServer:
         says = r"^round \d+: the map of partition 2 failed with MemoryError: none left.*$"
         with pytest.raises(RoundFailed, match=says):
             train(make(), 50, **fields, name="there")
-        assert open_run("there").done >= 2
-        assert open_run("there").verify().sound
+        assert rw.open_run("there").done >= 2
+        assert rw.open_run("there").verify().sound
         frees_its_workers(client)
 
     def test_a_partition_of_nan_is_refused_and_one_of_all_ends_the_run(self, train, fields, do, make) -> None:

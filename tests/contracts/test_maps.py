@@ -7,15 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from roundweave import Algorithm, Examples, Partitions, Split, State, Update, reduce_all
 from roundweave.storage.values.digests import update_digest
-from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.algebra import Algorithm
-from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.algorithms.table import MAPS, build_algorithm
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.images import Digits
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.rounds.guard import checked_update

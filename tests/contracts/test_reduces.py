@@ -9,19 +9,15 @@ from functools import cache
 import pytest
 import torch
 
+from roundweave import Algorithm, Matched, Partitions, Reduce, Split, Update
 from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.values.digests import update_digest
-from roundweave.storage.values.state import Update
-from roundweave.tasks.algorithms.algebra import Algorithm, Reduce
-from roundweave.tasks.algorithms.reduces.matched import Matched
 from roundweave.tasks.algorithms.reduces.mean import Fair, Normalised, Worst
 from roundweave.tasks.algorithms.reduces.regmean import RegMean
 from roundweave.tasks.algorithms.reduces.table import REDUCES, find_reduce
 from roundweave.tasks.algorithms.reduces.tree import cover, fold, fold_updates, reduce_all
 from roundweave.tasks.algorithms.table import build_algorithm
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.images import Digits
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 
 SIZE = 7

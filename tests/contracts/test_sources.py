@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 import torch
 
+from roundweave import Dataset, Examples, Split
 from roundweave.storage.errors import DataError
-from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.sources.table import SOURCES, find_source
-from roundweave.tasks.data.splits.split import Split
 from tests.tasks.data.sources.written import FILES
 
 Write = Callable[[Path, np.ndarray, np.ndarray], str]

@@ -12,14 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from roundweave.flows.config.merging.merge import MergeConfig
-from roundweave.flows.merging.running import merge
-from roundweave.flows.stored import open_run
+from roundweave import MergeConfig, list_runs, merge, open_run
 from roundweave.storage.errors import RunBusy, WriterFenced
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.lease import fenced, hold_lease
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.listing import list_runs
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from tests.flows.command.in_process import run as command

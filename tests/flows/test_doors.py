@@ -9,7 +9,6 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows.command import app
-from roundweave.storage.errors import RoundweaveError
 
 pytestmark = pytest.mark.prefect
 
@@ -54,12 +53,12 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_said_before_anything_is_started(no_process, door: Door, case: str) -> None:
     fields, says = WRONG[case]
-    with pytest.raises(RoundweaveError, match=says):
+    with pytest.raises(rw.RoundweaveError, match=says):
         door(fields)
 
 
 def test_a_merge_says_what_is_wrong_before_anything_is_started(no_process) -> None:
-    with pytest.raises(RoundweaveError, match=r"nowhere\.pt: there is no such file"):
+    with pytest.raises(rw.RoundweaveError, match=r"nowhere\.pt: there is no such file"):
         rw.merge(rw.MergeConfig(networks=("nowhere.pt", "nothing.pt"), model="mlp"))
 
 

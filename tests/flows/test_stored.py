@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import roundweave as rw
-from roundweave.flows.stored import Run
 from roundweave.storage.errors import DataError, RoundMissing, ShapeMismatch
 from roundweave.tasks.data.partitions import forget_examples
 from tests.counting import counting
@@ -19,7 +18,7 @@ from tests.storage.checkpoints.reading import read_checkpoint
 
 
 @pytest.fixture(params=["counting", "bfloat16"])
-def run(request, stored, train) -> Run:
+def run(request, stored, train) -> rw.Run:
     if request.param == "counting":
         return stored("counting")
     return train(model="cnn", model_options={"channels": 2}, dtype="bfloat16", partitions=2, rounds=2)
@@ -30,7 +29,7 @@ def assert_same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) 
     assert all(torch.equal(some[name], tensor) for name, tensor in others.items())
 
 
-def test_a_rounds_network_has_its_weights_and_buffers(run: Run) -> None:
+def test_a_rounds_network_has_its_weights_and_buffers(run: rw.Run) -> None:
     for number in (0, 1, 2):
         network = run.round(number).network()
         assert not network.training
@@ -48,7 +47,7 @@ def test_the_network_scores_as_the_round_did(stored) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.pt"])
-def test_a_round_is_saved_and_read_to_the_same_bits(run: Run, tmp_path: Path, name: str) -> None:
+def test_a_round_is_saved_and_read_to_the_same_bits(run: rw.Run, tmp_path: Path, name: str) -> None:
     run.round(1).save(tmp_path / name)
     assert_same(read_checkpoint(tmp_path / name), run.round(1).tensors)
     run.network().load_state_dict(read_checkpoint(tmp_path / name))

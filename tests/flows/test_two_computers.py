@@ -254,9 +254,10 @@ def test_the_page_runs_on_machines_that_share_nothing(tmp_path, train) -> None:
         machines["head"] = network.machine("head", [images.own, images.data])
         for line in block.replace("/data/examples.npz", str(images.file())).splitlines():
             name, words = line.partition("#")[0].split("$", 1)
-            command = ["sh", "-c", f"cd {tmp_path} && PATH={Path(sys.executable).parent}:$PATH exec {words}"]
+            command = ["sh", "-c", f"cd {tmp_path} && PATH={Path(sys.executable).parent}:$PATH exec env {words}"]
             if " scheduler " in words or " worker " in words:
-                machines[name].start(command, f"{name}-{len(words)}.log").until(WAITS[words.split()[1]])
+                waits = next(said for word, said in WAITS.items() if f" {word} " in words)
+                machines[name].start(command, f"{name}-{len(words)}.log").until(waits)
             else:
                 done = machines[name].run(command)
                 assert done.returncode == 0, done.stdout + done.stderr

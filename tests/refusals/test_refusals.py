@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
+from roundweave import RoundweaveError, TrainConfig
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import RoundweaveError
 from tests.refusals import algorithms, compute, data, executors, networks, nights, storing
 
 TABLES = (algorithms, compute, data, executors, networks, nights, storing)

@@ -12,7 +12,6 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.merging.preparing import plan_merge
-from roundweave.storage.errors import RoundweaveError
 from tests.refusals.merging import ROWS
 from tests.tasks.merging import mine
 
@@ -35,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_merge_is_refused_in_a_line(fields: dict[str, Any], words: str, folder: Path, monkeypatch) -> None:
     monkeypatch.chdir(folder)
     given = {name: value for name, value in (PLAIN | {"executor": "inline"} | fields).items() if value is not None}
-    with pytest.raises(RoundweaveError, match=re.escape(words)) as refused:
+    with pytest.raises(rw.RoundweaveError, match=re.escape(words)) as refused:
         plan_merge(rw.MergeConfig(**given))
     assert "\n" not in str(refused.value)
     assert not (folder / "out.safetensors").exists()

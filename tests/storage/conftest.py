@@ -21,6 +21,7 @@ from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.digests import match_digest, update_digest
 from roundweave.storage.values.state import Layout, Match, State, Update
 from roundweave.storage.values.tensors import TensorSpec, Vectors, vector_sizes
@@ -87,14 +88,18 @@ class Tiny:
         attributes = {"config": self.config | config, "created": created}
         return RoundStore.create(self.folder / f"{name}.zarr", self.schema, rounds, attributes, self.state(0))
 
-    def write(self, store: RoundStore, round: int, refused: tuple[int, ...] = (), **fields: object) -> Commit:
-        """Write a round's tensors; gives the commit that would make it exist."""
+    def write(self, store: RoundStore, round: int, refused=(), metrics=None, **fields: object) -> Commit:
+        """Write a round's tensors; gives the commit that would make it exist.
+
+        Given `metrics`, by partition, only those partitions take part, and report these.
+        """
         store.tensors.write_state(self.state(round))
         records, updates = {}, {partition: self.update(round, partition) for partition in range(2)}
         store.tensors.write_updates(round, updates)
-        for partition, update in updates.items():
-            reason = "not sound" if partition in refused else None
-            told = update.weight, reason, update.metrics, 0.5 + partition
+        reported = {p: update.metrics for p, update in updates.items()} if metrics is None else metrics
+        for partition, numbers in reported.items():
+            update, reason = updates[partition], "not sound" if partition in refused else None
+            told = update.weight, reason, numbers, 0.5 + partition
             records[partition] = UpdateRecord(update_digest(update), *told)
         score = Score(1.0 / round, {"accuracy": 0.25 * round}, 8)
         fields = {"updates": records, "score": score, "seconds": 2.0} | fields
@@ -116,6 +121,13 @@ class Tiny:
             store.commit(self.write(store, round))
         store.numbers.catch_up()
         return store
+
+    def run(self, *rounds: dict[str, object], **how: object) -> StoredRun:
+        """A run of which each round has these fields, see `write`; see `create` of the others."""
+        store = self.create(**how)
+        for round, fields in enumerate(rounds, 1):
+            store.commit(self.write(store, round, **fields))
+        return StoredRun(store.path)
 
 
 ATTRIBUTES = {"config": Tiny.config, "created": 1.0}

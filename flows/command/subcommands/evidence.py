@@ -15,7 +15,7 @@ from roundweave.flows.evidence.recombining import RecombineConfig
 from roundweave.flows.evidence.replaying import ReplayConfig
 from roundweave.flows.evidence.scoring import RoundScore, ScoreConfig, score_round
 from roundweave.storage.errors import UsageError
-from roundweave.storage.runs.names import stored_round
+from roundweave.storage.runs.names import named_round
 from roundweave.tasks.rounds.evidence.recombining import Recombination
 
 
@@ -88,10 +88,8 @@ def score_command(
 
     All examples of the data are scored, or those that the data hold out themselves.
     """
-    named = stored_round(round)
-    if named is None:
-        raise UsageError(f"{round} is no round; name one, as {round.partition('@')[0]}@last")
-    config = ScoreConfig(run=named[0], round=named[1], **options)
+    run, which = named_round(round)
+    config = ScoreConfig(run=run, round=which, **options)
     result = score_round(config)
     output(as_json, result.summary(), _print_score, result)
 

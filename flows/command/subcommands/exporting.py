@@ -11,10 +11,10 @@ from roundweave.flows.command.common import Force, Json, Root, RunName, Trust, o
 from roundweave.flows.config.exports import check_export, is_folder
 from roundweave.flows.exporting.trackers import TRACKERS, tracked
 from roundweave.flows.reporting.listening import shown
-from roundweave.flows.stored import Run, open_run
+from roundweave.flows.stored import open_run
 from roundweave.storage.checkpoints.files import SUFFIXES
 from roundweave.storage.errors import UsageError
-from roundweave.storage.runs.names import WhichRound, stored_round
+from roundweave.storage.runs.names import named_round, stored_round
 
 
 def export_command(
@@ -36,12 +36,17 @@ def export_command(
     if onnx and (to in TRACKERS or not is_folder(to)):
         raise UsageError("--onnx writes a file into a folder; give one by --to FOLDER")
     if to in TRACKERS:
-        where = _tracked(what, to, out, root)
+        if stored_round(what):
+            raise UsageError(f"{to} takes a whole run, not {what}; name the run alone")
+        where = tracked(open_run(what, root), to, out)
         output(as_json, {"exported": what, "to": where}, say, f"{what} is now in {where}")
         return
     from roundweave.flows.exporting.folders import export_round
 
-    run, round = _named(what, out, root)
+    name, round = named_round(what)
+    if out is not None:
+        raise UsageError(f"--out says where a tracker ({', '.join(TRACKERS)}) stores a run; give a file by --to")
+    run = open_run(name, root)
     which = run.round(round)
     export_round(run, which, to, trust, onnx)
     facts: dict[str, Any] = {"run": run.name, "round": which.number, "chain": which.chain}
@@ -51,23 +56,6 @@ def export_command(
         facts["best"] = {by: best}
         said = f" is round {which.number}, the best by {by} ({shown(by, best)}), and"
     output(as_json, {"exported": what, "to": to, **facts}, say, f"{what}{said} is now in {to}")
-
-
-def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
-    """Export a run to a tracker and return where it is; raises `UsageError` if a single round was named."""
-    if stored_round(run):
-        raise UsageError(f"{tracker} takes a whole run, not {run}; name the run alone")
-    return tracked(open_run(run, root), tracker, out)
-
-
-def _named(round: str, out: str | None, root: str | None) -> tuple[Run, WhichRound]:
-    """The run and the round of a text such as ``RUN@12``; raises `UsageError` for a run or a given `out`."""
-    named = stored_round(round)
-    if named is None:
-        raise UsageError(f"{round} is no round; name one, as {round.partition('@')[0]}@last")
-    if out is not None:
-        raise UsageError(f"--out says where a tracker ({', '.join(TRACKERS)}) stores a run; give a file by --to")
-    return open_run(named[0], root), named[1]
 
 
 def report_command(

@@ -45,11 +45,12 @@ def certificates_command(
     Give each partner its own folder and nothing else. The authority's key stays with you, and adds partners later.
     """
     from roundweave.tasks.executors.clusters import certificates  # Dask is slow to import
+    from roundweave.tasks.executors.clusters.connecting import NO_SCHEDULER_PAGES
 
     first, *others = certificates.write_certificates(folder, partners)
     say(*(f"wrote {own}" for own in (first, *others)))
     names = certificates.AUTHORITY, certificates.CERTIFICATE, certificates.KEY
     authority, certificate, key = (first / name for name in names)
     files = f"--tls-ca-file {authority} --tls-cert {certificate} --tls-key {key}"
-    say(f"now: dask scheduler --no-dashboard --protocol tls {files}")
+    say(f"now: {NO_SCHEDULER_PAGES} dask scheduler --no-dashboard --protocol tls {files}")
     say(f"and: roundweave worker tls://HOST:8786 --certificates {(others or [first])[-1]}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,19 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from roundweave.flows.command.common import (
-    Json,
-    Root,
-    RunName,
-    TextTable,
-    console,
-    output,
-    print_json,
-    say,
-)
+from roundweave.flows.command.common import Json, Root, RunName, TextTable, console, output, print_json, say
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.train import Planned
-from roundweave.flows.reporting.listening import shown
+from roundweave.flows.reporting.listening import finite, shown
 from roundweave.storage.errors import StoreError, UsageError, cut, listed, nearest
 from roundweave.storage.places.base import above, full_address
 from roundweave.storage.places.schemes import place_of
@@ -99,9 +89,7 @@ def runs_command(
 def run_summary(run: StoredRun) -> dict[str, Any]:
     """A run's summary for JSON; loss and scores are those of the last scored round, or None."""
     totals = run.totals
-    numbers = {
-        n: None if math.isnan(last := totals.last.get(n, math.nan)) else last for n in ("loss", *run.scores)
-    }
+    numbers = finite({name: totals.last.get(name) for name in ("loss", *run.scores)})
     scores = {name: numbers[name] for name in run.scores}
     return {
         "run": run.name,
@@ -341,7 +329,7 @@ def _reference(value: Any) -> str:
     return value if isinstance(value, str) else str(value["reference"])
 
 
-def _shown_rounds(run: StoredRun, history: pd.DataFrame) -> list[dict[str, Any]]:
+def _shown_rounds(run: StoredRun, history: pd.DataFrame) -> list[dict[Any, Any]]:
     """The rows of the history to print; of a long one the first and last, and a row of an ellipsis in between."""
     if len(history) > SHOWN_ROUNDS and history["loss"].notna().any():
         history = history.dropna(subset=["loss"])
@@ -349,9 +337,7 @@ def _shown_rounds(run: StoredRun, history: pd.DataFrame) -> list[dict[str, Any]]
         history = history.iloc[[*range(3), *range(3 - SHOWN_ROUNDS, 0)]]
     own = [name for name in map(str, history) if name.startswith("own_") and name != "own_examples"]
     traffic = [name for name in ("received_bytes", "sent_bytes") if name in history]
-    names = ("loss", *run.scores, "train_loss", *own, *traffic)
-    rows: list[dict[str, Any]] = []
-    for number, row in history.to_dict("index").items():
-        numbers = {name: row.get(name, math.nan) for name in names}
-        rows.append({"round": number, **numbers, "updates": int(row["accepted"]), "seconds": row["seconds"]})
+    names = ["loss", *run.scores, "train_loss", *own, *traffic]
+    table = history.reindex(columns=[*names, "accepted", "seconds"]).rename(columns={"accepted": "updates"})
+    rows = table.reset_index().to_dict("records")
     return [*rows[:3], dict.fromkeys(rows[0], "") | {"round": "…"}, *rows[3:]] if cut else rows

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from roundweave.flows.command.common import Json, Root, RunName, console, output, say
 from roundweave.flows.command.errors import FAILED, fail
 from roundweave.storage.errors import NotARun, PlaceError, StoreError, UsageError, listed
-from roundweave.storage.parsing import span_seconds
+from roundweave.storage.parsing import mistakes_as, span_seconds
 from roundweave.storage.places.base import last_name
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.store import RoundStore
@@ -113,13 +113,10 @@ def rm_command(
 ) -> None:
     """Delete runs with all their rounds; none that is written, or that another run needs."""
     named = {find_run(run, root): run for run in runs if not _is_pattern(run, root)}
-    opened = _matched([run for run in runs if run not in named.values()], root) | {
-        each: _opened(each) for each in named
-    }
-    try:
+    patterns = [run for run in runs if run not in named.values()]
+    opened = _matched(patterns, root) | {each: _opened(each) for each in named}
+    with mistakes_as(lambda error: UsageError(f"--older-than {error}")):
         older = None if older_than is None else span_seconds(older_than)
-    except ValueError as error:
-        raise UsageError(f"--older-than {error}") from error
     removals = Eligible(older, keep_best, by, named).removals(root, opened)
     for removal in removals:
         if removal.stays and removal.address in named and not (older or keep_best):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from roundweave.flows.config.base import NamedOrOwn
-from roundweave.flows.config.experiment import DataConfig
+from roundweave.flows.config.experiment import DataConfig, Loss
 from roundweave.flows.config.merging.recipes import RecipeConfig
 from roundweave.flows.config.train import Placement
 from roundweave.storage.checkpoints.folders import ADAPTER_CONFIG, CONFIG
@@ -18,7 +18,6 @@ from roundweave.storage.runs.names import default_root
 from roundweave.tasks.matching.solving.solve import SHRINKAGE
 from roundweave.tasks.merging.averages.settings import read_setting
 from roundweave.tasks.merging.slices import Slice
-from roundweave.tasks.networks.scores import LOSS_NAMES
 
 EXAMPLES = 2000
 """The default number of training examples on which networks are run."""
@@ -33,9 +32,7 @@ class Architecture(DataConfig):
     model_options: dict[str, Any] | None = Field(
         default=None, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
     )
-    loss: NamedOrOwn | None = Field(
-        default=None, description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets"
-    )
+    loss: Loss = None
     input: str | None = Field(
         default=None, description="without data: shape of example inputs, 2x3x32x32 or int64:2x16, or FILE.py:fn"
     )
@@ -217,9 +214,8 @@ class MergeConfig(Architecture, Merging, Placement):
         """Raise `ValueError` where slices are of other networks, or something else is asked for, too."""
         if {*self.networks} != {part.network for part in self.slices}:
             raise ValueError("networks are those of the slices; leave them out")
-        plain = {"networks", "slices", "match", "out", "force", "dtype", "trust", *Placement.model_fields} - {
-            "name"
-        }
+        placed = Placement.model_fields.keys() - {"name"}
+        plain = {"networks", "slices", "match", "out", "force", "dtype", "trust", *placed}
         more = sorted(name for name in self.model_fields_set - plain if getattr(self, name) is not None)
         more += ["match"] if self.match not in (None, "none") else []
         if more or self.out is None:
@@ -238,9 +234,8 @@ class MergeConfig(Architecture, Merging, Placement):
     def _of_slices(cls, values: Any) -> Any:
         """The networks of slices, where no others are named."""
         slices = read_setting(values.get("slices")) if isinstance(values, dict) else ()
-        parts = (
-            [part for part in slices if isinstance(part, Slice | dict)] if isinstance(slices, list | tuple) else []
-        )
+        given = slices if isinstance(slices, list | tuple) else ()
+        parts = [part for part in given if isinstance(part, Slice | dict)]
         each = [part.network if isinstance(part, Slice) else part.get("network") for part in parts]
         return {"networks": tuple(dict.fromkeys(each)), **values} if each else values
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -11,9 +12,10 @@ from pydantic import Field
 
 from roundweave.flows.config.base import Config
 from roundweave.storage.checkpoints.opening import open_checkpoint
-from roundweave.storage.errors import UsageError, failing_as, nearest, reason
+from roundweave.storage.errors import CheckpointError, UsageError, failing_as, nearest, reason
+from roundweave.storage.parsing import mistakes_as
 from roundweave.tasks.algorithms.options import options_of
-from roundweave.tasks.merging.averages.settings import NUMBERED
+from roundweave.tasks.merging.averages.settings import NUMBERED, is_after
 from roundweave.tasks.merging.averages.table import AVERAGES
 
 AnyForm = TypeVar("AnyForm", bound=Config)
@@ -82,10 +84,8 @@ def read_mergekit(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     if not isinstance(values, dict):
         raise UsageError(f"{path} is no configuration of mergekit: it holds no keys")
-    try:
+    with mistakes_as(lambda error: UsageError(f"{path}: {error}"), UsageError):
         return _meant(_known(_File, values))
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
 
 
 def _meant(file: _File) -> dict[str, Any]:
@@ -108,18 +108,16 @@ def _meant(file: _File) -> dict[str, Any]:
 def _slices(file: _File) -> list[dict[str, Any]]:
     """The slices of a passthrough, each of one model."""
     found = []
-    for each in (_known(_Slice, given) for given in file.slices):
-        sources = [_known(_Source, given) for given in each.sources]
+    for each in (_known(_Slice, values) for values in file.slices):
+        sources = [_known(_Source, values) for values in each.sources]
         if len(sources) != 1 or not sources[0].layer_range:
             raise UsageError("passthrough takes slices of one source each, with its layer_range")
         (source,) = sources
         scopes = (source.parameters, each.parameters, file.parameters)
         for parameter in (parameter for scope in scopes for parameter in scope):
             _check_name(f"{PASSTHROUGH}'s parameter", parameter, (SCALE,))
-        scale = _setting(SCALE, scopes)
-        found.append(
-            {"network": source.model, "layers": source.layer_range} | ({} if scale is None else {"scale": scale})
-        )
+        given = {} if (scale := _setting(SCALE, scopes)) is None else {"scale": scale}
+        found.append({"network": source.model, "layers": source.layer_range, **given})
     if not found or file.base_model not in (None, found[0]["network"]):
         raise UsageError(f"{PASSTHROUGH} takes slices, and no base_model but the first one's model")
     return found
@@ -189,7 +187,31 @@ def _options(average: str, networks: list[_Source], scopes: Sequence[Mapping[str
     if "density" in options_of(AVERAGES[average].load()) or any(each is not None for each in densities):
         given["density"] = tuple(WHOLE if each is None else each for each in densities)
     values = {option: value for option, value in given.items() if value is not None}
+    values |= {n: tuple(_at_ends(each, networks[0].model) for each in values[n]) for n in OF_EACH if n in values}
+    values |= {name: _at_ends(values[name], networks[0].model) for name in SHARED.values() if name in values}
     return {"networks": tuple(source.model for source in networks), **values}
+
+
+OF_EACH = ("coefficients", "density")
+"""Our names of the settings that each network has for itself."""
+
+
+def _at_ends(setting: Any, network: str) -> Any:
+    """A setting that has a gradient's first number for tensors after the layers, too, as it is read there."""
+    rules = setting if isinstance(setting, tuple) else ({"value": setting},)
+    gradient = any(isinstance(rule.get("value"), list) for rule in rules)
+    ends = []
+    for name in _after(network) if gradient else ():
+        fitting = (rule["value"] for rule in rules if rule.get("filter") in (None, "*") or rule["filter"] in name)
+        if isinstance(value := next(fitting, None), list):
+            ends.append({"filter": f"={name}", "value": value[0]})
+    return (*ends, *rules) if ends else setting
+
+
+def _after(network: str) -> list[str]:
+    with suppress(CheckpointError):  # the merge itself says what is wrong with a network
+        return [name for name in open_checkpoint(network) if is_after(name) and not NUMBERED.search(name)]
+    return []
 
 
 def _setting(parameter: str, scopes: Sequence[Mapping[str, Any]]) -> Any:

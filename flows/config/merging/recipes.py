@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
-from roundweave.flows.config.base import Config
+from roundweave.flows.config.base import Config, checked_by
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.options import options_of
 from roundweave.tasks.merging.averages.base import Average
 from roundweave.tasks.merging.averages.recipe import Wanted, check_average
-from roundweave.tasks.merging.averages.settings import EachSetting, OneSetting, filters, varies
+from roundweave.tasks.merging.averages.settings import EachSetting, OneSetting, rules_of, varies
 from roundweave.tasks.merging.averages.table import AVERAGES
 from roundweave.tasks.own_code.tables import unknown
 
@@ -44,13 +44,12 @@ def options_with_defaults(average: str) -> str:
     return named + ", ".join(f"{name}={default}" for name, default in plain.items())
 
 
-def _known(name: str) -> str:
+def _check_known(name: str) -> None:
     if name not in ABOUT:
         raise unknown("average", name, ABOUT)
-    return name
 
 
-AverageName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": [*ABOUT]})]
+AverageName = Annotated[str, checked_by(_check_known), WithJsonSchema({"type": "string", "enum": [*ABOUT]})]
 
 
 def _about(average: str, option: str) -> str:
@@ -150,5 +149,5 @@ class RecipeConfig(Config):
         """Raise `UsageError` before anything is read where numbers do not fit, whatever the tensors' names are."""
         wanted = self.wanted(count, 0)
         every = [each for _, each in wanted.settings()] if wanted else []
-        if wanted and not self.layers and not any(varies(each) or [*filters(each)] for each in every):
+        if wanted and not self.layers and not any(varies(each) or rules_of(each) for each in every):
             wanted.recipe(("",))

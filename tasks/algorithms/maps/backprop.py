@@ -21,7 +21,6 @@ class Minimised(Protocol):
 
     def loss_of(self, network: Any, inputs: Tensors, targets: Tensors) -> torch.Tensor:
         """The loss on inputs and targets, (), or for several stacked networks one each, (network,)."""
-        ...
 
 
 def backprop(objective: Minimised, network: nn.Module, batch: Examples, share: float = 1.0) -> torch.Tensor:

@@ -18,7 +18,9 @@ from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSgd, LocalSteps
 from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.loading import AnyExamples
 from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.networks.scores import NEITHER
 from roundweave.tasks.numerics.pieces import accumulator
 
 
@@ -104,10 +106,7 @@ class OwnNetwork(LocalSteps):
     ('own',)
     """
 
-    @property
-    def carry(self) -> tuple[str, ...]:
-        """The partition's own parameters, and what its optimizer keeps, each one vector (elements,) per dtype."""
-        return (OWN, *super().carry)
+    also_carried = (OWN,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,12 +173,8 @@ class FedDyn(LocalSteps):
     """
 
     reads_extras_alone = True
+    also_carried = ("drift",)
     alpha: Regularization = 0.1
-
-    @property
-    def carry(self) -> tuple[str, ...]:
-        """g, and what the optimizer keeps, each one vector (elements,) per dtype."""
-        return ("drift", *super().carry)
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; direction and g are one vector (elements,) per dtype."""
@@ -220,6 +215,11 @@ class FairSteps(LocalSteps):
 
     reads_extras_alone = True
 
+    def bound(self, objective: Objective, partitions: Any) -> Self:
+        """This map; raises `UsageError` for a loss that has no mean over a partition."""
+        check_mean(objective)
+        return super().bound(objective, partitions)
+
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
         """Train on the partition; the direction is one vector (elements,) per dtype."""
         update = self.walk(objective, state, examples, seed, carry=carry)
@@ -241,20 +241,17 @@ class Agnostic(LocalSteps):
     """
 
     reads_extras_alone = True
+    also_carried = ("weight",)
     ascent: Ascent = 0.1
 
     def bound(self, objective: Objective, partitions: Any) -> Self:
-        """This map; raises `UsageError` for parameters whose type would round the sum of losses."""
+        """This map; raises `UsageError` for losses without a mean, and parameters that would round their sum."""
+        check_mean(objective)
         if rounding := {spec.dtype for spec in objective.layout.params} - {"float32", "float64"}:
             raise UsageError(
                 f"afl carries sums of losses, which {', '.join(rounding)} rounds; give dtype = float32"
             )
         return super().bound(objective, partitions)
-
-    @property
-    def carry(self) -> tuple[str, ...]:
-        """The weight, and what the optimizer keeps, each one vector (elements,) per dtype."""
-        return ("weight", *super().carry)
 
     @property
     def unit_slots(self) -> tuple[str, ...]:
@@ -296,11 +293,17 @@ class MimeLite(LocalSgd):
         return replace(update, extras={"momentum": changes})
 
 
+def check_mean(objective: Objective) -> None:
+    """Raise `UsageError` if the loss of a partition is not the mean of those of its batches."""
+    if objective.rule.by_label is None:
+        raise UsageError(f"partitions are weighed by their loss: {NEITHER}; give a number for each example")
+
+
 @torch.no_grad()
-def start_loss(objective: Objective, state: State, examples: Examples) -> float:
-    """The mean loss of all examples (example, *) of a partition, batch by batch, at a state."""
+def start_loss(objective: Objective, state: State, examples: AnyExamples) -> float:
+    """The mean loss of all examples (example, *) of a partition, prepared as to be scored, at a state."""
     network, total, counted = objective.network(state).eval(), 0.0, 0
-    for batch in examples.slices(SLICE):
+    for batch in (examples if isinstance(examples, Examples) else examples.as_scored()).slices(SLICE):
         if items := objective.counted(batch.targets):
             total += items * objective.loss_of(network, batch.inputs, batch.targets).item()
             counted += items

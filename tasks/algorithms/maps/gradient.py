@@ -14,7 +14,7 @@ from roundweave.tasks.algorithms.applies.schedules import Scheduled
 from roundweave.tasks.algorithms.maps.backprop import backprop, batches, descend
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.networks.objective import Objective, buffers_of, check_unchanged
+from roundweave.tasks.networks.objective import Objective, buffers_of, check_unchanged, mean_loss
 
 LOCAL = "gradients do not tell of it, so choose local steps"
 """What to do about a network whose forward changes its trained parameters."""
@@ -89,21 +89,21 @@ class Downpour(Scheduled, Map):
         parameters = trained_of(network)
         lr = self.rate(state)
         sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        total, seen = torch.zeros((), device=next(network.parameters()).device), 0
+        losses, seen = list[torch.Tensor](), 0
         for batch in batches(examples, self.batch_size, self.push_every, seed):
-            loss = backprop(objective, network, batch)
+            losses.append(backprop(objective, network, batch))
             if not seen:
                 check_unchanged(network, objective.layout.params, start.params, LOCAL)
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
                     sums[name].add_(parameter.grad)
             descend(list(parameters.values()), lr)
-            total, seen = total + loss, seen + len(batch)
+            seen += len(batch)
         specs = objective.layout.params
         return Update(
             direction=pack(specs, sums),
             buffers=buffers_of(objective, network, state),
             weight=seen,
-            metrics={"train_loss": total.item() / self.push_every},
+            metrics={"train_loss": mean_loss(losses).item()},
             carry={"replica": pack(specs, dict(network.named_parameters()))} if self.carry else {},
         )

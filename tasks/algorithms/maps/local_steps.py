@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import BeforeValidator, Field
@@ -35,7 +35,7 @@ from roundweave.tasks.algorithms.maps.optimizers import (
     trained_of,
 )
 from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.networks.objective import Objective, buffers_of, copied
+from roundweave.tasks.networks.objective import Objective, buffers_of, copied, mean_loss
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.own_code.code import Code
 
@@ -144,13 +144,12 @@ class LocalSgd(Scheduled, Map):
         own = copied(self.start(objective, state, seed))
         network = objective.over(own)
         step, steps = self.stepper(objective, network, carry or {}), self.count(len(examples))
-        rates, total = self.rates(state, steps), torch.zeros((), device=next(network.parameters()).device)
+        rates, losses = self.rates(state, steps), list[torch.Tensor]()
         for number, batch in enumerate(batches(examples, self.step_size, steps, seed)):
             if self.accumulate > 1:
-                loss = backprop_in_pieces(objective, network, batch, self.batch_size or len(batch))
+                losses.append(backprop_in_pieces(objective, network, batch, self.batch_size or len(batch)))
             else:
-                loss = backprop(objective, network, batch)
-            total = total + loss  # not in place, as the sum has float64 if the loss has
+                losses.append(backprop(objective, network, batch))
             if term is not None:
                 _add(step.trained, term)
             if objective.accepts(step.parameters):
@@ -161,7 +160,7 @@ class LocalSgd(Scheduled, Map):
             direction={},
             buffers=buffers_of(objective, network, state),
             weight=len(examples),
-            metrics={"train_loss": total.item() / steps},
+            metrics={"train_loss": mean_loss(losses).item()},
             carry=step.state(),
         )
         return arrived_at(network, objective.layout.params, own.params), update
@@ -266,10 +265,13 @@ class LocalSteps(LocalSgd):
         groups = decay_groups(network, self.no_decay_on) if self.no_decay_on else trained
         return optimizer_of(self.optimizer, groups, 1.0, self.all_options)
 
+    also_carried: ClassVar[tuple[str, ...]] = ()
+    """The slots that a partition keeps besides the optimizer's, each one vector (elements,) per dtype."""
+
     @property
     def carry(self) -> tuple[str, ...]:
-        """The slots of the optimizer's state, each one vector (elements,) per dtype, if a partition keeps it."""
-        return tuple(slot.key for slot in self.slots or ())
+        """Those and the slots that the optimizer keeps if it is carried, each one vector (elements,) per dtype."""
+        return (*self.also_carried, *(slot.key for slot in self.slots or ()))
 
     def bound(self, objective: Objective, partitions: Any) -> Self:
         """This map, after a trial step of its optimizer on the run's network, which shows what it keeps.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from roundweave.storage.errors import CodeError, UsageError, failing_as, located, near, one_line
+from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.values.tensors import Slots, Specs, Vectors, dtype_name, pack, views
 from roundweave.tasks.algorithms.maps.backprop import descend
 from roundweave.tasks.own_code.code import Code, code_of, find_code, is_reference
@@ -19,6 +20,7 @@ Trained = Mapping[str, torch.nn.Parameter]
 """The parameters of a network that are trained, by name."""
 
 
+@dataclass
 class Stepper:
     """Takes steps of trained parameters along their gradients, and clears these; without an optimizer, of SGD.
 
@@ -26,16 +28,14 @@ class Stepper:
     slot. The learning rates of the optimizer's groups are multiplied by that of the step.
     """
 
-    def __init__(
-        self,
-        trained: Trained,
-        clip_norm: float | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
-        state: Callable[[], dict[str, Vectors]] = dict,
-    ) -> None:
-        self.trained, self.clip_norm, self.optimizer, self.state = trained, clip_norm, optimizer, state
-        self.parameters = list(trained.values())
-        self.rates = [group["lr"] for group in optimizer.param_groups] if optimizer is not None else []
+    trained: Trained
+    clip_norm: float | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    state: Callable[[], dict[str, Vectors]] = dict
+
+    def __post_init__(self) -> None:
+        self.parameters = list(self.trained.values())
+        self.rates = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer is not None else []
 
     def __call__(self, lr: float) -> None:
         """Take a step with this learning rate."""
@@ -98,10 +98,8 @@ def optimizer_of(
     name: str, parameters: Sequence[Any], lr: float, options: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
     """A new optimizer for parameters, or groups of them; raises `UsageError` if it takes them or options not."""
-    try:
+    with mistakes_as(lambda error: UsageError(f"optimizer {name}: {error}"), (TypeError, ValueError)):
         optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, **{"lr": lr, **options})
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"optimizer {name}: {error}") from error
     return optimizer
 
 
@@ -191,7 +189,7 @@ class Slot:
 
 def find_slots(optimizer: torch.optim.Optimizer, trained: Trained) -> tuple[Slot, ...]:
     """The slots of an optimizer, found by a trial step; raises `UsageError` if it keeps anything else."""
-    before = _settings(optimizer)
+    before = [_settings(optimizer), [*_attributes(optimizer)]]
     check_steps(optimizer)
     states = {name: optimizer.state.get(parameter, {}) for name, parameter in trained.items()}
     keys = dict.fromkeys(key for state in states.values() for key in state)
@@ -202,7 +200,7 @@ def find_slots(optimizer: torch.optim.Optimizer, trained: Trained) -> tuple[Slot
         for name, state in states.items()
         if (reason := _unkept(slot, state.get(slot.key), name, trained[name]))
     ]
-    if _settings(optimizer) != before or optimizer.state.keys() - trained.values():
+    if [_settings(optimizer), [*_attributes(optimizer)]] != before or optimizer.state.keys() - trained.values():
         reasons.append("something that is of no parameter")
     if reasons:
         who = f"optimizer {type(optimizer).__name__}"
@@ -213,6 +211,28 @@ def find_slots(optimizer: torch.optim.Optimizer, trained: Trained) -> tuple[Slot
 def _settings(optimizer: torch.optim.Optimizer) -> list[str]:
     """What the optimizer's groups hold besides their parameters."""
     return [repr({key: group[key] for key in group if key != "params"}) for group in optimizer.param_groups]
+
+
+def _attributes(kept: Any) -> Iterator[str]:
+    """What an optimizer holds in attributes of its own, and in theirs, but for what is of parameters."""
+    if isinstance(kept, torch.optim.Optimizer):
+        own = {key: value for key, value in vars(kept).items() if key not in OF_TORCH}
+        yield from _attributes({**own, "settings": _settings(kept)})
+    elif isinstance(kept, Mapping):
+        for key, value in kept.items():
+            yield str(key)
+            yield from _attributes(value)
+    elif isinstance(kept, list | tuple):
+        for value in kept:
+            yield from _attributes(value)
+    elif isinstance(kept, torch.Tensor) and not isinstance(kept, torch.nn.Parameter):
+        yield repr(kept.tolist())
+    elif isinstance(kept, int | float | str):
+        yield repr(kept)
+
+
+OF_TORCH = {"state", "param_groups", "defaults", "_opt_called"}
+"""The attributes of an optimizer that hold what it keeps of parameters, or say that a schedule is beside it."""
 
 
 def _number(values: list[Any]) -> str:
@@ -236,6 +256,10 @@ def _unkept(slot: Slot, value: Any, name: str, parameter: torch.Tensor) -> str |
     return None if value.dtype == wanted else f"{what} in {dtype_name(value.dtype)}, not in {dtype_name(wanted)}"
 
 
+ABSENT = -0.0
+"""What stands for no state: a state may be of zeros, and no optimizer begins with zeros below zero."""
+
+
 def set_state(
     optimizer: torch.optim.Optimizer,
     slots: tuple[Slot, ...],
@@ -243,10 +267,13 @@ def set_state(
     specs: Specs,
     carry: Slots,
 ) -> None:
-    """Give an optimizer the state that a partition carries, vectors (element,) by slot; none in round 1."""
+    """Give an optimizer the state that a partition carries, vectors (element,) by slot; none in round 1.
+
+    A parameter that had none yet, as it had no gradient, has `ABSENT` in all slots.
+    """
     kept = {slot: views(specs, carry[slot.key]) for slot in slots if slot.key in carry}
     for name, parameter in trained.items():
-        if any(named[name].any() for named in kept.values()):
+        if any(named[name].any() or not named[name].signbit().all() for named in kept.values()):
             optimizer.state[parameter] = {slot.key: slot.value(named[name]) for slot, named in kept.items()}
 
 
@@ -261,6 +288,6 @@ def state_of(
 
     def of(slot: Slot, name: str, parameter: torch.nn.Parameter) -> torch.Tensor:
         state = states[name]
-        return slot.filled(state[slot.key], parameter) if state else torch.zeros_like(parameter)
+        return slot.filled(state[slot.key], parameter) if state else torch.full_like(parameter, ABSENT)
 
     return {slot.key: pack(specs, {n: of(slot, n, p) for n, p in trained.items()}) for slot in slots}

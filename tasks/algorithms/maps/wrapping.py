@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Self
 
-from roundweave.storage.values.tensors import Specs
 from roundweave.tasks.algorithms.algebra import Map
+
+
+def _of_the_map(name: str) -> Any:
+    """A property that is the inner map's of this name."""
+    return property(attrgetter(f"map.{name}"))
 
 
 @dataclass(frozen=True)
@@ -18,41 +23,15 @@ class Wrapping(Map):
 
     map: Map
 
-    @property
-    def carry(self) -> tuple[str, ...]:
-        return self.map.carry
-
-    @property
-    def extras(self) -> tuple[str, ...]:
-        return self.map.extras
-
-    @property
-    def extras_of_all(self) -> bool:  # type: ignore[override]
-        return self.map.extras_of_all
-
-    @property
-    def observes(self) -> Specs:
-        return self.map.observes
-
-    @property
-    def unit_slots(self) -> tuple[str, ...]:
-        return self.map.unit_slots
-
-    @property
-    def pseudo_gradient(self) -> bool:  # type: ignore[override]
-        return self.map.pseudo_gradient
-
-    @property
-    def begins_apart(self) -> bool:
-        return self.map.begins_apart
-
-    @property
-    def needs_rounds(self) -> str:
-        return self.map.needs_rounds
-
-    @property
-    def fetch_ends_carry(self) -> bool:
-        return self.map.fetch_ends_carry
+    carry = _of_the_map("carry")
+    extras = _of_the_map("extras")
+    extras_of_all = _of_the_map("extras_of_all")
+    observes = _of_the_map("observes")
+    unit_slots = _of_the_map("unit_slots")
+    pseudo_gradient = _of_the_map("pseudo_gradient")
+    begins_apart = _of_the_map("begins_apart")
+    needs_rounds = _of_the_map("needs_rounds")
+    fetch_ends_carry = _of_the_map("fetch_ends_carry")
 
     def bound(self, objective: Any, partitions: Any) -> Self:
         return replace(self, map=self.map.bound(objective, partitions))

@@ -23,7 +23,7 @@ from roundweave.tasks.networks.objective import Objective, arrived_tensors, name
 
 if TYPE_CHECKING:  # only a run that matches imports the matching
     from roundweave.tasks.matching.groups import Tensors, UnitGroups
-    from roundweave.tasks.matching.tracing.trace import Inputs
+    from roundweave.tasks.matching.tracing.exporting import Inputs
 
 By = Literal["weights", "activations", "mixed"]
 Metric = Literal["l2", "cosine", "correlation"]
@@ -116,7 +116,7 @@ class Matched(Gather):
 
         inputs = _inputs(partitions, BATCH if self.match != "weights" else 2)
         network = objective.fresh()
-        units = find_units(network, inputs)
+        units = find_units(network, inputs, lambda name: True)  # all partitions have alike what no map trains
         units = units.without(spec.name for spec in objective.layout.frozen)
         check_function(network, inputs, units)
         inner = self.averaging.bound(objective, partitions)

@@ -5,6 +5,7 @@ It is tried whether each replica has the bits that it has alone.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.compute.mapper import MapInput, Mapper
 from roundweave.tasks.data.examples import Examples, passes
-from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.networks.objective import Objective, mean_loss
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 
 
@@ -222,7 +223,7 @@ class StackedMapper(Mapper):
                 direction=minus(state.params, arrived),
                 buffers=state.buffers,
                 weight=len(each),
-                metrics={"train_loss": losses[number].item() / counts[number]},
+                metrics={"train_loss": losses[number].item()},
             )
             updates.append(update)
         return updates
@@ -233,7 +234,7 @@ def train_stacked(
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Train up to `count` replicas from a state with learning rate `lr`, by steps such as `stacked_steps` yields.
 
-    Returns their parameters by name, (replica, *shape), and the sums of their losses, (replica,).
+    Returns their parameters by name, (replica, *shape), and the means of their losses, (replica,).
 
     The bits of a replica do not depend on its place, on the other replicas, or on how many there are: each step is
     always one of `count` replicas. `check_stackable` tries whether that holds for a network.
@@ -242,21 +243,19 @@ def train_stacked(
     parameters = list(network.trained.values())
     trained = {name: parameter.detach() for name, parameter in network.trained.items()}
     every = {name: p[:1].repeat(replicas, *[1] * (p.ndim - 1)) for name, p in trained.items()}
-    dtype, device = (first := next(iter(every.values()))).dtype, first.device
-    losses = torch.zeros(replicas, dtype=torch.promote_types(dtype, torch.float32), device=device)
+    device, losses = next(iter(every.values())).device, list[torch.Tensor]()
     for taking, batches in groupby(steps, itemgetter(0)):
         members = torch.tensor(taking, device=device)
         places = torch.cat([members, members[:1].expand(stacked.count - len(members))])
         for name, parameter in trained.items():
             torch.index_select(every[name], 0, places, out=parameter)
-        total = losses[places]
         for _, batch in batches:
-            total += backprop(stacked, network, batch)
+            loss = backprop(stacked, network, batch)
+            losses.append(loss.new_full((replicas,), math.nan).index_copy(0, members, loss[: len(members)]))
             descend(parameters, lr)
         for name, parameter in trained.items():
             every[name][members] = parameter[: len(members)]
-        losses[members] = total[: len(members)]
-    return every, losses
+    return every, mean_loss(losses)
 
 
 def drawn_rows(examples: Examples, size: int | None, steps: int, seed: int) -> list[torch.Tensor]:

@@ -125,9 +125,8 @@ def _numbers(network: nn.Module, inputs: torch.Tensor) -> Numbers:
         outputs = tensors_in(network(inputs))
     weights = [torch.randn(leaf.shape, generator=generator).to(leaf) for leaf in outputs]
     with _Alike():
-        torch.stack(
-            [(leaf * weight).sum() for leaf, weight in zip(outputs, weights, strict=True)]
-        ).sum().backward()
+        sums = [(leaf * weight).sum() for leaf, weight in zip(outputs, weights, strict=True)]
+        torch.stack(sums).sum().backward()
     with torch.no_grad():
         scored = tensors_in(network.eval()(inputs))
     return {
@@ -196,7 +195,8 @@ def candidates(network: nn.Module, inputs: torch.Tensor, ranks: int) -> dict[str
     `inputs` are (example, *). Raises `ModelError` if there is none. Whether the network still computes the same
     function is not tried here.
     """
-    units, layout = find_units(network, (inputs,)), layout_of(network)
+    # What the inputs do not reach stays as it is, since no unit changes its place.
+    units, layout = find_units(network, (inputs,), lambda name: True), layout_of(network)
     shared = {name: _shares(network, layout, units, name, ranks) for name in units.groups}
     fitting = {name: shares for name, shares in shared.items() if shares is not None}
     if not fitting:

@@ -45,9 +45,8 @@ class TensorParallel(Mapper):
 
     def scored(self, objective: Objective, state: State, function: Callable[[Objective, State], T]) -> T:
         """Call a function with objective and state on all ranks, and return the result of rank 0."""
-        return self._each(
-            objective, lambda share: function(share, self.known_shares.state(state, share.group.rank))
-        )[0]
+        shares = self.known_shares
+        return self._each(objective, lambda share: function(share, shares.state(state, share.group.rank)))[0]
 
     def compare(self, objective: Objective, inputs: torch.Tensor, state: State) -> None:
         """Raise `RoundFailed` if a step of the ranks from a state differs from a step of the whole network.

@@ -135,7 +135,8 @@ class Zarr(Source):
             client, path = client_of(self.address)
             place = {"store": zarr.storage.ObjectStore(client, read_only=True), "path": path}
         with reading(self.address, "a zarr group"):
-            arrays = dict(zarr.open_group(**place, mode="r").arrays())
+            # What is consolidated is not what was appended since.
+            arrays = dict(zarr.open_group(**place, mode="r", use_consolidated=False).arrays())
         if missing := [name for name in ("inputs", "targets") if name not in arrays]:
             raise DataError(f"{self.address} has no array {missing[0]}; it has {', '.join(arrays)}")
         inputs, targets = (_chunked(self.address, arrays[name], files) for name in ("inputs", "targets"))
@@ -191,7 +192,9 @@ def _chunked(address: str, array: Any, files: Sequence[File]) -> Stored:
     if gone := array.nchunks - array.nchunks_initialized:
         filled = f"{gone} of {array.nchunks} chunks are missing, and are read as {array.fill_value}"
         logging.getLogger("roundweave").warning(f"{where}: {filled}; restore those that held anything else")
-    by_name = {file.name: file for file in files}
+    if coded := [name for name in CODED if name in array.attrs]:
+        raise DataError(f"{where} has {coded[0]}, so that its numbers stand for others; store those as they are")
+    missing, by_name = _missing(array), {file.name: file for file in files}
     extents = array.shards or array.chunks
     others = [range(-(-size // extent)) for size, extent in zip(array.shape[1:], extents[1:], strict=True)]
 
@@ -204,9 +207,27 @@ def _chunked(address: str, array: Any, files: Sequence[File]) -> Stored:
                 whole = max(whole, file.size)
         check_memory(where, 2 * whole)  # a chunk, and the rows that it is copied to
         with reading(where, "an array of zarr"):
-            return np.asarray(array[first:last])
+            read = np.asarray(array[first:last])
+        if missing and (gaps := int(np.isin(read, missing).sum())):
+            raise DataError(f"{where} lacks {gaps} values, {missing} in the file; fill them or remove the rows")
+        return read
 
     return Stored(where, array.shape, np.dtype(array.dtype), take)
+
+
+CODED = ("scale_factor", "add_offset", "_Unsigned", "_Encoding")
+"""Attributes by which xarray reads other numbers than are stored."""
+
+
+def _missing(array: Any) -> list[Any]:
+    """The numbers that stand for a missing one, as xarray writes them; NaN is refused as such."""
+    from xarray.backends.zarr import FillValueCoder
+
+    of_fill = array.fill_value if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in array.attrs else None
+    fill = array.attrs.get("_FillValue", of_fill)
+    decoded = FillValueCoder.decode(fill, np.dtype(array.dtype)) if isinstance(fill, str) else fill
+    every = [*np.ravel(decoded).tolist(), *np.ravel(array.attrs.get("missing_value")).tolist()]
+    return [number for number in every if number is not None]
 
 
 def _reader(inputs: Stored, targets: Stored, files: Sequence[File], hash_data: bool, group: int = 0) -> FileReader:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
 from roundweave.storage.errors import DataError, UsageError, failing_as, located, nearest, one_line
 from roundweave.storage.values.digests import tensor_digest
@@ -27,6 +28,7 @@ from roundweave.tasks.data.collating import (
 )
 from roundweave.tasks.data.datasets import Dataset, Reader, pixel_scaling
 from roundweave.tasks.data.examples import Examples, check_values
+from roundweave.tasks.data.meaning import agreed_names
 from roundweave.tasks.data.sources.table import Source
 from roundweave.tasks.numerics.pinning import alone, pinned
 from roundweave.tasks.own_code.code import Code
@@ -79,15 +81,61 @@ class Own(Source):
         with failing, alone():  # it may seed generators itself
             value = self._function()(*asked)
         if isinstance(value, Dataset):
-            held = value.held_out
-            return replace(value, train=_given(value.train, name), held_out=held and _given(held, name))
+            held, names = value.held_out, value.class_names or class_names(value.train)
+            train = _given(value.train, name)
+            return replace(value, train=train, held_out=held and _given(held, name), class_names=names)
         parts = value if _is_pair(value) else [value]
         if not all(map(is_data_set, parts)):
-            parts = [examples_of(inputs, targets, name) for inputs, targets in _pairs(value, name)]
-        train, *held_out = [_given(part, name) for part in parts]
-        names = () if isinstance(parts[0], Reader) else tuple(map(str, getattr(parts[0], "classes", ())))
-        scaling = pixel_scaling(train.inputs) if isinstance(train, Examples) else None
-        return Dataset(train, held_out[0] if held_out else None, scaling, classes=len(names), class_names=names)
+            parts = _pairs(value, name)
+        whole, *held_out = [_named(part, name) for part in parts]
+        return _beside(whole, held_out[0].arranged(whole.meaning)) if held_out else whole
+
+
+def _beside(train: Dataset, held: Dataset) -> Dataset:
+    """A data set with another one held out; raises `DataError` where one number has two names in them."""
+    every = {"what is held out": held, "what is trained on": train}
+    names = agreed_names({called: each.class_names for called, each in every.items()}, "class")
+    agreed_names({called: each.input_names for called, each in every.items()}, "column")
+    return replace(train, held_out=held.train, classes=max(train.classes, held.classes), class_names=names)
+
+
+def _named(part: Any, name: str) -> Dataset:
+    """A data set, or a pair of inputs and targets, with the names of its labels and its columns."""
+    alone = is_data_set(part)
+    given = _part(part, name) if alone else examples_of(part[0], part[1], name)
+    classes = () if isinstance(given, Items) and given.relabelled else class_names(part)
+    scaling = pixel_scaling(given.inputs) if isinstance(given, Examples) else None
+    inputs = given.input_names if isinstance(given, Columns) else () if alone else table_columns(part[0])
+    return Dataset(given, None, scaling, classes=len(classes), class_names=classes, input_names=inputs)
+
+
+def table_columns(inputs: Any) -> tuple[str, ...]:
+    """The names of a table's columns, such as one of pandas, in the order of the inputs that are made of it."""
+    return tuple(map(str, inputs.columns)) if np.ndim(inputs) == 2 and hasattr(inputs, "columns") else ()
+
+
+def class_names(data: Any) -> tuple[str, ...]:
+    """The names of the labels of a data set, as those of torchvision and Hugging Face have them; () if unknown.
+
+    Those of a `Subset` are of the whole, and of a `ConcatDataset` of each; raises `DataError` if these differ.
+    """
+    if isinstance(data, Subset):
+        return class_names(data.dataset)
+    if isinstance(data, ConcatDataset):
+        named = {class_names(each) for each in data.datasets}
+        if len(named) > 1:
+            raise DataError("the parts of a ConcatDataset name different classes; make them alike")
+        return named.pop()
+    features = getattr(data, "features", None)
+    feature = features.get(target_column(data)) if isinstance(features, Mapping) else None
+    names = getattr(feature, "names", None) or getattr(data, "classes", None)
+    return tuple(map(str, names)) if isinstance(names, Sequence) else ()
+
+
+def target_column(data: Any) -> str:
+    """The column of the targets of a table of Hugging Face."""
+    names = list(data.column_names or ())
+    return next((key for key in TARGETS if key in names), names[-1] if names else "")
 
 
 def _is_pair(value: Any) -> bool:
@@ -111,6 +159,8 @@ def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
         # A pair of numbers is an example, not a pair of inputs and targets.
         if all(_is_pair(pair) and all(hasattr(member, "__len__") for member in pair) for pair in value):
             return [tuple(pair) for pair in value]
+        if all(isinstance(one, Mapping) and {*TARGETS} & {*one} for one in value):
+            return [inputs_and_targets(one, name) for one in value]
         if not isinstance(value[0], tuple):
             return [(value[0], value[1])]
     pairs = "(inputs, targets), a pair of such pairs of which the second is held out"
@@ -163,16 +213,36 @@ class Items(Reader):
     @property
     def targets(self) -> torch.Tensor | None:
         """The targets (example,), if the data set, or that of a `Subset`, holds them as torchvision's do."""
+        return None if self.relabelled else self._told
+
+    @functools.cached_property
+    def relabelled(self) -> bool:
+        """Whether some examples have other targets than the data set holds, as by a ``target_transform``."""
+        if (told := self._told) is None:
+            return False
+        failing = failing_as(lambda error: DataError(f"{self.name}: an example failed with {located(error)}"))
+        with failing, pinned(0, threads=1):
+            items = [
+                inputs_and_targets(i, self.name) if isinstance(i, Mapping) else i for i in self.items(self._some)
+            ]
+            given, held = [np.asarray(item[1]) for item in items], told[torch.from_numpy(self._some)].tolist()
+        return np.shape(given) != np.shape(held) or not np.allclose(given, held, equal_nan=True)
+
+    @functools.cached_property
+    def _told(self) -> torch.Tensor | None:
         if isinstance(self.data, Subset):
             every = _part(self.data.dataset, self.name).targets
             return every[list(self.data.indices)] if isinstance(every, torch.Tensor) else None
         known = next((getattr(self.data, key) for key in TARGETS if hasattr(self.data, key)), None)
         return None if known is None or len(known) != len(self) else torch.as_tensor(known)
 
+    @property
+    def _some(self) -> np.ndarray:
+        return np.unique(np.linspace(0, len(self) - 1, READ_AGAIN).astype(np.int64))
+
     def evidence(self) -> list[Any]:
         """The number of examples, and the digests of some of them."""
-        rows = np.unique(np.linspace(0, len(self) - 1, READ_AGAIN).astype(np.int64))
-        return [len(self), *_described(lambda: self.items(rows))]
+        return [len(self), *_described(lambda: self.items(self._some))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,20 +271,22 @@ class Columns(Items):
         for key, column in columns.items():
             if np.asarray(column).dtype.kind not in "biuf":
                 raise DataError(f"{self.name}: column {key!r} holds no numbers of one shape; code it or remove it")
-        targets = columns.pop(self._target)
+        targets = columns.pop(target_column(self.data))
         return check_values(batch_of((joined(columns), targets), self.name), self.name, rows)
 
     @property
-    def _target(self) -> str:
-        names = list(self.data.column_names)
-        return next((key for key in TARGETS if key in names), names[-1] if names else "")
+    def input_names(self) -> tuple[str, ...]:
+        """The columns that are joined to inputs, in order; one alone needs no name."""
+        names = tuple(name for name in self.data.column_names or () if name != target_column(self.data))
+        return names if len(names) > 1 else ()
 
     @property
     def targets(self) -> torch.Tensor | None:
         """The column of the targets (example,), if it holds single numbers."""
         if not hasattr(self.data, "select_columns"):
             return None
-        column = np.asarray(self.data.select_columns([self._target]).with_format("numpy")[:][self._target])
+        name = target_column(self.data)
+        column = np.asarray(self.data.select_columns([name]).with_format("numpy")[:][name])
         return torch.from_numpy(column) if column.ndim == 1 and column.dtype.kind in "biuf" else None
 
 

@@ -17,6 +17,7 @@ from roundweave.tasks.own_code.tables import Entry, find
 
 if TYPE_CHECKING:
     from roundweave.tasks.data.datasets import Dataset
+    from roundweave.tasks.data.meaning import Meaning
 
 
 class Source(Protocol):
@@ -41,21 +42,43 @@ class Source(Protocol):
         """Read the first examples once more if a user's code gives them; None for other sources."""
         return None
 
-    def numbered_as(self, names: tuple[str, ...]) -> Source:
-        """The source with its labels numbered in the order of these names; a partitioned one as it is."""
-        return Each((self,), classes=names) if names and not self.partitioned else self
+    def arranged(self, meaning: Meaning) -> Source:
+        """The source with columns and labels in the order of their names in `meaning`."""
+        return Arranged(self, meaning)
+
+
+@dataclass(frozen=True)
+class Arranged(Source):
+    """A source whose columns and labels are put in the order of their names in `meaning`."""
+
+    source: Source
+    meaning: Meaning
+
+    def __str__(self) -> str:
+        return str(self.source)
+
+    @property
+    def partitioned(self) -> bool:
+        return self.source.partitioned
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        """What the source loads, in that order."""
+        return self.source.load(partition, partitions).arranged(self.meaning)
+
+    def again(self, partition: int, partitions: int) -> Dataset | None:
+        again = self.source.again(partition, partitions)
+        return again and again.arranged(self.meaning)
+
+    def arranged(self, meaning: Meaning) -> Source:
+        return self.source.arranged(meaning)
 
 
 @dataclass(frozen=True)
 class Each(Source):
-    """A separate source for each partition, which may have a name; each loads all of its examples at once.
-
-    Labels are numbered in the order of `classes`, if all sources together name other ones than one of them does.
-    """
+    """A separate source for each partition, which may have a name; each loads all of its examples at once."""
 
     sources: tuple[Source, ...]
     names: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
 
     partitioned = True
 
@@ -66,17 +89,13 @@ class Each(Source):
         """Load the source of a partition; raises `DataError` if there are not as many sources as partitions."""
         if partitions != len(self.sources):
             raise DataError(f"{len(self.sources)} data sets are as many partitions, not {partitions}")
-        return self._numbered(self.sources[partition].load(0, 1))
+        return self.sources[partition].load(0, 1)
 
     def again(self, partition: int, partitions: int) -> Dataset | None:
-        again = self.sources[partition].again(0, 1)
-        return again and self._numbered(again)
+        return self.sources[partition].again(0, 1)
 
-    def _numbered(self, dataset: Dataset) -> Dataset:
-        return dataset.renumbered(self.classes) if self.classes and dataset.class_names else dataset
-
-    def numbered_as(self, names: tuple[str, ...]) -> Source:
-        return replace(self, classes=names)
+    def arranged(self, meaning: Meaning) -> Source:
+        return replace(self, sources=tuple(source.arranged(meaning) for source in self.sources))
 
 
 SOURCES: Mapping[str, Entry] = {

@@ -114,6 +114,11 @@ def _roles(
 
     Raises `ColumnMissing`, and `DataError` if there are no rows or inputs, or inputs that are not `numeric`.
     """
+    for folder, equals, _ in (part.partition("=") for part in Path(where).parts[:-1]):
+        if equals and folder not in kinds:
+            raise DataError(
+                f"{where}: column {folder} is in the folder's name alone; write it into the files, too"
+            )
     for name in filter(None, (source.target, source.by)):
         if name not in kinds:
             raise ColumnMissing(f"{where} has no column {name!r}; it has {', '.join(kinds)}")
@@ -146,7 +151,16 @@ def _read(format: str, file: str) -> pd.DataFrame:
     with reading(file, format):
         if format == "csv":
             check_memory(file, Path(file).stat().st_size)
-            return pd.read_csv(file)
+            table = pd.read_csv(file, low_memory=False)  # by chunks, 001 is 1 where a chunk has no letter
+            names = [str(name) for name in table]
+            numbered = names in ([str(first + n) for n in range(len(names))] for first in (0, 1))
+            if not numbered and all(name.replace(".", "").lstrip("-").isdecimal() for name in names):
+                raise DataError(f"{file}: its first row is of numbers; put a row of names before it")
+            if not table.index.equals(pd.RangeIndex(len(table))):  # a first column without a name is an index
+                raise DataError(
+                    f"{file}: its rows have more values than there are names; name the first column, too"
+                )
+            return table
         # The file's size says little about the memory needed, as repeated values take no room in it.
         metadata = pq.read_metadata(file)
         check_memory(file, metadata.num_rows * metadata.num_columns * np.dtype(np.float64).itemsize)

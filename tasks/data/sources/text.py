@@ -12,6 +12,7 @@ from roundweave.storage.errors import DataError
 from roundweave.storage.parsing import from_json
 from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.meaning import Meaning
 from roundweave.tasks.data.sources.arrays import check_memory, reading
 from roundweave.tasks.data.sources.table import Source
 
@@ -49,9 +50,9 @@ class Text(Source):
         names = tuple(map(chr, vocabulary.tolist()))
         return Dataset(Examples(inputs, targets), columns=columns, classes=len(vocabulary), class_names=names)
 
-    def numbered_as(self, names: tuple[str, ...]) -> Text:
-        """The text with the characters of another one's vocabulary."""
-        return replace(self, vocabulary="".join(names))
+    def arranged(self, meaning: Meaning) -> Text:
+        """The text with the characters of another one's vocabulary, if that has some."""
+        return replace(self, vocabulary="".join(meaning.class_names) or self.vocabulary)
 
 
 def characters(place: str) -> Text:

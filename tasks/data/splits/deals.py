@@ -239,9 +239,8 @@ class Dirichlet(Deal):
         parts = []
         for size in map(len, cut_rows(pool.rows, partitions)):
             counts = _draw(size, concentration, left, generator)
-            parts.append(
-                np.concatenate([queue[n - c : n] for queue, n, c in zip(queues, left, counts, strict=True)])
-            )
+            drawn = zip(queues, left, counts, strict=True)
+            parts.append(np.concatenate([queue[n - c : n] for queue, n, c in drawn]))
             left = left - counts
         return parts
 

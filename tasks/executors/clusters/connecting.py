@@ -29,10 +29,13 @@ from roundweave.tasks.executors.clusters.workers import (
     ANSWER_SECONDS,
     WORKER_SECONDS,
     begin_run,
+    connected,
+    on_scheduler,
     on_workers,
     wait_at_most,
 )
 from roundweave.tasks.numerics.fingerprints import source_digest
+from roundweave.tasks.rounds.timing import notify
 
 CONNECT_SECONDS = 10
 """The longest time to wait for the answer of a scheduler that was named."""
@@ -64,6 +67,9 @@ LOCAL_SETTINGS = {
 
 NO_PAGES: dict[str, object] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 """Further settings of a private cluster: no web pages, as those ask for no password."""
+
+NO_SCHEDULER_PAGES = "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES='[]'"
+"""The variable by which the scheduler of Dask's own command has none."""
 
 
 @contextmanager
@@ -108,8 +114,9 @@ def connect(
         if client is not current:
             client.rpc.timeout = ANSWER_SECONDS  # one that is busy is slow to take a further connection
         wait_at_most(client, wait_for_workers, sorted(resources))
-        _make_ready(client)
-        yield client
+        with connected(client):
+            _make_ready(client)
+            yield client
 
 
 @contextmanager
@@ -182,14 +189,11 @@ def _silent() -> Iterator[None]:
     own, as Prefect does, before Dask was imported.
     """
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]  # each has its own level
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
+    with ExitStack() as stack:
+        for logger in loggers:
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL)
         yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
 
 
 def _client(scheduler: str, certificates: Path | None) -> Client:
@@ -227,6 +231,15 @@ def _make_ready(client: Client) -> None:
             f"the scheduler or a worker has no Roundweave ({error}); install it there, as on the others"
         ) from error
     client.register_plugin(Loosen())
+    if port := on_scheduler(client, _pages):
+        tells = f"port {port} of the scheduler tells anybody of machines, sites and folders, unencrypted"
+        notify(f"{tells}; start it with {NO_SCHEDULER_PAGES} and --no-dashboard")
+
+
+def _pages(dask_scheduler: Any) -> int:
+    """Runs on the scheduler: the port of its web pages, if it has some though its own talk is encrypted."""
+    shows = dask.config.get("distributed.scheduler.http.routes") and dask_scheduler.address.startswith("tls:")
+    return int(dask_scheduler.http_server.port) if shows else 0
 
 
 def _current_client() -> Client | None:

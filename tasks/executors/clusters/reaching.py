@@ -22,6 +22,7 @@ from roundweave.storage.errors import ClusterError, RoundweaveError
 from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.values.hashing import bytes_digest
+from roundweave.tasks.executors.clusters.connecting import NO_PAGES
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from roundweave.tasks.executors.clusters.workers import STORES_ONLY
 
@@ -101,7 +102,7 @@ class StoringProcess:
     async def _begun(self, address: str, resources: dict[str, float]) -> Nanny:
         how: dict[str, Any] = {"env": WORKER_ENVIRONMENT, "memory_limit": 0, "security": self.client.security}
         how |= {"preload": ["roundweave.tasks.executors.clusters.ready"], "silence_logs": logging.CRITICAL}
-        settings = {
+        settings = NO_PAGES | {
             "distributed.worker.multiprocessing-method": start_method(),
             "distributed.logging.distributed": "critical",
         }

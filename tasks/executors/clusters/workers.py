@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from itertools import takewhile
 from typing import Any
@@ -11,10 +13,9 @@ from weakref import WeakKeyDictionary
 
 from dask.utils import format_bytes
 from distributed import Client, Future, KilledWorker, Status, get_worker, wait
-from distributed.client import FuturesCancelledError
 from distributed.scheduler import NoValidWorkerError, heartbeat_interval
 
-from roundweave.storage.errors import ClusterError, MapAbandoned, StoreError
+from roundweave.storage.errors import ClusterError, MapAbandoned, RoundweaveError, StoreError
 from roundweave.tasks.rounds.timing import Timing, notify, timing
 
 LOOK_SECONDS = 1.0
@@ -129,6 +130,23 @@ def on_workers(client: Client, register: Callable[[], object]) -> None:
             time.sleep(0.1)
 
 
+@contextmanager
+def connected(client: Client) -> Iterator[None]:
+    """A context that raises `ClusterError` for whatever Dask raises in it once the scheduler is gone.
+
+    If that is there, and only the connection was cut, it raises `LostWork`.
+    """
+    try:
+        yield
+    except (RoundweaveError, LostWork):
+        raise
+    except Exception as error:
+        on_scheduler(client, _now)
+        if isinstance(error, CancelledError):  # as all futures are that were known before the cut
+            raise LostWork("the connection to the scheduler was lost") from error
+        raise
+
+
 def finished(
     client: Client,
     future: Future[Any],
@@ -138,18 +156,17 @@ def finished(
     """Wait for a future without a time limit, or until `unless` returns True; returns the future.
 
     Calls `look` about once a second. Raises the task's own error, or `LostWork` if Dask gave up or forgot the
-    task, or because of a `StoreError`: it may be the worker alone that does not see the store.
+    task, or because of a `StoreError`: it may be the worker alone that does not see the store. Raises
+    `ClusterError` if the scheduler is gone.
     """
     idleness = Idleness(client)
     while future.status == "pending" and not unless():
-        try:
-            with client.as_current():
+        with connected(client), client.as_current():
+            try:
                 wait([future], timeout=LOOK_SECONDS)
-        except TimeoutError:
-            look()
-            idleness.look()
-        except FuturesCancelledError as error:
-            raise LostWork("the connection to the scheduler was lost") from error
+            except TimeoutError:
+                look()
+                idleness.look()
     if unless() or future.status == "finished":
         return future
     reason = future.exception() if future.status == "error" else None

@@ -101,7 +101,10 @@ class DaskServer(ArrivingServer):
         for task, _ in self._server.maps.values():
             task.release()  # its callback holds it, too, until it is done
         if self._committing is not None:
-            finished(self.pool.client, self._committing)
+            try:
+                finished(self.pool.client, self._committing)
+            finally:  # what no worker has begun must not begin beside other work: it would commit other pushes
+                self._committing.release()
 
     def _submit(
         self, kind: str, number: int, at: Any, function: Callable[..., Any], *arguments: Any

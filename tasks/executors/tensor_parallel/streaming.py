@@ -191,12 +191,7 @@ class NetworkShare:
         return self._stream(f"{group}/{dtype}", index, shape, parts, stored=True)
 
     def _stream(
-        self,
-        path: str,
-        index: tuple[int, ...],
-        shape: tuple[int, ...],
-        parts: Iterator[np.ndarray],
-        stored: bool,
+        self, path: str, index: tuple[int, ...], shape: tuple[int, ...], parts: Iterator[np.ndarray], stored: bool
     ) -> str:
         """The digest of a whole tensor, (*shape), from its parts, which is written if it is `stored`, on rank 0.
 

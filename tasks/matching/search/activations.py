@@ -16,7 +16,7 @@ from torch import nn
 from roundweave.tasks.matching.groups import Piece, Tensors, UnitGroups, as_real
 from roundweave.tasks.matching.search.terms import Metric, MomentTerm
 from roundweave.tasks.matching.tapping import Taps, first_batch, whole_batches
-from roundweave.tasks.matching.tracing.trace import Inputs, exported
+from roundweave.tasks.matching.tracing.exporting import Inputs, exported
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.matching.unofficial import tensors_in
 
@@ -69,11 +69,7 @@ class Moments:
 
 
 def activation_moments(
-    model: nn.Module,
-    states: Sequence[Tensors],
-    inputs: Inputs,
-    units: UnitGroups,
-    pairs: Sequence[Pair],
+    model: nn.Module, states: Sequence[Tensors], inputs: Inputs, units: UnitGroups, pairs: Sequence[Pair]
 ) -> dict[Piece, Moments]:
     """The moments of several networks on the same examples, at each place where units go into a sum.
 
@@ -100,7 +96,7 @@ def _known_taps(model: nn.Module, inputs: Inputs, units: UnitGroups) -> dict[Pie
     """
     if tuple(tuple(tensor.shape) for tensor in tensors_in(inputs)) == units.inputs:
         return {piece: piece for piece in units.taps}
-    found = units.left(find_units(model, inputs).taps)
+    found = units.left(find_units(model, inputs, lambda name: True).taps)
     alike = [*map(_labels, found)] == [*map(_labels, units.taps)]
     return dict(zip(found, units.taps if alike else found, strict=True))
 

@@ -13,7 +13,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.groups import Permutation, Tensors, UnitGroups
 from roundweave.tasks.matching.solving.layers import Layer, find_layers
 from roundweave.tasks.matching.tapping import Taps, batch_size, first_batch, whole_batches
-from roundweave.tasks.matching.tracing.trace import Inputs, exported
+from roundweave.tasks.matching.tracing.exporting import Inputs, exported
 
 Grams = Mapping[str, torch.Tensor]
 """For each layer, by the name of its weight, the mean product of its inputs: float32 (group, in, in).

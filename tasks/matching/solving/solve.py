@@ -19,7 +19,7 @@ from roundweave.tasks.matching.solving.grams import Grams
 from roundweave.tasks.matching.solving.layers import Layer, find_layers
 from roundweave.tasks.matching.solving.walking import Walk
 from roundweave.tasks.matching.tapping import batch_size, first_batch, whole_batches
-from roundweave.tasks.matching.tracing.trace import Inputs, exported, plain_attention
+from roundweave.tasks.matching.tracing.exporting import Inputs, exported, plain_attention
 
 SHRINKAGE = 0.9
 """What is left of the products of two different inputs (Jin et al. 2023, section 3.3)."""

@@ -140,6 +140,10 @@ def _check_runs(trace: Trace, atoms: Iterable[Atom]) -> None:
             for axis in (atom, atom.runs):
                 axis.pin(UNSEEN + "something depends on the order of rows that are sorted by them")
             atom.runs = None
+            # What was looked up by such rows is no longer told apart by their units.
+            for _, rest, by in trace.looked_up:
+                if atom in {one.root for one in (*by, *getattr(by, "of", ()))}:
+                    trace.sums.append((rest, []))
 
 
 def _divide(trace: Trace, together: Companions) -> bool:

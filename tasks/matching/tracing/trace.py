@@ -1,18 +1,14 @@
-"""Exports a network by `torch.export`, and follows its graph to find the axes of all its tensors."""
+"""Follows the graph of an exported network to find the axes of all its tensors."""
 
 from __future__ import annotations
 
 import copy
-import io
-import logging
 import operator
-import traceback
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import dropwhile
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -32,111 +28,18 @@ from roundweave.tasks.matching.tracing.axes import (
     pin_all,
     unify,
 )
+from roundweave.tasks.matching.tracing.exporting import Inputs, exported, first_names
 from roundweave.tasks.matching.tracing.rules.registry import Dependence, Site, rule_of
-from roundweave.tasks.matching.tracing.rules.routing import PRESERVING
+from roundweave.tasks.matching.tracing.rules.routing import PRESERVING, STRICT
 from roundweave.tasks.matching.unofficial import (
-    NOISY,
     OpOverload,
     arguments,
     is_view,
     operation_name,
     taken_apart,
     tensors_in,
-    tree_map_only,
     writes,
 )
-
-Inputs = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
-"""What a module is called with: a tensor (examples, …), several, or several by name as keyword arguments."""
-
-
-def as_call(inputs: Inputs) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-    """The positional and the keyword arguments of a call with these inputs."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return ((inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)), {}
-
-
-def changed_inputs(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-    """The inputs whose tensors are replaced by what `change` makes of them."""
-    changed: Inputs = tree_map_only(torch.Tensor, change, inputs)
-    return changed
-
-
-def exported(model: nn.Module, inputs: Inputs) -> torch.export.ExportedProgram:
-    """A copy of the module in evaluation mode, exported for inputs (examples, …); raises `ModelError`."""
-    # The copy has the module's own parameters, to save memory; exporting does not change them. In place of those
-    # without values stand some that are never touched, so that the system gives them no memory.
-    network = evaluating(model, {id(p): _on_cpu(p) if p.is_meta else p for p in model.parameters()})
-    try:
-        with torch.no_grad(), plain_attention(), silent(), warnings.catch_warnings():
-            # Recurrent layers reassign their weights, which export takes for a leak and warns of.
-            warnings.filterwarnings("ignore", message="The tensor attribute.*assigned during export")
-            return torch.export.export(network, *as_call(inputs), strict=False)
-    except Exception as error:  # noqa: BLE001, raised without its cause, which would show the whole graph
-        why = f"{one_line(error)}{_where(error)}"
-        raise ModelError(f"torch.export cannot trace {type(model).__name__}: {why}") from None
-
-
-def _on_cpu(parameter: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(torch.empty_like(parameter, device="cpu"), requires_grad=parameter.requires_grad)
-
-
-def evaluating(model: nn.Module, tensors: Mapping[int, torch.Tensor]) -> nn.Module:
-    """A copy of a module in evaluation mode, without cached values and without a cache of keys and values.
-
-    `tensors` has tensors of the copy by the `id` of the module's tensors in whose place they are. The copy is set
-    to training mode in between, as modules drop values that they cached for evaluation then. Raises `ModelError`
-    if the module cannot be copied.
-    """
-    try:
-        network = copy.deepcopy(model, dict(tensors)).train().eval()
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(f"{type(model).__name__} cannot be copied: {one_line(error)}") from error
-    for config in [getattr(module, "config", None) for module in network.modules()]:
-        if getattr(config, "use_cache", False):
-            config.use_cache = False  # type: ignore[union-attr]
-    return network
-
-
-def _where(error: Exception) -> str:
-    """The place of the last line outside of torch in an error's traceback; empty if there is none."""
-    torch_itself = str(Path(torch.__file__).parent)
-    frames = [f for f in traceback.extract_tb(error.__traceback__)[1:] if not f.filename.startswith(torch_itself)]
-    return f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
-
-
-def first_names(model: nn.Module) -> dict[str, str]:
-    """Map every name in a module's state to the first name of the same tensor."""
-    first: dict[int, str] = {}
-    state = model.state_dict(keep_vars=True)
-    return {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
-
-
-@contextmanager
-def plain_attention() -> Iterator[None]:
-    """Stop torch from using its fused fast path for encoder layers, which is one opaque operation."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """Stop torch from logging and printing errors at length, which are raised anyway.
-
-    Torch also stops recording the source line of each operation, which would take a quarter of the time.
-    """
-    switches = [(logging.getLogger(name), "disabled") for name in NOISY]
-    with redirect_stderr(io.StringIO()), ExitStack() as stack:
-        for owner, name in [*switches, (torch.fx.config, "do_not_emit_stack_traces")]:
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, True)
-        yield
-
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run an inner graph, given as the argument before their operands."""
@@ -157,7 +60,8 @@ class Trace:
 
     `unknown` maps each operation without a rule to the first node where it occurs. `summed` has the values that go
     into a sum, by the node of the graph that gives them; there the next layer reads the units. `looked_up` has the
-    axes along which parts of tensors were looked up, the other axes, and the numbers by which.
+    axes along which parts of tensors were looked up, the other axes, and the numbers by which. `training` says
+    that the graph that is followed is the one of training mode.
     """
 
     program: torch.export.ExportedProgram
@@ -167,6 +71,7 @@ class Trace:
     unknown: dict[str, str] = field(default_factory=dict)
     summed: dict[fx.Node, Axes] = field(default_factory=dict)
     looked_up: list[tuple[Atom, Axes, Axes]] = field(default_factory=list)
+    training: bool = False
 
     @property
     def every(self) -> list[Axes]:
@@ -178,15 +83,27 @@ class Trace:
         """All atoms in sums, and in values that are computed and not only views of other ones."""
         computed = [n for n in self.values if not (isinstance(n.target, OpOverload) and is_view(n.target))]
         sums = [axes for pair in self.sums for axes in pair]
-        return {atom for axes in (*(self.values[n] for n in computed), *sums) for a in axes for atom in a.walk()}
+        return _within((*(self.values[n] for n in computed), *sums))
+
+    @property
+    def unreached(self) -> dict[str, int]:
+        """The longest axis of each parameter and float buffer of which no operation reads a unit, by name."""
+        used, longest = self.used, {}
+        for name, axes in self.tensors.items():
+            dtype = self.program.state_dict[name].dtype
+            units = {atom for atom in _within([axes]) if atom.size > 1}
+            if units and used.isdisjoint(units) and (dtype.is_floating_point or dtype.is_complex):
+                longest[name] = max(axis.size for axis in axes)
+        return longest
 
     def run(self, graph: fx.Graph, environment: dict[fx.Node, Any]) -> Any:
         """Follow a graph whose placeholders are in the environment; returns the axes of its outputs."""
         for node in graph.nodes:
             if node.op == "output":
                 return _values(node.args[0], environment)
-            # An operation whose result is unused and that writes into nothing need not pin anything.
+            # An operation whose result is unused need not pin anything, unless it writes or reads a parameter.
             needed = node.users or not isinstance(node.target, OpOverload) or writes(node.target)
+            needed = needed or any(one.op == "placeholder" for one in node.all_input_nodes)
             if node.op == "call_function" and needed:
                 environment[node] = found = self._call(node, environment)
                 if is_axes(found) and not node.name.startswith("_assert"):
@@ -229,7 +146,8 @@ class Trace:
         in_place = name.endswith("_") and not name.endswith("__")
         items = [user for user in node.users if user.target is operator.getitem and user.users]
         used = frozenset(cast("int", user.args[1]) for user in items)
-        site = Site(name.removesuffix("_"), target, shapes, used)
+        unequal = partial(self._unequal, node, environment)
+        site = Site(name.removesuffix("_"), target, shapes, used, self.training, unequal)
         OPERATION.set(f"{target} ({node.name})")
         try:
             named = arguments(target, *node.args, **node.kwargs)
@@ -250,16 +168,32 @@ class Trace:
             return self._unknown(node, f"{target}{reason}", shapes, environment)
         self.sums += site.dependences
         for units, rest, index in site.looked_up:
-            same = next(
-                (other for other, _, by in self.looked_up if by is index and other.size == units.size), units
-            )
-            unify(same, units)
+            same = (other for other, _, by in self.looked_up if by is index and other.size == units.size)
+            unify(next(same, units), units)
             self.looked_up.append((units, rest, index))
         if site.summed:
             # A constant, which has no inputs, shows no units at work.
             inputs = [n for n in node.all_input_nodes if n in self.values and n.all_input_nodes]
             self.summed |= {n: self.values[n] for n in inputs}
         return outputs
+
+    def _unequal(self, node: fx.Node, environment: Environment, units: Atom) -> bool:
+        """Whether no two values along an axis of a node's operands are equal but by chance, as those of a router.
+
+        They are of parameters or made of such by operations that neither copy nor cut off.
+        """
+        sources, atoms = list(node.all_input_nodes), {*units.walk()}
+        for source in sources:  # which grows
+            axes = environment.get(source)
+            if not is_axes(axes) or atoms.isdisjoint(atom for axis in axes for atom in axis.walk()):
+                continue
+            if any(axes is own for own in self.tensors.values()):
+                continue
+            name = operation_name(source.target) if isinstance(source.target, OpOverload) else ""
+            if name.removeprefix("aten::") not in STRICT or not source.meta["val"].is_floating_point():
+                return False
+            sources += (one for one in source.all_input_nodes if one not in sources)
+        return True
 
     def _numbers(
         self, node: fx.Node, site: Site, given: Any, outputs: tuple[Axes | None, ...], environment: Environment
@@ -297,18 +231,52 @@ class Trace:
 
 
 def trace(model: nn.Module, inputs: Inputs) -> Trace:
-    """Export the module with inputs (examples, …) and follow its graph; raises `ModelError`."""
-    program = exported(model, inputs)
-    traced = Trace(program)
-    names = first_names(model)
+    """Export the module with inputs (examples, …) and follow its graph; raises `ModelError`.
+
+    The call in training mode, if there can be one, is followed as well where it reaches further tensors.
+    """
+    traced, names = Trace(exported(model, inputs)), first_names(model)
+    _follow(traced, traced.program, names)
+    if unreached := traced.unreached:
+        with suppress(ModelError):
+            in_training = exported(model, inputs, training=True)
+            traced.training = True
+            if any(node.users and names.get(target) in unreached for node, target in _places(in_training)):
+                _follow(traced, in_training, names)
+    return traced
+
+
+def _places(program: torch.export.ExportedProgram) -> list[tuple[fx.Node, str]]:
+    """The inputs of a program's graph, each with its name in the module, empty for the module's arguments."""
     places = [node for node in program.graph.nodes if node.op == "placeholder"]
-    targets = [given.target or "" for given in program.graph_signature.input_specs]
-    environment = {n: _placeholder(traced, n, target, names) for n, target in zip(places, targets, strict=True)}
+    return [(n, each.target or "") for n, each in zip(places, program.graph_signature.input_specs, strict=True)]
+
+
+def _follow(traced: Trace, program: torch.export.ExportedProgram, names: Mapping[str, str]) -> None:
+    """Follow a program's graph, in which the parameters that the trace has have the axes that they have there."""
+    environment = {node: _placeholder(traced, node, target, names) for node, target in _places(program)}
     outputs = list(_axes_within(traced.run(program.graph, environment)))
+    _pin_unseen(traced, program.graph)
     _pin_numbered(outputs, "output")
     for axes in outputs:
         pin_all(axes, "output")
-    return traced
+
+
+def _pin_unseen(traced: Trace, graph: fx.Graph) -> None:
+    """Pin the units of tensors of which no output is made, as another call may show them in their order."""
+    live = copy.deepcopy(graph)
+    twins = dict(zip(graph.nodes, live.nodes, strict=True))
+    live.eliminate_dead_code()
+    kept = {*live.nodes}
+    unseen = {node for node, twin in twins.items() if node in traced.values and twin not in kept}
+    seen = _within([axes for node, axes in traced.values.items() if node not in unseen])
+    lost = _within([traced.values[node] for node in unseen])
+    pin_all([*(lost & _within(traced.tensors.values()) - seen)], "its result is not used")
+
+
+def _within(tensors: Iterable[Axes]) -> set[Atom]:
+    """All atoms of the axes of several tensors."""
+    return {atom for axes in tensors for axis in axes for atom in axis.walk()}
 
 
 def _pin_numbered(tensors: Iterable[Axes], reader: str) -> None:
@@ -319,7 +287,7 @@ def _pin_numbered(tensors: Iterable[Axes], reader: str) -> None:
 
 
 def _placeholder(traced: Trace, node: fx.Node, target: str, names: Mapping[str, str]) -> Axes | None:
-    """The axes of an input of the graph; `target` is its name in the module, empty for the module's arguments."""
+    """The axes of an input of the graph; `target` is its name in the module; see `_places`."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None

@@ -67,7 +67,7 @@ class Wanted:
                 )
 
     def _of(
-        self, name: str, depth: float, buffer: bool, made: dict[Any, tuple[Average, tuple[float, ...]]]
+        self, name: str, depth: float | None, buffer: bool, made: dict[Any, tuple[Average, tuple[float, ...]]]
     ) -> tuple[Average, tuple[float, ...]]:
         """The average and the coefficients of one tensor; `made` has those of tensors that have equal ones."""
 
@@ -78,9 +78,8 @@ class Wanted:
                 return tuple(setting_at(option, each, name, depth) for each in given)
             return setting_at(option, given, name, depth)
 
-        own: tuple[float, ...] = next(
-            (given for layer, given in self.layers.items() if is_of_layer(name, layer)), ()
-        )
+        of_layer = (given for layer, given in self.layers.items() if is_of_layer(name, layer))
+        own: tuple[float, ...] = next(of_layer, ())
         coefficients = own or tuple(setting_at("coefficients", each, name, depth) for each in self.coefficients)
         options = {option: value(option, given) for option, given in self.options.items()}
         key = (coefficients, *options.values(), buffer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -16,7 +16,10 @@ Gradient = tuple[Number, ...]
 
 
 class Rule(BaseModel):
-    """A value, or a gradient, for the tensors whose names have the text `filter` in them; for all without one."""
+    """A value, or a gradient, for the tensors whose names have the text `filter` in them; for all without one.
+
+    A text ``=NAME`` is for the tensor of this name alone.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,6 +30,10 @@ class Rule(BaseModel):
     def part(self) -> str:
         """The text that names must have in them; empty for all."""
         return "" if self.filter in (None, "*") else str(self.filter)
+
+    def fits(self, name: str) -> bool:
+        """Whether the rule is for a tensor of this name."""
+        return name == self.part[1:] if self.part[:1] == "=" else self.part in name
 
 
 Setting = Number | Gradient | tuple[Rule, ...]
@@ -58,23 +65,35 @@ NUMBERED = re.compile(r"(?:^|\.)(\d+)\.")
 STAGED = re.compile(r"(?:^|\.)(?:(?:stages|levels)\.\d+\.(?:blocks|layers)|layers\.\d+\.blocks)\.(\d+)\.")
 """Matches the number of a layer within a numbered stage, such as that in stages.1.blocks.2.weight."""
 
-BEFORE = re.compile(r"(^|[._])(emb(?!ed_out)|wte|wpe|pre_?(layer|layr)?norm|ln_pre|norm_pre)")
+BEFORE = re.compile(
+    r"(^|[._])(emb(?!ed_out)|wte|wpe|pre_?(layer|layr)?norm|ln_pre|norm_pre|(cls|dist|reg|mask)_token|stem|patch)|^(conv|bn)1\."
+)
 """Matches names of tensors that a network has before its layers."""
 
-AFTER = re.compile(r"norm|ln_f|head|classifier|score|pooler|cls|embed_out|^(fc|output|logits)\.")
-"""Matches names of tensors that a network has after its layers, if they are none before them."""
+AFTER = re.compile(
+    r"norm|ln_f|head|classifier|score|pooler|cls|embed_out|output_layer|vocab_|^(fc|output|logits)\."
+)
+"""Matches names of tensors that a network has after its layers, if they are none before or between them."""
+
+BETWEEN = re.compile(r"merger|adapter|connector|resampler|projector(?!\.(weight|bias)$)")
+"""Matches names of tensors between the layers of two stacks, such as those of pictures and of words."""
 
 
-def positions(names: Iterable[str]) -> dict[str, float]:
+APART = re.compile(r"(head|classifier|projector|connector|resampler|adapter|merger)\w*\.$")
+"""Matches what stands before a number in names of parts of a head, or between two stacks, which are no layers."""
+
+
+def positions(names: Iterable[str]) -> dict[str, float | None]:
     """How deep each tensor lies by its name: 0 for the first numbered layer and before, 1 for the last and after.
 
-    What is neither before nor after them by its name lies at 0. Layers in stages, as layer1.0 and layer2.0, are
-    one stack, and an encoder's and a decoder's are two.
+    None where the name says neither. Layers in stages, as layer1.0 and layer2.0, are one stack, and an encoder's
+    and a decoder's are two.
 
     Raises `UsageError` if no layer is numbered.
     """
     matches = {name: STAGED.search(name) or NUMBERED.search(name) for name in names}
-    layers = {name: _layer(match) if match else None for name, match in matches.items()}
+    apart = {name for name, match in matches.items() if match and APART.search(name[: match.start(1)])}
+    layers = {n: _layer(match) if match and n not in apart else None for n, match in matches.items()}
     stacks: dict[str, set[tuple[int, ...]]] = {}
     for stack, numbers in filter(None, layers.values()):
         stacks.setdefault(stack, set()).add(numbers)
@@ -86,7 +105,8 @@ def positions(names: Iterable[str]) -> dict[str, float]:
         order = orders[stack]
         return order.index(numbers) / (len(order) - 1) if len(order) > 1 else 1.0
 
-    return {name: position(*layer) if layer else float(is_after(name)) for name, layer in layers.items()}
+    ends = {name: 1.0 if is_after(name) else 0.0 if is_before(name) else None for name in layers}
+    return {name: position(*layer) if layer else ends[name] for name, layer in layers.items()}
 
 
 def _layer(match: re.Match[str]) -> tuple[str, tuple[int, ...]]:
@@ -102,7 +122,7 @@ def is_before(name: str) -> bool:
 
 def is_after(name: str) -> bool:
     """Whether a tensor outside of the layers is after them by its name, as a head is."""
-    return bool(AFTER.search(name)) and not is_before(name)
+    return bool(AFTER.search(name)) and not is_before(name) and not BETWEEN.search(name)
 
 
 def varies(setting: Setting) -> bool:
@@ -110,27 +130,32 @@ def varies(setting: Setting) -> bool:
     return isinstance(setting, tuple) and any(not isinstance(each, Rule) or varies(each.value) for each in setting)
 
 
-def filters(setting: Setting) -> Iterator[str]:
-    """The texts by which a setting's rules filter names."""
-    rules = setting if isinstance(setting, tuple) else ()
-    yield from (rule.part for rule in rules if isinstance(rule, Rule))
+def rules_of(setting: Setting) -> list[Rule]:
+    """The rules of a setting; none if it is a number, or numbers."""
+    return [each for each in setting if isinstance(each, Rule)] if isinstance(setting, tuple) else []
 
 
 def check_filters(setting: Setting, names: Collection[str]) -> None:
     """Raise `UsageError` for a rule whose filter is in none of the tensors' names."""
-    for part in filters(setting):
-        if not any(part in name for name in names):
-            raise UsageError(f"filter {part!r} is in the name of no tensor; there are {', '.join(names)}")
+    for rule in rules_of(setting):
+        if not any(map(rule.fits, names)):
+            raise UsageError(f"filter {rule.part!r} is in the name of no tensor; there are {', '.join(names)}")
 
 
-def setting_at(option: str, setting: Setting, name: str, position: float) -> float:
-    """The value of a setting for one tensor; raises `UsageError` if no rule is for it."""
+def setting_at(option: str, setting: Setting, name: str, position: float | None) -> float:
+    """The value of a setting for one tensor; raises `UsageError` if no rule, or no number, is for it."""
     if not isinstance(setting, tuple):
         return float(setting)
-    rules = [rule for rule in setting if isinstance(rule, Rule)]
+    rules = rules_of(setting)
+    if not rules and position is None:
+        raise UsageError(
+            f"{option}: {name} is of no layer, and its name does not say whether it lies before or after them; "
+            "give it a rule with a filter"
+        )
     if not rules:
+        assert position is not None
         return interpolated([float(number) for number in setting if not isinstance(number, Rule)], position)
-    chosen = next((rule.value for rule in rules if rule.part in name), None)
+    chosen = next((rule.value for rule in rules if rule.fits(name)), None)
     if chosen is None:
         raise UsageError(f"{option} has no value for {name}; end it with one that has no filter")
     return setting_at(option, chosen, name, position)

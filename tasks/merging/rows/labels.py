@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import ModelError, UsageError
-from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, check_of_transformers, rows_of
+from roundweave.tasks.merging.rows.orders import Numbers, RowOrder, axes_of, check_of_transformers, rows_of
 from roundweave.tasks.networks.objective import ModelSpec
 
 NAMES = "id2label"
@@ -56,13 +56,13 @@ def _labels(config: Mapping[str, Any]) -> Numbers:
     return {str(name): int(number) for number, name in (config.get(NAMES) or {0: "LABEL_0", 1: "LABEL_1"}).items()}
 
 
-def _of_labels(network: Any) -> set[str]:
-    """The names of tensors with a row for each label: those that would have one more with one label more."""
+def _of_labels(network: Any) -> dict[str, int]:
+    """The axes of tensors with a row for each label: those that would have one more with one label more."""
     check_of_transformers(network)
     config = deepcopy(network.config)
     config.num_labels += 1
     with torch.device("meta"):
-        return _of_another_shape(network, type(network)(config))
+        return axes_of(network, type(network)(config))
 
 
 def union_of_labels(every: Sequence[Sequence[str]], merged: Sequence[str], model: ModelSpec) -> RowOrder:
@@ -76,18 +76,13 @@ def _numbered(labels: Sequence[str]) -> Numbers:
     return {name: number for number, name in enumerate(labels)}
 
 
-def with_a_row_for_each_output(model: ModelSpec, network: nn.Module) -> set[str]:
-    """The names of tensors of a model's network that would have one row more with one output more."""
-    return _of_another_shape(network, replace(model, outputs=model.outputs + 1).outlined())
+def with_a_row_for_each_output(model: ModelSpec, network: nn.Module) -> dict[str, int]:
+    """The axes of tensors of a model's network that would have one row more with one output more, by name."""
+    return axes_of(network, replace(model, outputs=model.outputs + 1).outlined())
 
 
-def _of_outputs(model: ModelSpec, network: nn.Module) -> set[str]:
+def _of_outputs(model: ModelSpec, network: nn.Module) -> dict[str, int]:
     names = with_a_row_for_each_output(model, network)
     if not names:
         raise ModelError(f"model {model.name} has as many outputs for any labels, so its rows are of none of them")
     return names
-
-
-def _of_another_shape(network: nn.Module, larger: nn.Module) -> set[str]:
-    shapes = {name: tensor.shape for name, tensor in larger.state_dict().items()}
-    return {name for name, tensor in network.state_dict().items() if tensor.shape != shapes[name]}

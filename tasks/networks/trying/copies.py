@@ -6,10 +6,10 @@ scripts or weak references of a network hold does not follow a copy.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,8 +18,10 @@ from roundweave.storage.errors import ModelError, one_line
 from roundweave.storage.values.tensors import let_go, same_bits
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective, named_tensors, network_tensors
+from roundweave.tasks.networks.outputs import tensors_in
+from roundweave.tasks.networks.trying.purity import count_on
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
-from roundweave.tasks.numerics.unofficial import nested_tensors, spectral_norms
+from roundweave.tasks.numerics.unofficial import spectral_norms
 
 Numbers = Mapping[str, torch.Tensor]
 """Tensors (*shape) by what they are, such as ``output 0`` or ``gradient of fc1.weight``."""
@@ -61,12 +63,13 @@ class Passes:
         for name, tensor in network_tensors(network).items():
             if name in self.start:
                 tensor.data.copy_(self._value(name))
-        attributes, numbers = [dict(vars(module)) for module in network.modules()], self._scored(network)
+        spaces = [vars(module) for module in network.modules()]
+        before, numbers = [dict(space) for space in spaces], self._scored(network)
         trained = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
         scored = tuple(self._restored(network).keys() - trained)
         numbers |= self._trained(network)
         changed = self._restored(network)
-        _count_on(network, attributes)
+        count_on(spaces, before)
         again = self._trained(network)
         self._restored(network)
         return Observed(numbers, changed, again | self._scored(network), scored)
@@ -104,29 +107,19 @@ class Passes:
 
     def _outputs(self, network: nn.Module, mode: str = "") -> dict[str, torch.Tensor]:
         with pinned(0, threads=1, fill=True):
-            outputs = nested_tensors(self.objective.outputs(network, self.examples.inputs, self.examples.targets))
+            outputs = tensors_in(self.objective.outputs(network, self.examples.inputs, self.examples.targets))
         real = (torch.view_as_real(each.resolve_conj()) if each.is_complex() else each for each in outputs)
         return {f"output {number}{mode}": output for number, output in enumerate(real)}
-
-
-def _count_on(network: nn.Module, before: Sequence[Mapping[str, Any]]) -> None:
-    """Let numbers that a pass changed among the attributes of modules be as after a million passes more."""
-    for module, attributes in zip(network.modules(), before, strict=False):
-        for name, value in vars(module).items():
-            if type(value) in (int, float) and value != attributes.get(name, value):
-                setattr(module, name, value + 1_000_000 * (value - attributes[name]))
 
 
 @contextmanager
 def in_evaluation(network: nn.Module) -> Iterator[None]:
     """A context in which a network is in evaluation mode; afterwards each module is in the mode it was in."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
+    with ExitStack() as stack:
+        for module in network.modules():
+            stack.callback(setattr, module, "training", module.training)
+        network.eval()
         yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def check_apart(objective: Objective, network: nn.Module, other: nn.Module) -> None:
@@ -166,6 +159,7 @@ def tried_network(objective: Objective, network: nn.Module, examples: Examples) 
             "register what it keeps from pass to pass as persistent buffers, and draw from generators of torch, "
             "numpy or random that are seeded"
         )
+    _check_gradients(objective, network, examples, wanted)
     moving = tuple(spec.name for spec in layout.frozen if spec.name in wanted.changed)
     spectral = any(True for _ in spectral_norms(network))
     rewritten = _rewritten(network, wanted.changed)
@@ -181,6 +175,22 @@ def tried_network(objective: Objective, network: nn.Module, examples: Examples) 
         f"model {objective.model.name}: maps would train another network than this function makes, with another "
         f"{', '.join(unlike[:3])}; hold layers and tensors as attributes, and draw from seeded generators"
     )
+
+
+def _check_gradients(objective: Objective, network: nn.Module, examples: Examples, wanted: Observed) -> None:
+    """Raise `ModelError` if nothing gets a gradient, or something gets none as a checkpoint of torch cuts it off.
+
+    What else gets none, such as a layer that forward leaves out, stays as it is in a plain loop, too.
+    """
+    params = [spec.name for spec in objective.layout.params]
+    if not (lacking := [name for name in params if f"gradient of {name}" not in wanted.numbers]):
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "None of the inputs have requires_grad")  # as `checkpoint` says
+        cut = _fails(objective, network, examples)
+    if cut or (lacking == params and wanted.numbers):  # none are of outputs that are hidden in objects
+        advice = "call torch's checkpoint with use_reentrant=False" if cut else "leave out no_grad and detach"
+        raise ModelError(f"model {objective.model.name}: {lacking[0]} gets no gradient; {advice}")
 
 
 def _fails(objective: Objective, network: nn.Module, examples: Examples) -> bool:

@@ -103,7 +103,7 @@ def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[P
         raise RoundFailed(f"round {round}: partition {unknown[0]} had no push in flight; restore its record")
     records = {each.partition: _judged(when, server, each) for each in pushed}
     accepted = {
-        each.partition: _scaled(each.update, when.factor(_staleness(records[each.partition])))
+        each.partition: _scaled(each.update, when.factor(_staleness(server, each.partition)))
         for each in pushed
         if records[each.partition].refused is None
     }
@@ -130,7 +130,7 @@ def _judged(when: Asynchronous, server: ServerRecord, pushed: Pushed) -> UpdateR
         raise RoundFailed(
             f"partition {pushed.partition} pushed {pushed.began}, but {push} is in flight; start again"
         )
-    staleness = server.steps - expected.steps
+    staleness = _staleness(server, pushed.partition)
     return replace(
         record,
         refused=record.refused or when.refusal(staleness),
@@ -139,9 +139,9 @@ def _judged(when: Asynchronous, server: ServerRecord, pushed: Pushed) -> UpdateR
     )
 
 
-def _staleness(record: UpdateRecord) -> int:
-    assert record.arrival is not None
-    return record.arrival.staleness
+def _staleness(server: ServerRecord, partition: int) -> int:
+    """How many rounds took an update since the state that a partition's push in flight began from."""
+    return server.steps - server.in_flight[partition].steps
 
 
 def _scaled(update: Update, factor: float) -> Update:

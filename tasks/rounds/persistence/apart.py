@@ -64,14 +64,15 @@ def map_apart(
         return carries.get(partition, {})
 
     mapped = map_twice(job, state, data, carry)
-    return [with_bytes(each, received + tensor_bytes(carry(each.partition))) for each in mapped]
+    told = (with_bytes(each, received + tensor_bytes(carry(each.partition))) for each in mapped)
+    return [replace(each, update=each.update.to_send()) for each in told]
 
 
 def with_bytes(mapped: Mapped, received: int) -> Mapped:
-    """A result as it is sent, with metrics of the bytes that were received for it and that it has."""
-    update = mapped.update.to_send()
-    metrics = {**update.metrics, "received_bytes": received, "sent_bytes": tensor_bytes(update)}
-    return replace(mapped, update=replace(update, metrics=metrics))
+    """A result with metrics of the bytes that were received for it, and that are sent of it."""
+    sent = tensor_bytes(mapped.update.to_send())
+    metrics = {**mapped.update.metrics, "received_bytes": received, "sent_bytes": sent}
+    return replace(mapped, update=replace(mapped.update, metrics=metrics))
 
 
 def persist_apart(job: Job, round: int, mapped: Sequence[Mapped], block: int) -> BlockResult:

@@ -191,11 +191,10 @@ def _judged(attempt: Attempt, previous: Commit, score: Score | None) -> dict[str
     if score is not None:
         name, least = ranking(attempt.best)
         number, sign = score.row().get(name, math.nan), 1 if least else -1
-        out = score.left_out if ranking(name)[1] else 0  # an example that is left out would have made it infinite
-        better = best is None or (out, sign * number) < (left_out, sign * best)
+        better = best is None or (score.left_out, sign * number) < (left_out, sign * best)
         since_best += 1
         if better and math.isfinite(number):
-            best, left_out, since_best = number, out, 0
+            best, left_out, since_best = number, score.left_out, 0
     judged: dict[str, Any] = {"score": score, "best": best, "best_left_out": left_out, "since_best": since_best}
     return {**judged, "stop": attempt.stop_reason(replace(previous, **judged))}
 

@@ -29,18 +29,11 @@ from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.numerics.devices import LARGE, trim_memory
-from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_source, fingerprint, source_digest
+from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, fingerprint, sources
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.rounds.job import Job, Work
-from roundweave.tasks.rounds.steps import (
-    BlockResult,
-    Mapped,
-    Outcome,
-    fold_block,
-    map_groups,
-    map_together,
-)
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_groups, map_together
 
 
 def load_and_persist(job: Job, round: int, block: int) -> BlockExamples:
@@ -212,8 +205,8 @@ def check_machine(job: Job, at: str) -> None:
     `at` is a site, or `STORE`, of which the run may have fingerprints of their own.
     """
     work, where = job.work, f"worker process {os.getpid()} on {_host()}"
-    if work.source:
-        check_source(work.source, source_digest(), where)
+    if work.sources:
+        check_sources(work.sources, sources(work.codes), where)
     expected = work.fingerprints.get(at, work.fingerprint)
     if expected is not None:
         check_fingerprint(expected, fingerprint(work.compute.device), f"{where} at {at}" if at else where)

@@ -186,15 +186,12 @@ def _mapped(
     with generators_kept():
         for partition, loaded in examples.items():
             check_machine(job, job.work.partitions.site(partition))
-            arrival, carry = (
-                commit.updates[partition].arrival,
-                read(before.outcome.carry_from.get(partition), partition),
-            )
+            arrival = commit.updates[partition].arrival
             assert arrival is not None
-            fetched = _version(job.work, store, before, arrival.version)
-            yield map_version(
-                job.work, fetched, InFlight(arrival.push, arrival.version), (partition, loaded, carry)
-            )
+            flight = InFlight(arrival.push, arrival.version)
+            fetched = _version(job.work, store, before, flight.version)
+            carry = read(before.outcome.carry_from.get(partition), partition)
+            yield map_version(job.work, fetched, flight, (partition, loaded, carry))
 
 
 def _version(work: Work, store: RoundStore, before: Reached, version: int) -> State:

@@ -19,14 +19,10 @@ from typing import Annotated, Literal
 import torch
 import typer
 
+from roundweave import LocalSteps, Objective, Partitions, State, TrainConfig, pack
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.values.state import State
-from roundweave.storage.values.tensors import pack
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.data.loading import Partition
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.groups import Tensors, UnitGroups
 from roundweave.tasks.matching.search.activations import activation_moments
@@ -34,7 +30,6 @@ from roundweave.tasks.matching.search.matches import By, Evidence, match_all, ma
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Ensemble
 from roundweave.tasks.merging.repair import repair
-from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 from roundweave.tasks.rounds.scoring import score, tally
 from tests.benchmarks.rounds import markdown, spread

@@ -19,9 +19,8 @@ from typing import Any
 import torch
 import typer
 
-from roundweave import Examples, Map, Objective, Reduce, Run, State, Update, reduce_all
+from roundweave import Examples, Map, Objective, Reduce, Run, State, TrainConfig, Update, reduce_all
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.reduces.table import find_reduce

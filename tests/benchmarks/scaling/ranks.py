@@ -20,9 +20,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.reduces.mean import Mean
-from roundweave.tasks.algorithms.reduces.tree import reduce_all
+from roundweave import Mean, State, Update, reduce_all
 from roundweave.tasks.process_group.channels import Network
 from roundweave.tasks.process_group.group import Connections, Group, Rendezvous, join_group, open_rendezvous
 from tests.benchmarks.rounds import medians, show

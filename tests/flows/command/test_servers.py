@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from roundweave.flows.stored import Run, open_run
 from roundweave.tasks.rounds.persistence import recomputing
 from tests.flows.command.in_process import refused, run, said, told
 from tests.runs import RUNS
@@ -16,7 +15,7 @@ SHORT = ("--rounds", "1", "--executor", "inline")
 
 
 @pytest.fixture
-def stale(stored) -> Run:
+def stale(stored) -> rw.Run:
     return stored("stale")
 
 
@@ -57,7 +56,7 @@ def test_what_asks_for_a_state_between_has_it_computed_again(stale, capsys, tmp_
 def test_a_fork_and_an_export_begin_with_a_stored_state(stale, capsys, tmp_path: Path) -> None:
     said(capsys, "export", "stale@20", "--to", str(tmp_path / "out.safetensors"))
     code, _, _ = run(capsys, "train", "--from", "stale@20", "--name", "fork", *SHORT, "--max-staleness", "9")
-    fork = open_run("fork")
+    fork = rw.open_run("fork")
     assert (code, len(fork.arrivals()), fork.round(0).state.params.keys()) == (0, 1, {"float32"})
     assert fork.round(0).params["1.bias"].equal(stale.round(20).params["1.bias"])
     assert fork.arrivals()["version"].min() == 0
@@ -91,11 +90,11 @@ def test_it_is_copied_pruned_and_verified(stale, capsys, tmp_path: Path) -> None
     said(capsys, "cp", "stale", str(tmp_path / "there"))
     said(capsys, "prune", "stale", "--keep", "last:2")
     said(capsys, "verify", "stale")
-    assert len(open_run("stale").arrivals()) == 24
-    copy = Run(tmp_path / "there/stale.zarr")
+    assert len(rw.open_run("stale").arrivals()) == 24
+    copy = rw.Run(tmp_path / "there/stale.zarr")
     assert copy.arrivals().equals(stale.arrivals())
     said(capsys, "resume", "stale", "--rounds", "26")
-    assert open_run("stale").done == 26
+    assert rw.open_run("stale").done == 26
 
 
 @pytest.mark.thorough

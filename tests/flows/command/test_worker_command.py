@@ -59,7 +59,9 @@ def test_the_lines_about_new_certificates_can_be_run(capsys, tmp_path: Path) -> 
     code, out, _ = run(capsys, "certificates", str(tmp_path / "keys"), "head", "berlin")
     wrote, (scheduler, joining) = out.splitlines()[:2], out.splitlines()[2:]
     assert (code, wrote) == (0, [f"wrote {tmp_path / 'keys' / name}" for name in ("head", "berlin")])
-    words = shlex.split(scheduler.removeprefix("now: dask scheduler "))
+    variable, words = scheduler.removeprefix("now: ").split(" dask scheduler ")
+    assert variable == "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES='[]'"
+    words = shlex.split(words)
     files = dask_scheduler.make_context("scheduler", words).params
     assert (files["dashboard"], files["protocol"]) == (False, "tls")
     assert {Path(files[name]).parent for name in ("tls_ca_file", "tls_cert", "tls_key")} == {

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from roundweave import TrainConfig, UsageError
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.recorded import differences
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.evidence.replaying import ReplayConfig
-from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.table import ALGORITHMS, build_algorithm
 
 OWN = """

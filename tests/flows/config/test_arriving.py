@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
+from roundweave import TrainConfig, UsageError
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
 

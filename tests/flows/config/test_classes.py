@@ -10,14 +10,9 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.config.resolving import objective_for
-from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError
 from roundweave.tasks.data.collating import examples_of
-from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.description import Description, combine
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.splits.split import Split
 from tests.conftest import Train
 
 
@@ -27,12 +22,12 @@ class Given(rw.Source):
     def __init__(self, targets: Any, told: int = 0) -> None:
         self.targets, self.told = torch.as_tensor(np.asarray(targets)), told
 
-    def load(self, partition: int, partitions: int) -> Dataset:
-        return Dataset(Examples(torch.zeros(len(self.targets), 2), self.targets), classes=self.told)
+    def load(self, partition: int, partitions: int) -> rw.Dataset:
+        return rw.Dataset(rw.Examples(torch.zeros(len(self.targets), 2), self.targets), classes=self.told)
 
 
 def described(targets: Any, told: int = 0) -> Description:
-    return Partitions(Given(targets, told), Split(2)).describe(0)
+    return rw.Partitions(Given(targets, told), rw.Split(2)).describe(0)
 
 
 ROWS = np.arange(200)
@@ -43,11 +38,11 @@ def test_sparse_labels_are_refused_in_one_line_for_built_in_networks(largest: in
     says = f"labels go up to {largest}, and 2 different ones occur; number them from 0 upwards, use a network of"
     found = described(ROWS % 2 * largest)
     with pytest.raises(DataError, match=says):
-        objective_for(TrainConfig(model="mlp"), found)
+        objective_for(rw.TrainConfig(model="mlp"), found)
     with pytest.raises(DataError, match=says.replace("and 2", "and 4")):
-        objective_for(TrainConfig(model="mlp"), combine([found, found]))
+        objective_for(rw.TrainConfig(model="mlp"), combine([found, found]))
     with pytest.raises(DataError, match=says):
-        rw.label_counts(Partitions(Given(ROWS % 2 * largest), Split(2)))
+        rw.label_counts(rw.Partitions(Given(ROWS % 2 * largest), rw.Split(2)))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +63,7 @@ def test_sparse_labels_are_refused_in_one_line_for_built_in_networks(largest: in
 )
 def test_other_labels_have_an_output_each(targets, told: int, fields: dict[str, Any], outputs: int) -> None:
     """Also vocabularies, few of many classes, classes that are told, and what is no built-in network or loss."""
-    objective = objective_for(TrainConfig(**{"model": "mlp", **fields}), described(targets, told))
+    objective = objective_for(rw.TrainConfig(**{"model": "mlp", **fields}), described(targets, told))
     assert objective.model.outputs == outputs
 
 

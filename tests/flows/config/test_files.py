@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from roundweave import TrainConfig, UsageError
 from roundweave.flows.config.files import read_toml
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,11 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from roundweave.flows.config.merging.merge import MergeConfig
+from roundweave import MergeConfig, Run, open_run
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.config.train import Execution
 from roundweave.flows.merging.preparing import plan_merge
 from roundweave.flows.serving.server import server_home
-from roundweave.flows.stored import Run, open_run
 from roundweave.storage.errors import NotARun, UsageError
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.tasks.executors.clusters.connecting import connect

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 import roundweave as rw
-from roundweave.flows.stored import Run
 from roundweave.storage.rounds.store import RoundStore
 from tests.flows.command.in_process import run as command
 from tests.flows.evidence.towards import MINE
@@ -17,7 +16,7 @@ from tests.runs import RUNS
 PLAIN = RUNS["plain"]
 
 
-def copy(run: Run, name: str, **changed: object) -> None:
+def copy(run: rw.Run, name: str, **changed: object) -> None:
     """A run with the same rounds, whose records say something else of round 2."""
     store = RoundStore(run.path)
     kept = {n: v for n, v in store.attributes.items() if n not in ("version", "digest", "schema", "coordinates")}

@@ -10,7 +10,6 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
-from roundweave.flows.stored import Run
 from roundweave.storage.errors import DataError, RoundMissing
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from tests.flows.command.in_process import refused
@@ -36,7 +35,7 @@ def resumed(name: str, rounds: int) -> rw.Run:
     return rw.open_run(name)
 
 
-def weight(run: Run, round: int = 1) -> float:
+def weight(run: rw.Run, round: int = 1) -> float:
     """What all parameters of a simple run are after a round, as they must be equal."""
     (value,) = {value for tensor in run.round(round).params.values() for value in tensor.reshape(-1).tolist()}
     return value

@@ -14,32 +14,18 @@ import roundweave as rw
 from roundweave.storage.errors import DataError
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
+from tests.flows.digits import DIGITS
 from tests.rows import but_first
 
-MINE = """
-import functools
-import numpy as np, torch
-from torch import nn
-import roundweave as rw
-
-@functools.cache
-def digits(): return rw.find_source("digits").load(0, 1)
-def some(rows): return digits().train.read(np.array(rows))
+MINE = f"""{DIGITS}
 def pair(): return rw.Dataset(some(range(1500)), some(range(1500, 1797)), digits().scaling)
-def last(): return rw.Dataset(some(range(1500, 1797)), scaling=digits().scaling)
+def last(): return only(range(1500, 1797))
 def each(partition, partitions):
     rows = range(partition, 1797, partitions)
     return rw.Dataset(some(rows[:-60]), some(rows[-60:]), digits().scaling)
-def net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 10))
-def smoothed(outputs, targets): return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
 def margin(outputs, targets): return outputs.softmax(1).gather(1, targets[:, None])[:, 0]
-def halved(inputs): return inputs / 2
 
-def empty(): return torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64)
-def small(): return torch.zeros(4, 1, 7, 7), torch.arange(4)
 def whole(): return torch.zeros(4, 1, 8, 8, dtype=torch.int64), torch.arange(4)
-def more(): return torch.zeros(12, 1, 8, 8), torch.arange(12)
-def quantities(): return torch.zeros(4, 1, 8, 8), torch.zeros(4)
 def one(): return torch.zeros(1, 1, 8, 8), torch.tensor([3])
 """
 

@@ -258,6 +258,16 @@ def test_tied_tensors_are_averaged_as_one_and_stay_tied_in_a_torch_file(merge, f
     assert same_bits(written, dict(result.run.round(1).tensors))
 
 
+def test_networks_that_differ_in_what_the_inputs_do_not_reach_are_not_matched(merge, files) -> None:
+    given = {"model": f"{MINE}:autoencoder", "input": "2x6"}
+    same = files("autoencoder", lambda s: s | {n: torch.ones_like(t) for n, t in s.items() if "spread" in n})
+    assert merge(*same, **given, name="same").moved[1] > 0
+    differing = files("autoencoder")
+    with pytest.raises(UsageError, match=r"spread\.weight may read units that are matched.* --match none"):
+        merge(*differing, **given)
+    assert merge(*differing, **given, match="none", name="differing").moved == (0, 0)
+
+
 @pytest.mark.thorough
 def test_a_repaired_network_has_the_same_bits_with_any_number_of_threads(merge, files) -> None:
     places, digests, before = files("wide"), set(), torch.get_num_threads()

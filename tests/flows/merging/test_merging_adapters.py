@@ -83,6 +83,8 @@ def test_peft_opens_it(adapter, folder: Folder, tmp_path, monkeypatch) -> None:
         ({"target_modules": ["q_proj"]}, r"target_modules is \['q_proj'\], but"),
         ({"use_dora": True}, "has use_dora"),
         ({"lora_bias": True}, "has lora_bias"),
+        ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "has target_parameters"),
+        ({"of_next_year": {"rank": 2}}, "has of_next_year"),
         ({"init_lora_weights": "pissa_niter_4"}, "has init_lora_weights = pissa_niter_4, which"),
         ({"init_lora_weights": "olora"}, "has init_lora_weights = olora, which"),
         ({"lora_alpha": None}, "has no lora_alpha; save the adapter again"),
@@ -107,6 +109,11 @@ def test_adapters_are_merged_with_adapters_into_a_folder(adapter, folder, tmp_pa
         ((first, full), out, "is no adapter, and"),
         ((first, same), {}, "give --out FOLDER"),
         ((first, same), out | {"match": "weights"}, "nothing else"),
+        (
+            (first, same),
+            out | {"average": "mean", "coefficients": (1, 1), "normalize": False},
+            "coefficients alone",
+        ),
         ((str(both), full), out, "holds a network, model.safetensors, and an adapter"),
     ):
         with pytest.raises((CheckpointError, UsageError), match=words):

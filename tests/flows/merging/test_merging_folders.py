@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from roundweave.storage.checkpoints import folders
 from roundweave.storage.errors import CheckpointError, ModelError, UsageError
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.networks.objective import ModelSpec
-from roundweave.tasks.networks.pretrained import find_pretrained, inputs_by_kind
+from roundweave.tasks.networks.pretrained import find_pretrained, inputs_by_kind, never_saved
 from tests.flows.merging.tiny_folders import KINDS, folder, made, merge, quiet, transformers
 from tests.rows import second
 from tests.tasks.merging import mine
@@ -33,7 +35,7 @@ def outputs(network: torch.nn.Module) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["gpt2", *second(*sorted(KINDS.keys() - {"gpt2"}))])  # of tied names
 def test_a_permuted_copy_merges_to_the_same_function(folder, tmp_path, kind) -> None:
     network = made(kind)
-    units = find_units(network, inputs_by_kind(network))
+    units = find_units(network, inputs_by_kind(network)).without(never_saved(network))
     order = units.random(torch.Generator().manual_seed(1))
     copy = made(kind, seed=2)
     copy.load_state_dict(units.permute(network.state_dict(), order))
@@ -70,6 +72,31 @@ def test_what_lies_beside_the_tensors_is_that_of_the_first_folder(folder, tmp_pa
     ours = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
     assert written.keys() == copied | ours
     assert {written[name].read_text() for name in copied} == {"first"}
+
+
+def test_tokenizers_of_any_files_and_modules_lie_beside(folder, tmp_path) -> None:
+    """Of sentence-transformers a pooling is copied if all have it, and one with tensors is refused."""
+    first, second, out = Path(folder("a")), Path(folder("b", seed=1)), tmp_path / "out"
+    files = {"source.spm": "s", "bpe.codes": "c", "1_Pooling/config.json": "{}"}
+    files["modules.json"] = json.dumps([{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Normalize"}])
+    for place, (name, text) in product((first, second), files.items()):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(text)
+    merge(str(first), str(second), match="none", out=str(out))
+    assert {name: (out / name).read_text() for name in files} == files
+    (second / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+    with pytest.raises(CheckpointError, match="has other modules than"):
+        merge(str(first), str(second), match="none", out=str(out), force=True)
+    (first / "1_Pooling/model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="is of a module of its own, which is not merged"):
+        merge(str(first), str(second), match="none", out=str(out), force=True)
+
+
+def test_files_of_all_tokenizers_are_known() -> None:
+    for kind in transformers.models.auto.tokenization_auto.TOKENIZER_MAPPING_NAMES.values():
+        with suppress(AttributeError, ImportError, ModuleNotFoundError, ValueError):
+            names = getattr(transformers, kind or "").vocab_files_names.values()
+            assert not [name for name in names if Path(name).suffix not in folders.BESIDE]
 
 
 @pytest.mark.parametrize("match", ["none", *second("weights")])
@@ -187,6 +214,7 @@ CHANGED = [
     ({"quantization_config": {"bits": 4}}, "of few bits"),
     ({"num_attention_heads": 2}, "num_attention_heads is 2, but 4"),
     ({"intermediate_size": 48}, "intermediate_size is 48, but 40"),
+    ({"hidden_act": "relu"}, "hidden_act is relu, but"),
 ]
 
 
@@ -216,7 +244,7 @@ def test_a_folder_that_is_broken_is_refused(folder, tmp_path, match) -> None:
     values["classifier.bias"][0] = torch.nan
     save_file(values, tmp_path / "nan/model.safetensors")
     for name, words in {
-        "wide": "of shape (48,), but float of shape (40,) in the network",
+        "wide": "intermediate_size is 3072, but 40",
         "broken": "config.json is no JSON",
         "short": "is truncated, corrupt or no checkpoint",
         "link": "is a link that leads out of the folder",
@@ -236,3 +264,13 @@ def test_a_network_that_nobody_knows_is_one_clear_line(folder, tmp_path) -> None
         (Path(place) / "config.json").unlink()
     assert "whose config.json none of the networks has" in refusal(*pair, out=str(tmp_path / "out"))
     assert "no model is named" in refusal(*pair, out=str(tmp_path / "out.safetensors"))
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.int32, "up.qweight"), (torch.float8_e4m3fn, "up.weight")])
+def test_quantised_weights_that_differ_have_no_mean(tmp_path, dtype: torch.dtype, name: str) -> None:
+    for file, value in (("a", 1), ("b", 2)):
+        save_file({name: torch.full((2, 3), value).to(dtype)}, tmp_path / f"{file}.safetensors")
+    files = [str(tmp_path / f"{file}.safetensors") for file in "ab"]
+    assert "of quantised weights, which have no mean" in refusal(*files, match="none", out=str(tmp_path / "c.pt"))
+    merge(files[0], files[0], match="none", out=str(tmp_path / "c.pt"))
+    assert "a name of 300 characters" in refusal(*files, match="none", out=str(tmp_path / ("c" * 300)))

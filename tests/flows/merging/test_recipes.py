@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import roundweave as rw
 from roundweave.flows.merging.result import MergeResult
+from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.tasks.matching import find_units
 from roundweave.tasks.merging.averages.base import Average, Versions
 from roundweave.tasks.merging.averages.task_vectors import TaskArithmetic, Ties
@@ -131,6 +132,18 @@ def test_a_recipe_is_scored_beside_the_means(folder, scored) -> None:
     assert same_bits(dict(stored.tensors), by_hand(folder, TaskArithmetic(), (1, -1)))
     assert stored.score == scored.scores[scored.chosen]
     assert scored.scores["plain mean"].loss != scored.scores[scored.chosen].loss
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_layers_that_are_equal_in_each_network_are_averaged_each_by_its_own_number(tmp_path, suffix) -> None:
+    """As a layer is that was put in twice, and as matrices of zeros are."""
+    places = [str(tmp_path / f"{name}.{suffix}") for name in ("one", "two", "out")]
+    for value, place in enumerate(places[:2]):
+        layers = {f"layers.{i}.weight": torch.full((2, 2), float(value)) for i in range(3)}
+        write_checkpoint(place, layers)
+    given = {"average": "mean", "coefficients": ((1.0, 0.0), (0.0, 1.0)), "match": "none", "executor": "inline"}
+    rw.merge(rw.MergeConfig(networks=tuple(places[:2]), out=places[2], **given))
+    assert [tensor.mean().item() for tensor in read_checkpoint(places[2]).values()] == [0, 0.5, 1]
 
 
 @pytest.mark.parametrize(

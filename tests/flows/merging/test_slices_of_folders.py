@@ -64,6 +64,16 @@ def test_the_result_computes_with_the_layers_in_their_order(folder, tmp_path, ki
         torch.testing.assert_close(logits(out), wanted.eval()(TOKENS).logits)
 
 
+def test_networks_of_other_depths_give_each_layer_what_its_own_configuration_says_of_it(folder, tmp_path) -> None:
+    window = {"use_sliding_window": True, "sliding_window": 4}
+    a = folder("a", "qwen2", **window, max_window_layers=1)
+    b = folder("b", "qwen2", 1, **window, num_hidden_layers=3, max_window_layers=2)
+    out = merged(tmp_path / "out", (b, 1, 3), (a, 0, 2))
+    config = json.loads((out / "config.json").read_text())
+    assert config["layer_types"] == [f"{kind}_attention" for kind in ("full", "sliding", "full", "sliding")]
+    assert config["num_hidden_layers"] == 4 and logits(out).isfinite().all()
+
+
 YAML = """
 merge_method: passthrough
 slices:

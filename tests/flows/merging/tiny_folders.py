@@ -21,6 +21,9 @@ SOUND = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_d
 SOUND |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_mel_bins": 8}
 SOUND |= {"max_source_positions": 10, "max_target_positions": 20, "decoder_start_token_id": 1}
 
+TRANSLATING = {**SOUND, "max_position_embeddings": 12, "decoder_start_token_id": 0, "forced_eos_token_id": 2}
+CAUSAL = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 40, "max_position_embeddings": 12}
+
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertForSequenceClassification", LAYERS | TOKENS),
     "gpt2": ("GPT2LMHeadModel", TOKENS | {"n_embd": 32, "n_layer": 2, "n_head": 4}),
@@ -28,6 +31,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2ForCausalLM", LAYERS | TOKENS | {"num_key_value_heads": 2}),
     "vit": ("ViTForImageClassification", LAYERS | {"image_size": 8, "patch_size": 4}),
     "t5": ("T5ForConditionalGeneration", TOKENS | ENCODING),
+    "marian": ("MarianMTModel", TOKENS | TRANSLATING),
+    "xglm": ("XGLMForCausalLM", TOKENS | CAUSAL),
     "whisper": ("WhisperForConditionalGeneration", TOKENS | SOUND),
 }
 """The architecture of each kind, and what its configuration says."""
@@ -46,7 +51,7 @@ def made(kind: str, seed: int = 0, **more: Any) -> torch.nn.Module:
     torch.manual_seed(seed)
     network = architecture(architecture.config_class(**values | more)).eval()
     with torch.no_grad():
-        for parameter in network.parameters():
+        for parameter in filter(lambda each: each.requires_grad, network.parameters()):
             parameter.add_(0.1 * torch.randn_like(parameter))
     return network
 

@@ -15,7 +15,6 @@ from roundweave.flows.planning.plan import bench_for
 from roundweave.flows.planning.racing import Point
 from roundweave.flows.planning.strategies import strategies, workload
 from roundweave.flows.planning.trying import SCORED, Lane, TrialTiming, thinned
-from roundweave.tasks.data.examples import Examples
 
 
 def timing(*heats: list[float], mapped: float = 0.0) -> TrialTiming:
@@ -48,10 +47,10 @@ def test_long_rounds_are_drawn_out_linearly() -> None:
 
 def test_held_out_examples_are_thinned_from_first_to_last() -> None:
     rows = torch.arange(2 * SCORED + 1).float()
-    thin = thinned(Examples(rows[:, None], rows))
+    thin = thinned(rw.Examples(rows[:, None], rows))
     assert len(thin) <= SCORED
     assert thin.targets[-1] == rows[-3]
-    assert len(thinned(Examples(rows[:7, None], rows[:7]))) == 7
+    assert len(thinned(rw.Examples(rows[:7, None], rows[:7]))) == 7
 
 
 @pytest.fixture

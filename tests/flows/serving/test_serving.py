@@ -21,12 +21,10 @@ import psutil
 import pytest
 from prefect.server.schemas.schedules import CronSchedule
 
+from roundweave import TrainConfig, UsageError, open_run
 from roundweave.flows.config.files import read_toml
 from roundweave.flows.config.scheduled import scheduled
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.stored import open_run
 from roundweave.flows.training.serving import deploy
-from roundweave.storage.errors import UsageError
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
 from tests.flows.prefect_server import command_line, ended, rounds_done, until

@@ -13,7 +13,6 @@ import pytest
 import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.config.files import write_toml
-from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.runs.listing import looked_through
 from tests.flows.nights import night
@@ -70,7 +69,7 @@ def test_a_run_that_failed_is_tried_again_and_goes_on_after_its_last_round(
     for module in ("dates", "scheduled"):
         monkeypatch.setattr(f"roundweave.flows.config.{module}.moment", lambda *_: next(days))
     run = train_flow(nightly(failures=2, retries=2, **named))
-    assert isinstance(run, Run)
+    assert isinstance(run, rw.Run)
     assert list(looked_through(run.placed["root"])) == [run.name]
     assert (run.status, run.done) == ("complete", 4)
     assert [run.round(number).commit.epoch for number in range(1, 5)] == [1, 1, 3, 3]

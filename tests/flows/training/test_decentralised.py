@@ -11,8 +11,6 @@ import torch
 import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.stored import Run
 from roundweave.storage.errors import ExperimentDiffers
 from roundweave.tasks.algorithms.topology import find_topology
 from roundweave.tasks.executors.graph import GraphExecutor
@@ -35,19 +33,19 @@ def linear(own) -> dict[str, object]:
     return LINEAR | {"data": f"{own(DATA)}:data"}
 
 
-def networks(run: Run, round: int) -> torch.Tensor:
+def networks(run: rw.Run, round: int) -> torch.Tensor:
     """What each partition carried away from a round, (partition, element)."""
     carried = run.carried(round)
     return torch.stack([carried[p].carry["own"][next(iter(carried[p].carry["own"]))] for p in sorted(carried)])
 
 
-def resumed(train, name: str, rounds: int) -> Run:
+def resumed(train, name: str, rounds: int) -> rw.Run:
     """A run that goes on, by its record alone."""
     config = resumed_config(name, None, trust=False, changes={"rounds": rounds})
     return train(**config.model_dump(exclude_unset=True, exclude={"executor", "window"}))
 
 
-def consensus(run: Run) -> np.ndarray:
+def consensus(run: rw.Run) -> np.ndarray:
     """How far each partition's network was from the mean of all when a round began, (round, partition)."""
     return run.ds["consensus"].values
 
@@ -58,7 +56,7 @@ def matrix(topology: str, partitions: int, exchange: int) -> np.ndarray:
     return np.array([[row.get(each, 0.0) for each in range(partitions)] for row in rows])
 
 
-def loop(run: Run, topology: str, steps: int, lr: float) -> list[np.ndarray]:
+def loop(run: rw.Run, topology: str, steps: int, lr: float) -> list[np.ndarray]:
     """D-PSGD on all examples of each partition: by round, the (w, w, b) of each as trained."""
     partitions = run.config["partitions"]
     start = [*run["1.weight"][0].values.ravel(), run["1.bias"][0].item()]
@@ -142,7 +140,7 @@ def test_a_level_of_all_is_the_same_at_any_k_and_sites_that_never_meet_are_runs_
 
 def test_each_partitions_own_score_is_of_its_own_network_also_on_workers_and_reduced_again(train, client) -> None:
     fields = MOONS | {"data": "digits", "score_partitions": 0.25}
-    partitions = resolve(TrainConfig(**fields)).partitions
+    partitions = resolve(rw.TrainConfig(**fields)).partitions
     run = train(**fields, rounds=3, name="scored")
     network, stored = run.network(), run.round(3)
     for p, record in stored.commit.updates.items():
@@ -223,9 +221,9 @@ def test_stored_updates_are_reduced_in_another_way(train) -> None:
 
 
 def test_a_topology_alone_takes_its_algorithm_and_the_algorithm_alone_a_ring() -> None:
-    alone = TrainConfig(topology="star", lr=0.3)
+    alone = rw.TrainConfig(topology="star", lr=0.3)
     assert (alone.algorithm.name, alone.algorithm.options["lr"], alone.topology) == ("d_psgd", 0.3, "star")
     for given in ({}, {"topology": None}):
-        assert TrainConfig(algorithm="d_psgd", **given).topology == "ring"
-    assert TrainConfig().topology is None
-    assert TrainConfig(**json.loads(alone.model_dump_json(exclude_unset=True))) == alone
+        assert rw.TrainConfig(algorithm="d_psgd", **given).topology == "ring"
+    assert rw.TrainConfig().topology is None
+    assert rw.TrainConfig(**json.loads(alone.model_dump_json(exclude_unset=True))) == alone

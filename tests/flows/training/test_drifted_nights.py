@@ -16,9 +16,7 @@ from roundweave.flows.config.scheduled import scheduled
 from roundweave.storage.errors import CheckpointError, StoreDamaged, UsageError
 from roundweave.storage.rounds.columns import KEY
 from roundweave.storage.runs.aliases import holders
-from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.description import columns_of
-from roundweave.tasks.data.examples import Examples
 from tests.flows import nights
 from tests.flows.command.in_process import run as command
 
@@ -155,7 +153,7 @@ def test_partitions_that_lie_apart_are_described_where_they_lie(trained, client,
     data = f"{tmp_path}/own.py:part"
     run = trained(data, "apart", executor="graph", scheduler=client.scheduler.address)
     inputs = torch.cat([torch.randn(300, 3, generator=torch.Generator().manual_seed(n)) for n in range(2)])
-    whole = columns_of(Dataset(Examples(inputs, torch.arange(600) % 2)))
+    whole = columns_of(rw.Dataset(rw.Examples(inputs, torch.arange(600) % 2)))
     assert {name: each.bins for name, each in run.columns.columns.items()} == {n: e.bins for n, e in whole.items()}
     assert run.columns.columns["targets"] == whole["targets"]
     for options, column in (({"shift": 3.0}, "inputs 0"), ({"missing": 150}, "inputs 1")):

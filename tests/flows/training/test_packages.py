@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,41 @@ def test_a_replay_needs_no_file_and_code_from_elsewhere_needs_trust(package, tmp
     assert (code, "holds code" in line) == (2, True)
     trusted = subprocess.run(command_line(*replay, "--trust"), capture_output=True, text=True, check=True)
     assert "bit-identical" in trusted.stdout
+
+
+SCRIPT = """
+import sys, helper
+from distributed import Client
+from roundweave.storage.errors import NumericsMismatch
+from roundweave.tasks.executors.graph import GraphExecutor
+from tests.training import trained
+def model(): return helper.Net()
+with Client(scheduler_file=sys.argv[1]) as client:
+    client.wait_for_workers(2)
+    try:
+        trained(sys.argv[2], GraphExecutor(client), model=model, partitions=4, rounds=1, local_steps=1)
+    except NumericsMismatch as error:
+        print(error)
+"""
+HELPER = "from torch import nn\ndef Net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.{}())"
+
+
+@pytest.mark.thorough
+def test_a_worker_that_imports_another_version_of_a_module_is_refused(
+    tmp_path, dask_processes, monkeypatch
+) -> None:
+    """Until it is started anew, also where the file has become the same since."""
+    for folder, layer in (("here", "Identity"), ("there", "Tanh")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "helper.py").write_text(HELPER.format(layer))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    project = Path(__file__).parents[3]
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'here'}:{project}")
+    scheduler = dask_processes(tmp_path, 2, PYTHONPATH=f"{tmp_path / 'there'}:{project}")
+    line = [sys.executable, tmp_path / "script.py", scheduler, tmp_path / "runs"]
+    for _ in range(2):
+        said = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+        assert said.startswith("tcp://127.0.0.1:")
+        assert "has another version of helper.Net than the process that began the run" in said
+        shutil.copy(tmp_path / "here/helper.py", tmp_path / "there")
+    assert not [*(tmp_path / "runs").glob("*.zarr")]

@@ -29,7 +29,7 @@ def test_another_experiment_under_the_same_name_is_refused_by_its_fields(stored)
 
 
 def test_where_a_run_of_the_name_failed_in_its_first_round_it_is_said_how_to_delete_it(own, train) -> None:
-    fails = "def loss(outputs, targets):\n    return outputs.sum() if len(outputs) <= 2 else 1 / 0"
+    fails = "def loss(outputs, targets):\n    return outputs.sum() if len(outputs) <= 8 else 1 / 0"
     with pytest.raises(RoundweaveError, match="round 1: "):
         trained(name="failed", loss=f"{own(fails)}:loss", held_out=0)
     with pytest.raises(ExperimentDiffers, match="that one, which has no round: `roundweave rm failed`"):

@@ -15,28 +15,15 @@ from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds.scoring import Tally, validation_scores
 from tests.flows import nights
+from tests.flows.digits import DIGITS
 
-MINE = """
-import numpy as np, torch
-from torch import nn
-import roundweave as rw
-
-def digits(): return rw.find_source("digits").load(0, 1)
-def some(rows): return rw.Dataset(digits().train.read(np.array(rows)), scaling=digits().scaling)
-def today(): return some(range(0, 1000))
-def tomorrow(): return some(range(1000, 1500))
-def apart(): return some(range(1500, 1797))
-def fewer(): return some(range(1500, 1790))
-def each(partition, partitions): return some(range(partition, 1500, partitions))
-def net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 10))
-def smoothed(outputs, targets): return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+MINE = f"""{DIGITS}
+def today(): return only(range(0, 1000))
+def tomorrow(): return only(range(1000, 1500))
+def apart(): return only(range(1500, 1797))
+def fewer(): return only(range(1500, 1790))
+def each(partition, partitions): return only(range(partition, 1500, partitions))
 def entropy(outputs, targets): return -torch.special.entr(outputs.softmax(1)).sum().reshape(1)
-def halved(inputs): return inputs / 2
-
-def empty(): return torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64)
-def small(): return torch.zeros(4, 1, 7, 7), torch.arange(4)
-def more(): return torch.zeros(12, 1, 8, 8), torch.arange(12)
-def quantities(): return torch.zeros(4, 1, 8, 8), torch.zeros(4)
 """
 
 KINDS: dict[str, dict[str, object]] = {

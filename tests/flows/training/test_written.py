@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
+from roundweave import Run, TrainConfig, open_run
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.flows.stored import Run, open_run
 from roundweave.storage.errors import RoundPruned
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.store import RoundStore

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,3 +172,30 @@ def test_a_file_that_ends_between_two_blocks_is_refused(tmp_path) -> None:
         file.truncate(BLOCK * 5)
     with pytest.raises(CheckpointError, match="the file ends within more"):
         list(blocks)
+
+
+HALF = """
+import sys, time
+from pathlib import Path
+from roundweave.storage.checkpoints import folders, writing
+wait = lambda folder: (print(flush=True), time.sleep(100))
+if sys.argv[1] == "folder":
+    with folders.new_folder(Path(sys.argv[2])) as new:
+        wait(new)
+writing._write(Path(sys.argv[2]), wait)
+"""
+
+
+@pytest.mark.dear("real processes, of which one is killed")
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_a_killed_writer_left_is_removed_and_what_another_writes_is_not(tmp_path, kind) -> None:
+    left = []
+    for _ in "dead", "live":
+        command = [sys.executable, "-c", HALF, kind, str(tmp_path / "out.safetensors")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout and writer.stdout.readline()
+            write_checkpoint(tmp_path / "another.safetensors", TENSORS)
+            left.append({*tmp_path.glob(".*")})
+            writer.kill()
+    write_checkpoint(tmp_path / "another.safetensors", TENSORS)
+    assert all(left) and not left[0] & left[1] and not [*tmp_path.glob(".*")]

@@ -13,10 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundweave import Dataset, Examples
 from roundweave.storage.rounds.columns import INFINITE, Column, drifted, stability_index
-from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.description import columns_of
-from roundweave.tasks.data.examples import Examples
 
 NUMBERS = st.one_of(
     st.floats(width=64),
@@ -25,10 +24,10 @@ NUMBERS = st.one_of(
 )
 
 
-def column(values: Any, labels: Any = None) -> dict[str, Column]:
+def column(values: Any, labels: Any = None, least: int = 1) -> dict[str, Column]:
     inputs = torch.as_tensor(np.array(values, np.float64))[:, None]
     targets = torch.zeros(len(inputs)) if labels is None else torch.tensor(labels)
-    return columns_of(Dataset(Examples(inputs, targets)))
+    return columns_of(Dataset(Examples(inputs, targets)), least)
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=60), st.randoms())
@@ -64,6 +63,16 @@ def test_bins_are_those_of_the_grid() -> None:
     one = 1023 << 4
     assert counted.bins == {one: 2, one + 1: 1, (1027 << 4) + 15: 2, -one: 1, 0: 2, INFINITE: 1}
     assert (counted.missing, counted.values, counted.finite) == (1, 10, 8)
+
+
+def test_of_fewer_than_ten_nothing_is_told() -> None:
+    """Neither the one value of 140 that is not 0, nor the mean from which it follows."""
+    values = [7.25, *[0.0] * 119, *[2.0] * 11, *[math.nan] * 9]
+    inputs, targets = column(values, [0] * 131 + [1] * 9, least=10).values()
+    assert inputs.bins == {0: 119, 1024 << 4: 11}
+    assert (inputs.examples, inputs.missing, inputs.finite) == (140, 0, 130)
+    assert (inputs.mean, inputs.deviation) == pytest.approx((22 / 130, math.sqrt(44 / 130 - (22 / 130) ** 2)))
+    assert targets.categories == {"0": 131}
 
 
 def test_an_index_is_what_one_computes_by_hand() -> None:

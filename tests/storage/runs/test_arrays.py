@@ -130,9 +130,7 @@ def test_a_name_of_two_things_is_that_of_the_first(tiny) -> None:
     assert run.ds["params/round"].values.tolist() == [1.0]
     assert run.ds["round"].values.tolist() == [0]
     assert run.tree["params/round_"].values.tolist() == [1.0]
-    store = tiny.create()
-    store.commit(tiny.write(store, 1, score=Score(0.5, {"train_loss": 0.75}, 8)))
-    ds = StoredRun(store.path).ds
+    ds = tiny.run({"score": Score(0.5, {"train_loss": 0.75}, 8)}).ds
     assert ds["train_loss"].dims == ("round",)
     assert ds["metrics/train_loss"].sel(round=1).values.tolist() == [1.0, 2.0]
 

@@ -12,10 +12,7 @@ from roundweave.storage.runs.run import StoredRun
 
 @pytest.fixture
 def run(tiny) -> StoredRun:
-    store = tiny.create()
-    store.commit(tiny.write(store, 1))
-    store.commit(tiny.write(store, 2, refused=(0,)))
-    return StoredRun(store.path)
+    return tiny.run({}, {"refused": (0,)})
 
 
 def cells(text: str) -> list[list[str]]:
@@ -73,8 +70,5 @@ def test_looking_at_a_run_reads_what_is_recorded_and_no_tensor(tiny, monkeypatch
 
 
 def test_the_size_is_that_of_the_updates_of_a_cohort(tiny) -> None:
-    store = tiny.create()
-    for round in (1, 2):  # 24 bytes once, three states of 91, and two updates of 127
-        commit = tiny.write(store, round)
-        store.commit(replace(commit, updates={0: commit.updates[0]}))
-    assert repr(StoredRun(store.path)).endswith("11 params · 0.000551 MB>")
+    run = tiny.run(*[{"metrics": {0: {}}}] * 2)  # 24 bytes once, three states of 91, and two updates of 127
+    assert repr(run).endswith("11 params · 0.000551 MB>")

@@ -29,13 +29,7 @@ def _closed() -> Iterator[None]:
 @pytest.fixture
 def run(tiny) -> StoredRun:
     """Three rounds; partition 0 is refused in round 2, and takes no part in round 3."""
-    store = tiny.create()
-    for round, refused in ((1, ()), (2, (0,)), (3, ())):
-        commit = tiny.write(store, round, refused=refused)
-        if round == 3:
-            commit = tiny.write(store, 3, updates={1: commit.updates[1]})
-        store.commit(commit)
-    return StoredRun(store.path)
+    return tiny.run({}, {"refused": (0,)}, {"metrics": {1: {"train_loss": 4.0}}})
 
 
 def test_only_rounds_with_a_number_are_drawn() -> None:
@@ -58,10 +52,8 @@ def test_a_plot_is_drawn_on_the_axes_that_it_is_given(run, name) -> None:
 
 def test_each_kind_of_score_has_a_panel_whose_colours_mean_the_same(tiny) -> None:
     scores = {"worst_loss": 2.0, "accuracy": 0.5, "worst_accuracy": 0.4, "spread_accuracy": 0.1, "worst_case": 3.0}
-    store = tiny.create()
-    for round in (1, 2):
-        store.commit(tiny.write(store, round, score=Score(1.0 / round, scores, 8)))
-    panels = Plots(StoredRun(store.path)).history().figure.axes
+    run = tiny.run(*({"score": Score(1.0 / round, scores, 8)} for round in (1, 2)))
+    panels = Plots(run).history().figure.axes
     lines = [(panel.get_title("left"), line) for panel in panels for line in panel.lines]
     assert [(title, line.get_label(), line.get_color(), line.get_ydata()[-1]) for title, line in lines] == [
         *(("loss", "training", "C0", 2.5 + 1 / 42), ("loss", "held out", "C1", 0.5), ("loss", "worst", "C3", 2.0)),

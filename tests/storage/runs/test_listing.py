@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from roundweave.storage.errors import UsageError
+from roundweave import UsageError, compare, list_runs
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.runs.listing import compare, list_runs
 from roundweave.storage.runs.run import StoredRun
 
 CODE = {"reference": "mine.py:model", "name": "model", "source": "...", "path": "/x/mine.py", "pickled": ""}
@@ -36,9 +35,8 @@ def test_a_list_of_runs_has_their_configurations_and_last_scores(train, tmp_path
 
 
 def test_columns_that_two_things_have_are_told_apart(tiny) -> None:
-    store = tiny.create(seed=3)
     values = {"seed": 0.25, "status": 6.0, "error": 0.5, "done": 7.0}
-    store.commit(tiny.write(store, 1, score=Score(0.5, values, 8)))
+    tiny.run({"score": Score(0.5, values, 8)}, seed=3)
     (row,) = list_runs().to_dict("records")
     told = [row[name] for name in ("seed", "config.seed", "status", "done", "rounds")]
     assert (told, np.isnan(row["error"])) == ([0.25, 3, "interrupted", 1, 3], True)

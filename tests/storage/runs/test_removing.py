@@ -25,8 +25,8 @@ DAY = 86_400
 
 def night(tiny, name: str, days: float, loss: float = 1.0, rounds: int = 1, left_out: int = 0, **config) -> None:
     """A run that began so many days ago and has one of so many rounds, with this loss and accuracy 1 - loss."""
-    store = tiny.create(name, rounds, time.time() - days * DAY, **config)
-    store.commit(tiny.write(store, 1, score=Score(loss, {"accuracy": 1 - loss}, 8, left_out)))
+    score, created = Score(loss, {"accuracy": 1 - loss}, 8, left_out), time.time() - days * DAY
+    tiny.run({"score": score}, name=name, rounds=rounds, created=created, **config)
 
 
 def stay(tiny, fitting: Eligible) -> dict[str, str]:

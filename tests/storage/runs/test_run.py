@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,11 +75,7 @@ def test_what_there_is_not_is_told_in_one_line(run, ask, said) -> None:
 
 def test_the_history_is_weighted_by_the_accepted_examples(tiny) -> None:
     """Weights are 10 and 11, losses round and round + 1; round 2 refuses partition 0, round 3 has no score."""
-    store = tiny.create(rounds=4)
-    store.commit(tiny.write(store, 1))
-    store.commit(tiny.write(store, 2, refused=(0,)))
-    store.commit(tiny.write(store, 3, score=None, seconds=0.25))
-    history = StoredRun(store.path).history()
+    history = tiny.run({}, {"refused": (0,)}, {"score": None, "seconds": 0.25}, rounds=4).history()
     assert history.index.tolist() == [0, 1, 2, 3]
     assert history.index.name == "round"
     np.testing.assert_array_equal(history["loss"], [np.nan, 1.0, 0.5, np.nan])
@@ -93,12 +88,8 @@ def test_the_history_is_weighted_by_the_accepted_examples(tiny) -> None:
 
 
 def test_who_reports_no_loss_or_takes_no_part_does_not_count_as_a_loss_of_zero(tiny) -> None:
-    store = tiny.create()
-    reported = {1: {0: {}, 1: {"train_loss": 2.0}}, 2: {0: {}, 1: {}}, 3: {1: {"train_loss": 8.0}}}
-    for round, losses in reported.items():
-        commit = tiny.write(store, round)
-        store.commit(replace(commit, updates={p: replace(commit.updates[p], metrics=losses[p]) for p in losses}))
-    history = StoredRun(store.path).history()
+    reported = {0: {}, 1: {"train_loss": 2.0}}, {0: {}, 1: {}}, {1: {"train_loss": 8.0}}
+    history = tiny.run(*({"metrics": losses} for losses in reported)).history()
     np.testing.assert_array_equal(history["train_loss"], [np.nan, 2.0, np.nan, 8.0])
     assert history.loc[3, ["examples", "accepted"]].tolist() == [11, 1]
 
@@ -117,9 +108,7 @@ def test_a_rounds_parameters_and_updates_are_shown_by_parameter(tiny, run) -> No
 
 
 def test_refused_updates_are_named_and_left_out(tiny, same) -> None:
-    store = tiny.create()
-    store.commit(tiny.write(store, 1, refused=(0,)))
-    round = StoredRun(store.path).round(1)
+    round = tiny.run({"refused": (0,)}).round(1)
     assert round.refused == {0: "not sound"}
     assert round.updates["scale"]["partition"].values.tolist() == [1]
     assert same(round.update(0), tiny.update(1, 0))
@@ -157,9 +146,7 @@ def test_the_status_follows_the_store(tiny) -> None:
 
 
 def test_a_run_that_stopped_early_is_complete(tiny) -> None:
-    store = tiny.create(rounds=9)
-    store.commit(tiny.write(store, 1, stop="target reached"))
-    run = StoredRun(store.path)
+    run = tiny.run({"stop": "target reached"}, rounds=9)
     assert (run.status, run.stop, run.done) == ("complete", "target reached", 1)
 
 
@@ -234,14 +221,10 @@ def test_looking_never_writes(run) -> None:
 
 def test_the_history_has_a_column_for_every_metric_and_score(tiny) -> None:
     """Weights 10 and 11; partition 0 of round 2 is refused, so what it alone reports is not told."""
-    store = tiny.create()
-    for round, refused in ((1, ()), (2, (0,))):
-        commit = tiny.write(store, round, refused=refused, score=Score(0.5, {"f1": 0.75}, 8))
-        told = {0: {"grad norm": 1.0, "only": 5.0, "own_gain": 1.0}}
-        told[1] = {"grad norm": float(round), "own_gain": 3.0}
-        records = {p: replace(commit.updates[p], metrics=metrics) for p, metrics in told.items()}
-        store.commit(replace(commit, updates=records))
-    history = StoredRun(store.path).history()
+    one, score = {"grad norm": 1.0, "only": 5.0, "own_gain": 1.0}, Score(0.5, {"f1": 0.75}, 8)
+    told = [{0: one, 1: {"grad norm": norm, "own_gain": 3.0}} for norm in (1.0, 2.0)]
+    rounds = {"metrics": told[0], "score": score}, {"metrics": told[1], "score": score, "refused": (0,)}
+    history = tiny.run(*rounds).history()
     assert list(history) == ["loss", "f1", "seconds", "grad norm", "only", "own_gain", *COUNTS]
     np.testing.assert_array_equal(history["f1"], [np.nan, 0.75, 0.75])
     np.testing.assert_array_equal(history["grad norm"], [np.nan, 1.0, 2.0])
@@ -251,20 +234,15 @@ def test_the_history_has_a_column_for_every_metric_and_score(tiny) -> None:
 
 
 def test_a_metric_with_the_name_of_another_column_is_told_apart(tiny) -> None:
-    store = tiny.create()
-    commit = tiny.write(store, 1)
     told = {"loss": 3.0, "map_loss": 4.0, "accuracy": 5.0, "seconds": 6.0, "weight": 7.0, "examples": 8.0}
-    store.commit(replace(commit, updates={1: replace(commit.updates[1], metrics=told)}))
-    row = StoredRun(store.path).history().loc[1]
+    row = tiny.run({"metrics": {1: told}}).history().loc[1]
     assert row[["loss", "accuracy", "seconds", "examples", "accepted"]].tolist() == [1.0, 0.25, 2.0, 11, 1]
     others = ["map_map_loss", "map_loss", "map_accuracy", "map_seconds", "map_weight", "map_examples"]
     assert row[others].tolist() == [*told.values()]
 
 
 def test_a_run_without_scores_has_a_history_and_a_plot(tiny) -> None:
-    store = tiny.create()
-    store.commit(tiny.write(store, 1, score=None))
-    run = StoredRun(store.path)
+    run = tiny.run({"score": None})
     assert list(run.history()) == ["loss", "seconds", "train_loss", *COUNTS]
     assert np.isnan(run.history()["loss"]).all()
     assert len(Plots(run).history().figure.axes) == 1
@@ -317,13 +295,12 @@ def test_a_complete_run_stays_so_whatever_happens_to_a_later_writer(tiny) -> Non
 
 
 def test_what_partitions_keep_after_a_round_is_of_the_updates_that_it_came_with(tiny, same) -> None:
-    store = tiny.train(tiny.create(), 1)
-    store.commit(tiny.write(store, 2, carry_from={0: 1, 1: 2}))
-    carried = StoredRun(store.path).carried(2)
+    run = tiny.run({}, {"carry_from": {0: 1, 1: 2}})
+    carried = run.carried(2)
     assert carried.keys() == {0, 1}
     assert same(carried[0].carry, tiny.update(1, 0).carry)
     assert same(carried[1].carry, tiny.update(2, 1).carry)
-    assert StoredRun(store.path).carried(1) == {}
+    assert run.carried(1) == {}
 
 
 # A run that is written at this moment.

@@ -92,12 +92,9 @@ def test_changes_are_relative_to_what_was_before(run) -> None:
 
 
 def test_the_best_round_has_the_lowest_loss_and_the_highest_score(tiny) -> None:
-    store = tiny.create(rounds=5)
-    scores = [(3.0, 0.5, 9.0), (1.0, 0.7, 4.0), (1.0, 0.9, 5.0), None, (2.0, 0.9, 6.0)]
-    for round, values in enumerate(scores, 1):
-        score = values and Score(values[0], {"accuracy": values[1], "mae": values[2], "mine": values[2]}, 8)
-        store.commit(tiny.write(store, round, score=score))
-    run = StoredRun(store.path)
+    numbers = [(3.0, 0.5, 9.0), (1.0, 0.7, 4.0), (1.0, 0.9, 5.0), None, (2.0, 0.9, 6.0)]
+    scores = [of and Score(of[0], {"accuracy": of[1], "mae": of[2], "mine": of[2]}, 8) for of in numbers]
+    run = tiny.run(*({"score": score} for score in scores), rounds=5)
     best = {score: run.best(score).number for score in ("loss", "accuracy", "mae", "mine")}
     assert best == {"loss": 2, "accuracy": 3, "mae": 2, "mine": 1}
     assert run.best().number == 2
@@ -108,20 +105,16 @@ def test_the_best_round_has_the_lowest_loss_and_the_highest_score(tiny) -> None:
 
 
 def test_the_lowest_loss_of_the_worst_partitions_is_the_best_and_so_is_the_lowest_spread(tiny) -> None:
-    store = tiny.create(rounds=2)
-    for round, (loss, accuracy) in enumerate([(2.0, 0.5), (1.0, 0.7)], 1):
-        values = {"worst_loss": loss, "worst_accuracy": accuracy, "spread_accuracy": loss}
-        store.commit(tiny.write(store, round, score=Score(1.0, values, 8)))
-    run = StoredRun(store.path)
-    assert [run.best(name).number for name in ("worst_loss", "worst_accuracy", "spread_accuracy")] == [2, 2, 2]
+    names = "worst_loss", "worst_accuracy", "spread_accuracy"
+    scores = [Score(1.0, dict(zip(names, of, strict=True)), 8) for of in ((2.0, 0.5, 2.0), (1.0, 0.7, 1.0))]
+    run = tiny.run(*({"score": score} for score in scores), rounds=2)
+    assert [run.best(name).number for name in names] == [2, 2, 2]
     assert run.best("worst_loss", lowest=False).number == 1
 
 
 def test_a_round_that_was_not_scored_is_not_the_best(tiny) -> None:
-    store = tiny.create()
-    store.commit(tiny.write(store, 1, score=None))
     with pytest.raises(RoundMissing, match="no round has the score loss"):
-        StoredRun(store.path).best()
+        tiny.run({"score": None}).best()
 
 
 def test_it_is_known_of_every_score_which_is_the_best() -> None:

@@ -11,11 +11,10 @@ from distributed.protocol import deserialize, serialize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave import Examples, Layout, State, Update
 from roundweave.storage.errors import ShapeMismatch
 from roundweave.storage.values import tensors as values
-from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec, from_numpy, pack, same_bits, specs_of, to_numpy, views
-from roundweave.tasks.data.examples import Examples
 from tests.storage.conftest import plain, thorough
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]

@@ -10,12 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundweave.storage.errors import UsageError
-from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.algebra import Algorithm, Map, Reduce
-from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.algorithms.maps.gradient import Gradient
-from roundweave.tasks.algorithms.reduces.mean import Mean
+from roundweave import Algorithm, Gradient, Map, Mean, Reduce, Sgd, State, Update, UsageError
 from roundweave.tasks.algorithms.reduces.tree import cover, fold
 
 

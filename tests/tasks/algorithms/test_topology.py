@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import UsageError
+from roundweave import TrainConfig, UsageError
 from roundweave.tasks.algorithms.topology import TOPOLOGIES, Edges, Topology, Torus, TwoLevel, find_topology
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundweave.storage.errors import UsageError
-from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave import Asynchronous, UsageError
 
 
 @given(push=st.integers(1, 5), times=st.integers(1, 5))

@@ -11,12 +11,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.distribution import draw_counts, label_counts
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.sources.table import Source
-from roundweave.tasks.data.splits.split import Split
+from roundweave import Dataset, Examples, Partitions, Source, Split, draw_counts, label_counts
 
 matplotlib.use("Agg")
 

@@ -15,15 +15,12 @@ import psutil
 import pytest
 import torch
 
+from roundweave import LocalSteps, Partitions, Split, batches
 from roundweave.storage.values.digests import tensor_digest
-from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.data.examples import Examples, tensors_of
 from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.reading import Loading, ReadingFailed, forget_opened
 from roundweave.tasks.data.sources.own import Own
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import find_code

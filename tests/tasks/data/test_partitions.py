@@ -13,11 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave import Dataset, Examples, Partitions
 from roundweave.storage.errors import DataError, UsageError
-from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.description import Description, combine
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.meaning import Meaning
 from roundweave.tasks.data.sources.images import Digits
 from roundweave.tasks.data.sources.own import Items
 from roundweave.tasks.data.sources.table import at_sites, find_source
@@ -225,13 +224,13 @@ class Pictures(torch.utils.data.Dataset[Any]):
 def test_examples_one_by_one_have_the_number_that_all_partitions_give_their_label() -> None:
     """They are as the data set gives them. One that is no pair does not say which is its label."""
     rows = np.array([1, 0])
-    animals, agreed = ("dog", "mouse"), ("cat", "dog", "mouse")
+    animals, agreed = ("dog", "mouse"), Meaning(("cat", "dog", "mouse"))
     pairs = Items(Pictures(("a picture", 0), ("another", 1)), "mine")
-    renumbered = Dataset(pairs, class_names=animals).renumbered(agreed)
+    renumbered = Dataset(pairs, class_names=animals).arranged(agreed)
     assert renumbered.train.items(rows) == [("another", 2), ("a picture", 1)]
     named = Items(Pictures({"x": 1, "label": 0}, {"x": 2, "label": 1}), "mine")
     with pytest.raises(DataError, match="no pairs of input and label"):
-        Dataset(named, class_names=animals).renumbered(agreed).train.items(rows)
+        Dataset(named, class_names=animals).arranged(agreed).train.items(rows)
 
 
 def test_a_file_that_cannot_be_read_is_called_by_its_site(tmp_path: Path) -> None:

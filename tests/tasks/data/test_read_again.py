@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from roundweave import Partitions, Split
 from roundweave.storage.errors import DataError
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.own import READ_AGAIN, Own
 from roundweave.tasks.data.sources.table import Each
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.own_code.code import find_code
 
 KINDS = """

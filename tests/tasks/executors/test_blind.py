@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
+import dask
 import pytest
 from distributed import Client
 
@@ -16,6 +17,7 @@ from roundweave.storage.errors import StoreError
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.reaching import Mark
+from roundweave.tasks.executors.clusters.workers import offers
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.machines import hidden_from
@@ -106,6 +108,8 @@ def test_where_no_worker_sees_the_runs_a_process_of_the_command_stores(
     with start(0, 2) as client:
         executor = GraphExecutor(client, setting)
         run = train(executor, 1, **fields, name="there")
+        pages = client.run(partial(dask.config.get, "distributed.worker.http.routes"))
+        assert [pages[worker] for worker in {*pages} - {*offers(client)}] == [[]]
         executor.pool.end()
         assert identities(run) == identities(reference)
         assert at_work(run) == processes(there)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from distributed import Client
 
 from roundweave.storage.errors import UsageError
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.rows import but_first
-from tests.tasks.executors.deeds import lines
+from tests.tasks.executors.deeds import beside, lines
 
 SOURCE = """
 from dataclasses import dataclass, replace
@@ -59,11 +55,8 @@ shares.SHARE_BYTES, shares.LEAST_BYTES = 512, 0
 FIELDS = {"data": "digits", "model": "mlp", "model_options": {"hidden": 33}, "partitions": 3, "rounds": 2}
 
 
-@pytest.fixture(scope="module")
-def client(cluster: Client) -> Iterator[Client]:
-    """Three workers beside the cluster, since what `SMALL` sets stays in them."""
-    with connect(None, 3) as client:
-        yield client
+client = beside(3)
+"""Workers in which what `SMALL` sets stays."""
 
 
 @pytest.fixture

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from distributed import Client
 
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.rounds.evidence.results import RoundResult
 from tests.rows import but_first
-from tests.tasks.executors.deeds import DATA, KILL, experiment, lines, replay_job
+from tests.tasks.executors.deeds import DATA, KILL, beside, experiment, lines, replay_job
 
 SOURCE = f"""{DATA}
 from dataclasses import dataclass
@@ -31,11 +27,8 @@ def algorithm():
 """
 
 
-@pytest.fixture(scope="module")
-def client(cluster: Client) -> Iterator[Client]:
-    """Five workers beside the cluster, as quickly begun: each block is of one partition, and folds join first."""
-    with connect(None, 5) as client:
-        yield client
+client = beside(5)
+"""So many that each block is of one partition, and folds join first."""
 
 
 @pytest.fixture

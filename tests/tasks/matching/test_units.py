@@ -17,6 +17,7 @@ from roundweave.tasks.matching.groups import UnitGroup
 from roundweave.tasks.matching.units import find_units
 from tests.tasks.matching.analysed import analysed, built, networks
 from tests.tasks.matching.expected import MAY_BE_PINNED
+from tests.tasks.merging import mine
 
 FIRST = ["mlp", "cnn", "shufflenet", "resnext", "resnet", "lstm", "gru_both_ways", "gpt_unbind", "mlp_mixer"]
 FIRST += ["tied_autoencoder", "sorted_units", "stack_roll_pad", "transformers_llama_eager", "transformers_mixtral"]
@@ -101,6 +102,33 @@ def test_positions_beyond_the_example_inputs_stay_in_their_places(length):
     network = Positions().state_dict()
     moved = units.permute(network, order)
     assert torch.equal(moved["position"], network["position"][:, order["position"]])
+
+
+@pytest.mark.parametrize(("training", "alike"), [(True, False), (False, False), (False, True)])
+def test_what_a_call_does_not_reach_is_permuted_as_in_training_or_pins_what_it_may_read(training, alike):
+    network, inputs = mine.Autoencoder(training).double().eval(), torch.randn(5, 6).double()
+    units = find_units(network, (inputs,), lambda name: alike)
+    pinned = "spread.weight may read them" in str(units.pinned)
+    assert pinned == (not training and not alike)
+    assert sorted(group.size for group in units.groups.values()) == ([20] if pinned else [3, 9, 9, 20])
+    wanted = network(inputs), network.spreads(inputs).sort().values  # the spreads are in the code's order
+    order = units.random(torch.Generator().manual_seed(0))
+    network.load_state_dict(units.permute(network.state_dict(), order))
+    torch.testing.assert_close(network(inputs), wanted[0])
+    if not alike:
+        torch.testing.assert_close(network.spreads(inputs).sort().values, wanted[1])
+
+
+class InVain(mine.Autoencoder):
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.spreads(inputs)
+        return super().forward(inputs)
+
+
+def test_a_result_that_is_not_used_reads_units_and_keeps_its_own_order():
+    units = find_units(InVain(), (torch.randn(5, 6),))
+    assert ("spread.weight", 1, 0) in units.members("body")
+    assert units.pinned["spread.bias"] == "its result is not used"
 
 
 class DataDependent(nn.Module):

@@ -21,6 +21,32 @@ class Layers(nn.Module):
         return self.layers[-1](inputs)
 
 
+class Autoencoder(nn.Module):
+    """A variational one, whose spreads are read in training, or by their own method alone."""
+
+    def __init__(self, sampling: bool = False) -> None:
+        super().__init__()
+        self.sampling, self.body, self.wide = sampling, nn.Linear(20, 9), nn.Linear(6, 20)
+        self.mean, self.spread = nn.Linear(9, 3), nn.Linear(9, 3)
+        self.open, self.out = nn.Linear(3, 9), nn.Linear(9, 6)
+
+    def hidden(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.body(self.wide(inputs).relu()).relu()
+
+    def spreads(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.spread(self.hidden(inputs)).exp()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        code = self.mean(self.hidden(inputs))
+        if self.training and self.sampling:
+            code = code + torch.randn_like(code) * self.spreads(inputs)
+        return self.out(self.open(code).relu())
+
+
+def autoencoder() -> nn.Module:
+    return Autoencoder()
+
+
 def layers() -> nn.Module:
     return Layers()
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.matching.averaging import average
-from roundweave.tasks.matching.tracing.trace import plain_attention
+from roundweave.tasks.matching.tracing.exporting import plain_attention
 from roundweave.tasks.matching.units import find_units
 from roundweave.tasks.merging.gallery import Blend, blended, score_blend
 from roundweave.tasks.merging.repair import recompute_batch_norm, rescale, spread_of

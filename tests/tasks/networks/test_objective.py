@@ -10,13 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from roundweave import Dataset, Examples, Gradient, Partitions, Split, views
 from roundweave.storage.errors import ModelError
-from roundweave.storage.values.tensors import views
-from roundweave.tasks.algorithms.maps.gradient import Gradient
-from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.matching import check_function, find_units
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.reference import MODELS, Gpt

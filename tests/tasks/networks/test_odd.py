@@ -20,9 +20,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from roundweave.storage.errors import RoundweaveError
-from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.data.examples import Examples
+from roundweave import Examples, RoundweaveError, batches
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
 
 if TYPE_CHECKING:
@@ -45,6 +43,7 @@ REFUSED = {
     "running_maximum_always": "is changed by being scored",
     "teacher_always": "is changed by being scored",
     "activation_initialised_by_attribute": "each round begins without the attribute, and initialises again",
+    "checkpointed": "its first layer gets no gradient",
     "counter_as_attribute": "each round begins to count at 0",
     "counter_in_a_closure": "a process goes on counting through trials, other runs and replays",
     "counter_of_gradients": "likewise, and only gradients depend on it",
@@ -58,8 +57,9 @@ REFUSED = {
     "mean_as_buffer_without_state": "evaluation begins at 0",
     "noise_of_own_numpy": "each round draws the same",
     "teacher_in_a_list": "evaluation is by the initial weights",
+    "without_gradients": "nothing is trained",
 }
-"""What they keep from one forward pass to the next, and no state holds, decides what they give."""
+"""What they keep from pass to pass, and no state holds, decides what they give, or they are not trained."""
 
 EITHER = {
     "momentum_contrast": "takes batches of eight alone, so that it cannot be tried on two examples",
@@ -84,7 +84,7 @@ cached_function global_registry random_constant forward_hook hook_after_gradient
 teacher teacher_always clamped_parameter data_exchanged parameter_replaced gradients_toggled
 activation_initialised layer_made_at_first_call norm_in_evaluation mean_as_buffer mean_as_buffer_without_state
 counter_as_buffer counter_as_attribute counter_of_warm_up counter_of_gradients dropout_of_own_generator
-noise_of_numpy
+noise_of_numpy checkpointed checkpointed_frozen without_gradients
 """
 FIRST = NAMES.split()
 """One of each way in which a network may be lost in a copy, carry something on, or change itself."""

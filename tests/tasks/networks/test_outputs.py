@@ -10,7 +10,10 @@ import torch
 from torch.nn import functional
 
 from roundweave.storage.errors import DataError, ModelError
-from roundweave.tasks.networks.scores import OWN_LOSS, output_of
+from roundweave.tasks.networks.outputs import output_of
+from roundweave.tasks.networks.scores import (
+    OWN_LOSS,
+)
 
 CODE = """
 import torch

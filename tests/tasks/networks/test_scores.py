@@ -13,6 +13,7 @@ from torch.nn import functional
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.scores import (
     SCORES,
     class_axis,
@@ -84,7 +85,8 @@ def test_a_score_that_does_not_fit_is_one_clear_line(name, outputs, targets, say
     ],
 )
 def test_ones_own_score_of_another_kind_is_refused(own, name: str, says: str) -> None:
-    trial = Trial(torch.nn.Identity(), LOGITS, LABELS, lambda most: Examples(LOGITS, LABELS), 4)
+    objective = Objective(ModelSpec("mlp", (4,), 3, "float32", 0), "cross_entropy")
+    trial = Trial(objective, torch.nn.Identity(), LOGITS, LABELS, lambda most: Examples(LOGITS, LABELS), 4)
     with pytest.raises(ModelError, match=says):
         trial.is_whole(name, find_code(f"{own(OWN)}:{name}"))
 

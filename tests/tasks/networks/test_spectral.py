@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from roundweave import MergeConfig, merge
-from roundweave.flows.stored import Run
+from roundweave import MergeConfig, Run, merge
 from roundweave.tasks.networks.spectral import converge
 from tests.rows import but_first
 

@@ -11,7 +11,8 @@ from roundweave.tasks.numerics.fingerprints import check_fingerprint, fingerprin
 
 def test_equal_fingerprints_pass_and_unequal_ones_name_what_differs() -> None:
     mine = fingerprint()
-    assert set(mine) == {"torch", "build", "processor", "instructions", "overrides"}
+    versions = {"torch", "python", "numpy", "scikit-learn"}
+    assert set(mine) == versions | {"build", "processor", "instructions", "overrides"}
     assert mine["torch"] == torch.__version__
     check_fingerprint(mine, dict(mine), "here")
     other = mine | {"torch": "0.1", "instructions": "ABACUS"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import pickle
 import shutil
 import subprocess
@@ -94,6 +95,33 @@ def test_lambdas_partials_and_local_functions_are_kept_as_pickles() -> None:
 
     for function in (lambda: 3, functools.partial(int, "3"), local):
         assert find_code(function).load()() == 3
+
+
+def test_what_a_kept_pickle_imports_is_in_its_digest(tmp_path, monkeypatch) -> None:
+    """It is imported again where the pickle is loaded, or when the function is called for the first time."""
+    monkeypatch.syspath_prepend(write(tmp_path, helper="def width(): return 3\n", later="def depth(): return 2\n"))
+
+    def inside() -> int:
+        from later import depth  # type: ignore[import-not-found]
+
+        return int(depth())
+
+    assert "later.depth" in dict(find_code(inside).definitions)
+    code = find_code(functools.partial(importlib.import_module("helper").width))
+    assert [*dict(code.definitions)] == ["helper.width"]
+    assert code.now() == code
+    write(tmp_path, helper="def width(): return 4\n")
+    assert code.now().changed(code) == ["helper.width"]
+    assert code.now().digest != code.digest
+
+
+def test_a_constant_that_was_set_in_the_process_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(write(tmp_path, mine="HIDDEN = 16\ndef width(): return HIDDEN\n"))
+    module: Any = importlib.import_module("mine")
+    assert find_code(module.width).load()() == 16
+    module.HIDDEN = 256
+    with pytest.raises(CodeError, match="HIDDEN is 256 in this process and 16 in the file, which runs; set it in"):
+        find_code(module.width)
 
 
 def test_what_reads_as_a_reference() -> None:

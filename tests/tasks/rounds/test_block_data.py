@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from roundweave import Dataset, Examples, Partitions
 from roundweave.storage.errors import DataError
 from roundweave.tasks.algorithms.table import ALGORITHMS
-from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.splits.split import Cohort, Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds import engine

@@ -9,14 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave import Algorithm, Gradient, Mean, Median, Reduce, Sgd, State, Update
 from roundweave.storage.rounds.commits import UpdateRecord
-from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import same_bits
-from roundweave.tasks.algorithms.algebra import Algorithm, Reduce
-from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.algorithms.maps.gradient import Gradient
-from roundweave.tasks.algorithms.reduces.mean import Mean
-from roundweave.tasks.algorithms.reduces.robust import Median
 from roundweave.tasks.algorithms.reduces.tree import fold, fold_updates
 from roundweave.tasks.rounds.job import RoundPlan, Work
 from roundweave.tasks.rounds.steps import BlockResult, fold_block, fold_results

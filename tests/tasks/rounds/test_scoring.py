@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from roundweave import Dataset, Examples, Partitions, Split
 from roundweave.storage.rounds.commits import Score
-from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.loading import LoadedExamples, score_batch
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.reading import Loading, Reading
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds.scoring import Tally, score, tally
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 import torch
-from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundweave.storage.values.state import State, Update
+from roundweave import Algorithm, Gradient, Median, State, TrimmedMean, Update
 from roundweave.storage.values.tensors import Vectors, same_bits
-from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, Drift, KeepExtras, Sgd, Yogi
-from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.reduces.mean import ClippedMean, Fair, Mean, Normalised, Worst
-from roundweave.tasks.algorithms.reduces.robust import Median, TrimmedMean
 from roundweave.tasks.algorithms.reduces.tree import fold, fold_updates
-from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.rounds import shares as sharing
 from roundweave.tasks.rounds.shares import Nodes, by_shares, joined_update, shares_of
 from tests.rows import but_first
+from tests.tasks.executors.deeds import beside
 
 SGDS = (Sgd(0.3), Sgd(0.3, momentum=0.9), Sgd(0.3, momentum=0.9, nesterov=True))
 APPLIES = (*SGDS, Adam(), Yogi(), Adagrad(), Drift(), KeepExtras(Adam(), ("kept",), partitions=5))
@@ -115,11 +111,8 @@ def test_a_run_in_shares_is_the_same_and_replays(train, monkeypatch, fields) -> 
     assert run.replay("all").identical
 
 
-@pytest.fixture(scope="module")
-def four() -> Iterator[Client]:
-    """More workers than tests share: of two, none sends less."""
-    with connect(None, 4) as client:
-        yield client
+four = beside(4)
+"""More workers than tests share: of two, none sends less."""
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fed_avg"])

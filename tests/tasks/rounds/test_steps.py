@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from roundweave import open_run
-from roundweave.flows.stored import Run
+from roundweave import Run, open_run, views
 from roundweave.storage.errors import RoundFailed, RoundweaveError, UsageError
 from roundweave.storage.values.digests import update_digest
-from roundweave.storage.values.tensors import views
 from tests.rows import but_first
 from tests.tasks.executors.deeds import FAILING
 

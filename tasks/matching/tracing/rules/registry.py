@@ -24,15 +24,19 @@ class Unknown(ValueError):
 class Site:
     """One operation in the graph: its name, the shapes of its outputs, and what its rule notes about it.
 
-    `used` holds the indices of those outputs of a tuple that are used. The rule adds to `dependences` where axes
-    are summed over or looked up, and sets `summed` if some are summed. `looked_up` has the axis along which parts
-    of a tensor were looked up, its other axes, and by what. `read` has the numbers that the rule understood.
+    `used` holds the indices of those outputs of a tuple that are used; `training` is the network's mode; `unequal`
+    says of an axis of the operands whether values along it are equal by chance alone. The rule adds to
+    `dependences` where axes are summed over or looked up, and sets `summed` if some are summed. `looked_up` has
+    the axis along which parts of a tensor were looked up, its other axes, and by what. `read` has the numbers that
+    the rule understood.
     """
 
     name: str
     operation: OpOverload
     shapes: Sequence[Sequence[int]]
     used: frozenset[int] = frozenset()
+    training: bool = False
+    unequal: Callable[[Atom], bool] = lambda axis: False
     dependences: list[Dependence] = field(default_factory=list)
     summed: bool = False
     looked_up: list[tuple[Atom, Axes, Axes]] = field(default_factory=list)

@@ -15,11 +15,21 @@ PRESERVING = ("alias", "clone", "contiguous", "detach", "flatten", "reshape", "s
 """Operations that change no numbers, but only their type or the shape of the tensor."""
 
 
+PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "convolution")
+STRICT = (
+    *(*PRESERVING, *PRODUCTS, "add", "sub", "mul", "div", "neg", "exp", "log", "sigmoid", "tanh", "softplus"),
+    *("softmax", "log_softmax", "layer_norm", "rms_norm", "permute", "transpose", "t", "unsqueeze"),
+)
+"""Operations that give unequal numbers for unequal ones, so one unit is ahead of another in any order."""
+
+
 @rule("topk")
 def _topk(site: Site, self: Axes, dim: int = -1, sorted: bool = True, **_: Any) -> Result:
     place = dim % len(self)
     if not sorted:
         self[place].pin(UNSEEN + "topk need not sort")
+    if 1 in site.used and not site.unequal(self[place]):
+        self[place].pin("of equal values topk gives the number of one by their order")
     others = [axis for d, axis in enumerate(self) if d != place]
     site.contract([self[place]], others)
     found = [*self[:place], Atom(site.shape[place], "topk"), *self[place + 1 :]]

@@ -14,6 +14,7 @@ from roundweave.tasks.matching.tracing.axes import (
     UnitNumbers,
     broadcast,
     concatenation,
+    is_axes,
     new_axes,
     pin_all,
     product,
@@ -41,7 +42,15 @@ def _uniform(site: Site, **_: Any) -> Axes:
     return new_axes(site.shape)
 
 
-@rule("arange linspace eye rand randn rand_like randn_like")
+@rule("rand randn rand_like randn_like normal")
+def _noise(site: Site, **more: Any) -> Axes:
+    """What training draws is drawn alike for all elements, so their order means nothing."""
+    if is_axes(more.get("mean")) or is_axes(more.get("std")):
+        raise Unknown
+    return new_axes(site.shape, None if site.training else f"{site.name} draws it")
+
+
+@rule("arange linspace eye")
 def _numbered(site: Site, **more: Any) -> Axes:
     axes = new_axes(site.shape, f"{site.name} numbers it")
     plain = site.name == "arange" and not more.get("start") and more.get("step", 1) == 1
@@ -271,9 +280,8 @@ def _index_put(
     whole = len(self) == 1 and not accumulate and site.reads(values, "places", size)
     if whole and site.reads(order, "order", size):
         unify(self[0], order.of[0])
-        return UnitNumbers(
-            self, "units", order[0]
-        )  # the number of each sorted row is written to where it came from
+        # The number of each sorted row is written to where it came from.
+        return UnitNumbers(self, "units", order[0])
     for index in indices:
         pin_all(index or [], "it is written to")
     broadcast(_index(site, self, indices), values)

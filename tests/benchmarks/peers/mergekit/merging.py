@@ -99,7 +99,7 @@ def ours(yml: Path, out: Path) -> None:
 
     plan = plan_merge(MergeConfig(**read_recipe(str(yml)), out=str(out / "model.safetensors"), force=True))
     blend = Blend(plan.places, plan.config.shares(len(plan.states)), recipe=plan.recipe)
-    write_out(plan, combined_by(blend, plan.states, plan.base))
+    write_out(plan, combined_by(blend, plan.states, *plan.every_state[plan.count :]))
 
 
 def theirs(yml: Path, out: Path) -> None:

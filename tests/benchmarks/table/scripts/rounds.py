@@ -15,19 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from roundweave.tasks.executors.base import Executor, open_executor
-from tests.benchmarks.peers import networks
-from tests.benchmarks.peers.recipes import (
-    CLIENTS,
-    ELEMENTS,
-    EMPTY_ROUNDS,
-    FEDERATED,
-    SPLIT,
-    SPLIT_STEPS,
-    STACKED,
-    STEP,
-    Recipe,
-    tell,
-)
+from tests.benchmarks.peers import networks, recipes
 from tests.benchmarks.rounds import begun, idle, windows
 
 WORKERS = 2
@@ -35,7 +23,7 @@ UNTIMED = 1
 """Windows: the first has one round, and loads what is needed."""
 
 
-def trained(recipe: Recipe, **fields: Any) -> dict[str, Any]:
+def trained(recipe: recipes.Recipe, **fields: Any) -> dict[str, Any]:
     """The fields of a configuration of the recipe, which is scored at its end alone."""
     return {
         "model": f"{networks.__file__}:mlp",
@@ -53,12 +41,12 @@ def trained(recipe: Recipe, **fields: Any) -> dict[str, Any]:
 FEDERATING = {"algorithm": "fed_avg", "local_epochs": 1, "evaluate_every": 1}
 
 RECIPES = {
-    "step": trained(STEP, algorithm="sync_sgd"),
-    "split": trained(SPLIT, algorithm="fed_avg", local_steps=SPLIT_STEPS, ranks=WORKERS),
-    "clients": trained(CLIENTS, algorithm="fed_avg", local_steps=10),
-    **{name: trained(recipe, **FEDERATING) for name, recipe in FEDERATED.items()},
-    **{f"{name}-stacked": trained(recipe, **FEDERATING, stacked=50) for name, recipe in FEDERATED.items()},
-    "clients-stacked": trained(STACKED, algorithm="fed_avg", local_steps=10, stacked=56),
+    "step": trained(recipes.STEP, algorithm="sync_sgd"),
+    "split": trained(recipes.SPLIT, algorithm="fed_avg", local_steps=recipes.SPLIT_STEPS, ranks=WORKERS),
+    "clients": trained(recipes.CLIENTS, algorithm="fed_avg", local_steps=10),
+    **{name: trained(recipe, **FEDERATING) for name, recipe in recipes.FEDERATED.items()},
+    **{f"{name}-stacked": trained(recipe, **FEDERATING, stacked=50) for name, recipe in recipes.FEDERATED.items()},
+    "clients-stacked": trained(recipes.STACKED, algorithm="fed_avg", local_steps=10, stacked=56),
 }
 
 
@@ -74,13 +62,13 @@ def main(file: str, recipe: str, executor: str, keep: str) -> None:
     with open_executor(executor, workers=WORKERS) as opened:
         measured = partial(milliseconds, opened, {"executor": executor, "keep": keep, "root": root})
         if recipe == "split":
-            tell(step=measured({**RECIPES[recipe], "data": f"npz:{file}"}) / SPLIT_STEPS)
+            recipes.tell(step=measured({**RECIPES[recipe], "data": f"npz:{file}"}) / recipes.SPLIT_STEPS)
         elif recipe in RECIPES:
-            tell(round=measured({**RECIPES[recipe], "data": f"npz:{file}"}))
+            recipes.tell(round=measured({**RECIPES[recipe], "data": f"npz:{file}"}))
         else:
-            sizes = EMPTY_ROUNDS, ELEMENTS
-            empty = {n: idle(int(n), *sizes, evaluate_every=EMPTY_ROUNDS) for n in recipe.split(",")}
-            tell(**{number: measured(fields) for number, fields in empty.items()})
+            sizes = recipes.EMPTY_ROUNDS, recipes.ELEMENTS
+            empty = {n: idle(int(n), *sizes, evaluate_every=recipes.EMPTY_ROUNDS) for n in recipe.split(",")}
+            recipes.tell(**{number: measured(fields) for number, fields in empty.items()})
 
 
 if __name__ == "__main__":

@@ -59,6 +59,15 @@ def test_slerp_goes_from_its_base(tmp_path) -> None:
     assert found["t"] == ({"filter": "self_attn", "value": [0, 0.5, 1]}, {"value": "5e-1"})
 
 
+def test_the_first_number_of_a_gradient_is_that_of_what_lies_after_the_layers(tmp_path) -> None:
+    """As in mergekit, which reads what is before and after them at t = 0."""
+    place = str(tmp_path / "a.safetensors")
+    names = ("embed_tokens", "layers.0.norm", "layers.1.norm", "norm")
+    save_file({f"{name}.weight": torch.zeros(1) for name in names}, place)
+    found = read(tmp_path, LINEAR.replace("model: a", f"model: {place}").replace("weight: 1", "weight: [0.2, 1]"))
+    assert found["coefficients"] == (({"filter": "=norm.weight", "value": 0.2}, {"value": [0.2, 1]}), 3)
+
+
 def test_rules_of_a_model_come_before_those_of_all(tmp_path) -> None:
     text = """
 merge_method: task_arithmetic

@@ -11,14 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
-from roundweave.storage.errors import UsageError
-from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.algebra import Apply
-from roundweave.tasks.algorithms.applies.optimizers import Adagrad, Adam, KeepExtras, Sgd, Yogi
+from roundweave import Adagrad, Adam, Apply, KeepExtras, Partitions, Sgd, Split, State, Update, UsageError, Yogi
 from roundweave.tasks.algorithms.applies.schedules import SCHEDULES, Schedule, with_rounds
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.images import Digits
-from roundweave.tasks.data.splits.split import Split
 
 THREE = [Adam, Yogi, Adagrad]
 

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from roundweave import Examples, batches
 from roundweave.storage.values.tensors import Vectors, views
-from roundweave.tasks.algorithms.maps.backprop import batches
-from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.own_code.code import find_code
 

@@ -10,11 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from roundweave.storage.values.state import State
-from roundweave.tasks.algorithms.applies.schedules import Schedule
-from roundweave.tasks.algorithms.maps.backprop import batches
+from roundweave import LocalSteps, Schedule, State, batches
 from roundweave.tasks.algorithms.maps.federated import FedProx, Scaffold, start_loss
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.data.examples import IGNORED, Examples
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from tests.tasks.algorithms.maps.networks import distance, examples, objective

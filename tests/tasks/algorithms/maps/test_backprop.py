@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from roundweave.storage.values.state import Update
+from roundweave import Examples, LocalSteps, Map, Objective, Update
 from roundweave.tasks.algorithms.maps.backprop import backprop
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.networks.objective import Objective
+from roundweave.tasks.algorithms.maps.gradient import Downpour
+from roundweave.tasks.compute.stacked.replicas import StackedMapper
 from roundweave.tasks.numerics.pinning import pinned
-from tests.tasks.algorithms.maps.networks import PURE, examples, file_of, looped, objective_of
+from tests.tasks.algorithms.maps.networks import PURE, distance, examples, file_of, looped, objective, objective_of
 
 STEPS, BATCH, LR, SEED = 20, 6, 0.1, 5
 LOCAL = LocalSteps(local_steps=STEPS, batch_size=BATCH, lr=LR)
@@ -52,3 +55,36 @@ def test_a_step_adds_the_gradients_of_the_loss() -> None:
     batch = Examples(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [6.0]]))
     losses = [backprop(Squares(), network, batch).item() for _ in range(2)]
     assert (losses, network.weight.grad.item()) == ([20.0, 20.0], -40.0)
+
+
+LABELLED: dict[str, Map] = {
+    "local steps": LOCAL,
+    "pieces": replace(LOCAL, batch_size=3, accumulate=2),
+    "downpour": Downpour(push_every=STEPS, batch_size=BATCH, lr=LR),
+}
+
+
+@pytest.mark.parametrize("name", [*LABELLED, "stacked"])
+def test_a_batch_without_labels_takes_no_part_in_the_loss_of_a_round(name) -> None:
+    """A plain loop prints NaN for it, and takes a step along zeros."""
+    what, part, seen = objective(dtype="float64"), examples(40, "float64"), list[float]()
+    part.targets[:32] = -100
+    network = looped(
+        what,
+        part,
+        lambda p: torch.optim.SGD(p, lr=LR),
+        STEPS,
+        BATCH,
+        [SEED],
+        seen=lambda _, loss: seen.append(loss),
+    )
+    there = [loss for loss in seen if math.isfinite(loss)]
+    assert 0 < len(there) < STEPS
+    start = what.initial()
+    if name == "stacked":
+        (update,) = StackedMapper(LOCAL, at_once=2)(what, start, [(part, {}, SEED)])
+    else:
+        update = LABELLED[name](what, start, part, {}, SEED)
+    assert update.metrics["train_loss"] == pytest.approx(statistics.fmean(there), rel=1e-12)
+    walked = {"float64": update.direction["float64"] * (LR if name == "downpour" else 1)}
+    assert distance(what, start.params, walked, network) < 1e-12

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from roundweave.storage.errors import UsageError
-from roundweave.storage.values.state import Update
+from roundweave import LocalSteps, Update, UsageError
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.maps.federated import Elastic, Scaffold
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.table import build_algorithm
 from roundweave.tasks.numerics.pinning import pinned
 from tests.tasks.algorithms.maps.networks import examples, objective

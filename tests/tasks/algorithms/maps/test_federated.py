@@ -8,11 +8,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from roundweave.flows.stored import Run
+from roundweave import Run, State, Update, reduce_all
 from roundweave.storage.errors import RoundFailed
-from roundweave.storage.values.state import State, Update
 from roundweave.tasks.algorithms.reduces.mean import Fair
-from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from tests.rows import but_first
 
 SOURCE = """

@@ -11,14 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from roundweave.storage.errors import UsageError
-from roundweave.storage.values.tensors import views
-from roundweave.tasks.algorithms.applies.optimizers import Adam
-from roundweave.tasks.algorithms.maps.backprop import batches
+from roundweave import Adam, Examples, LocalSteps, UsageError, batches, views
 from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.compute.compute import Compute
-from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.numerics.pinning import pinned
 from tests.rows import but_first
 from tests.tasks.algorithms.maps.networks import distance, examples, file_of, looped, objective, objective_of

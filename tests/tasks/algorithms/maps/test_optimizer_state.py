@@ -85,21 +85,22 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.scale, self.late = torch.nn.Parameter(torch.ones(())), torch.nn.Linear(16, 3)
-        self.layer, self.idle = torch.nn.Linear(16, 3), torch.nn.Linear(2, 2)
+        self.layer, self.idle, self.gated = torch.nn.Linear(16, 3), torch.nn.Linear(2, 2), torch.nn.Linear(16, 3)
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
     def forward(self, inputs):
         self.calls += 1
         more = self.late(inputs.flatten(1)) if self.calls > 6 else 0
-        return self.layer(inputs.flatten(1)) * self.scale + more
+        return self.layer(inputs.flatten(1)) * self.scale + more + self.gated(inputs.flatten(1)) * (self.calls > 6)
 """
 
 
 @pytest.mark.parametrize("name", ["AdamW", "NAdam", "Rprop", "SGD"])
 def test_parameters_get_a_state_when_they_get_a_gradient(own, name: str) -> None:
-    """One is a single number, one has no gradient before round 2, and two never have one."""
-    what = objective_of(own(SCALED), "float64")
-    local = replace(CARRIED, optimizer=name, optimizer_options=OPTIMIZERS[name])
-    optimizer = lambda p: getattr(torch.optim, name)(p, lr=0.01, **OPTIMIZERS[name])  # noqa: E731
+    """One is a single number, some have none before round 2, or zero, and two never have one."""
+    what, options = objective_of(own(SCALED), "float64"), OPTIMIZERS[name]
+    options = {"momentum": 0.9, "dampening": 0.5} if name == "SGD" else options
+    local = replace(CARRIED, optimizer=name, optimizer_options=options)
+    optimizer = lambda p: getattr(torch.optim, name)(p, lr=0.01, **options)  # noqa: E731
     assert apart(local, optimizer, what, examples(dtype="float64")) < 1e-12
 
 
@@ -121,24 +122,29 @@ def test_plain_sgd_has_nothing_to_carry() -> None:
 
 
 class Counting(torch.optim.SGD):
-    """SGD that keeps `kept` for each parameter, and `group` in its group."""
+    """SGD that keeps `kept` for each parameter, `group` in its group, and how often `counts` says to count."""
 
     kept: Any = 0
     group = False
+    count = counts = 0
 
     def step(self, closure: Any = None) -> None:
         super().step()
+        self.count += self.counts
         for group in self.param_groups:
             group["t"] = group["t"] + 1 if self.group else 0
             for parameter in group["params"]:
                 self.state[parameter]["kept"] = self.kept
 
 
-def slots_of(kept: Any, dtype: torch.dtype = torch.float32, group: bool = False) -> tuple[Slot, ...]:
+def slots_of(
+    kept: Any, dtype: torch.dtype = torch.float32, group: bool = False, counts: int = 0
+) -> tuple[Slot, ...]:
     """What is found of such an optimizer of one parameter."""
     trained = {"w": nn.Parameter(torch.ones(2, dtype=dtype))}
     optimizer = Counting(trained.values(), lr=0.1)
     optimizer.param_groups[0]["t"], optimizer.kept, optimizer.group = 0, kept, group
+    optimizer.count, optimizer.counts = 0, counts
     return find_slots(optimizer, trained)
 
 
@@ -166,6 +172,7 @@ def test_numbers_are_kept_where_no_bit_is_lost(kept: Any, dtype: torch.dtype, sl
         ({"kept": None}, "kept of w as NoneType, where the parameter is"),
         ({"kept": torch.zeros(2, dtype=torch.float64)}, "kept of w in float64, not in float32"),
         ({"kept": 3, "group": True}, "keeps something that is of no parameter; only optimizer_state = fresh"),
+        ({"kept": 3, "counts": 1}, "keeps something that is of no parameter; only optimizer_state = fresh"),
     ],
 )
 def test_what_would_lose_bits_is_refused(kept: dict[str, Any], says: str) -> None:

@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import pack
-from roundweave.tasks.algorithms.reduces.matched import Matched
-from roundweave.tasks.algorithms.reduces.mean import Mean
-from roundweave.tasks.algorithms.reduces.tree import reduce_all
-from roundweave.tasks.data.partitions import Partitions
+from roundweave import Matched, Mean, Partitions, Split, State, Update, pack, reduce_all
 from roundweave.tasks.data.sources.images import Digits
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from tests.rows import but_first
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.algebra import Reduce
+from roundweave import GeometricMedian, Krum, Median, Reduce, State, TrimmedMean, Update, reduce_all
 from roundweave.tasks.algorithms.reduces.mean import ClippedMean, Mean, Normalised
-from roundweave.tasks.algorithms.reduces.robust import GeometricMedian, Krum, Median, TrimmedMean
-from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.algorithms.table import build_algorithm
 from roundweave.tasks.numerics.pieces import ALONE, PIECE, accumulator
 from tests.rows import but_first

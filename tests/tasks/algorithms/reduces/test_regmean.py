@@ -7,13 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from roundweave import LocalSteps, State, TrainConfig, Update, UsageError, reduce_all, views
 from roundweave.flows.config.resolving import Resolved, resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import UsageError
-from roundweave.storage.values.state import State, Update
-from roundweave.storage.values.tensors import views
-from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.algorithms.reduces.tree import reduce_all
 from roundweave.tasks.matching.solving.grams import gram_matrices, layers_of
 from roundweave.tasks.matching.solving.solve import regmean
 

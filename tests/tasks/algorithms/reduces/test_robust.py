@@ -7,11 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave import Mean, State, Update, reduce_all
 from roundweave.storage.errors import RoundFailed
-from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.robust import Bulyan, GeometricMedian, Krum, Median, Robust, TrimmedMean
-from roundweave.tasks.algorithms.reduces.tree import reduce_all
 
 STATE = State({}, round=6)
 SIX = [Median(), TrimmedMean(0), TrimmedMean(2), Krum(1), Krum(1, keep=3), GeometricMedian()]

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from roundweave import Examples, Partitions, Reader, Split
 from roundweave.storage.errors import DataError
-from roundweave.tasks.data.datasets import Reader
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.own import Own
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.own_code.code import find_code
 
 DATA_SETS = """
@@ -29,11 +26,13 @@ class Pairs(Dataset):
 class Labelled(Pairs):
     read = 0
     classes = ("even", "odd", "other")
-    def __init__(self, targets): self.targets = targets
+    def __init__(self, targets, change=int, **named):
+        self.targets, self.change = targets, change
+        vars(self).update(named)
     def __len__(self): return len(self.targets)
     def __getitem__(self, number):
         Labelled.read += 1
-        return [1.0], self.targets[number]
+        return [1.0], self.change(self.targets[number])
 
 class Stream(IterableDataset):
     def __iter__(self): yield 1, 2
@@ -44,6 +43,7 @@ class Long(IterableDataset):
     def __iter__(self):
         for number in range(self.gives): yield torch.tensor([float(number)]), number % 2
 
+def names(*names): return __import__("datasets").ClassLabel(names=list(names))
 def hub(**columns): return __import__("datasets").Dataset.from_dict(columns)
 """
 
@@ -113,12 +113,45 @@ def test_examples_may_be_dicts(own_of: Load, value: str) -> None:
 def test_known_targets_are_not_read_from_the_examples(own_of: Load) -> None:
     partitions = Partitions(own_of("Labelled([0, 1] * 50)"), Split(2, "shards:1"), held_out=0)
     assert sorted(part.unique().tolist() for part in partitions.train_targets(0)) == [[0], [1]]
-    assert partitions.source.code.load().__globals__["Labelled"].read == 0
+    assert partitions.source.code.load().__globals__["Labelled"].read == 8, "they show that it gives what it says"
 
 
-def test_classes_are_those_that_the_data_set_names(own_of: Load) -> None:
-    dataset = own_of("Labelled([0, 1])").load()
-    assert (dataset.classes, dataset.class_names) == (3, ("even", "odd", "other"))
+NAMED = ("even", "odd", "other")
+
+
+@pytest.mark.parametrize(
+    ("value", "names", "labels"),
+    [
+        ("Labelled([0, 1])", NAMED, [0, 1]),
+        ("torch.utils.data.Subset(Labelled([0, 1, 1]), [0, 2])", NAMED, [0, 1]),
+        ("torch.utils.data.ConcatDataset([Labelled([0, 1])] * 2)", NAMED, None),
+        ("Labelled([0, 1], lambda label: 1 - label)", (), None),
+        ("Labelled([0, 1], classes=3)", (), [0, 1]),
+        ("Labelled([0, 1], classes=None)", (), [0, 1]),
+        (
+            "hub(b=[1.0, 2.0], a=[3.0, 4.0], label=[1, 0]).cast_column('label', names('no', 'yes'))",
+            ("no", "yes"),
+            [1, 0],
+        ),
+    ],
+)
+def test_classes_are_those_that_the_data_set_names(own_of: Load, value: str, names, labels) -> None:
+    """But of one that gives other labels than it says that it has, neither is known."""
+    dataset = own_of(value).load()
+    assert (dataset.classes, dataset.class_names) == (len(names), names)
+    assert (None if labels is None else dataset.train.targets.tolist()) == labels
+    assert labels is not None or dataset.train.targets is None
+
+
+def test_what_is_held_out_has_labels_and_columns_in_the_order_of_what_is_trained_on(own_of: Load) -> None:
+    dataset = own_of("Labelled([0, 1, 2]), Labelled([0, 1], classes=('other', 'new'))").load()
+    assert dataset.class_names == (*NAMED, "new")
+    assert all_of(dataset.held_out).targets.tolist() == [2, 3]
+    table = "__import__('pandas').DataFrame({'a': [1.0, 2.0], 'b': [3.0, 4.0]})"
+    dataset = own_of(f"({table}, [0, 1]), ({table}[['b', 'a']], [0, 1])").load()
+    assert (dataset.input_names, dataset.held_out.inputs.tolist()) == (("a", "b"), [[1, 3], [2, 4]])
+    with pytest.raises(DataError, match="parts of a ConcatDataset name different classes"):
+        own_of("torch.utils.data.ConcatDataset([Labelled([0]), Labelled([0], classes=('odd',))])").load()
 
 
 def test_the_labels_of_a_column_are_known(own_of: Load) -> None:

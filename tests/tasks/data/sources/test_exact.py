@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from roundweave import Dataset, Examples, find_source
 from roundweave.storage.errors import DataError
 from roundweave.tasks.data.collating import batch_of, examples_of
-from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.description import check_distinct
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.sources.table import find_source
 
 
 @pytest.mark.parametrize(

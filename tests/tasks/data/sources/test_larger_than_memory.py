@@ -21,11 +21,8 @@ import zarr
 import roundweave as rw
 from roundweave.storage.errors import DataError, ExperimentDiffers, RoundFailed
 from roundweave.tasks.data import stored_files
-from roundweave.tasks.data.datasets import Reader
 from roundweave.tasks.data.partitions import Partitions, forget_examples
-from roundweave.tasks.data.sources.table import find_source
 from roundweave.tasks.data.sources.tabular import Tabular
-from roundweave.tasks.data.splits.split import Split
 from tests.rows import but_first
 from tests.tasks.data.sources.written import npy, parquet_files, zarr_group, zarr_shards
 
@@ -41,8 +38,8 @@ def _opened_anew() -> None:
 OPTIONS = {"partitions": 2, "algorithm": "fed_avg", "batch_size": 8}
 
 
-def opened(data: str) -> Reader:
-    return find_source(data).load(0, 1).train
+def opened(data: str) -> rw.Reader:
+    return rw.find_source(data).load(0, 1).train
 
 
 @pytest.mark.parametrize("name", [None, "day"])
@@ -97,10 +94,10 @@ def test_a_number_that_is_none_refuses_its_partition_and_is_never_left_out_of_a_
 def test_a_file_is_in_memory_and_a_folder_or_pattern_is_not(tmp_path: Path) -> None:
     names = np.array(["apple", "big"])[TARGETS]
     parquet_files(tmp_path, INPUTS, names)
-    assert isinstance(find_source(f"parquet:{tmp_path}/a.parquet"), Tabular)
+    assert isinstance(rw.find_source(f"parquet:{tmp_path}/a.parquet"), Tabular)
     for text in (f"parquet:{tmp_path}", f"parquet:{tmp_path}/*.parquet"):
         assert opened(text).read(np.arange(100)).targets.tolist() == TARGETS.tolist()
-        dataset = find_source(text, target="a", by="label").load(0, 1)
+        dataset = rw.find_source(text, target="a", by="label").load(0, 1)
         assert dataset.train.read(np.array([41])).inputs.tolist() == [INPUTS[41, 1:].tolist()]
         assert dataset.columns["label"].tolist() == names.tolist()
         assert dataset.train.targets.dtype == torch.float64
@@ -121,7 +118,7 @@ def test_lists_of_a_fixed_size_are_arrays(tmp_path: Path) -> None:
 def test_targets_may_be_masks(write, tmp_path: Path) -> None:
     masks = np.zeros((100, 2, 2), np.uint8)
     masks[70, 1, 1] = 4
-    partitions = Partitions(find_source(write(tmp_path, INPUTS[:, :4].reshape(100, 2, 2), masks)), Split(2))
+    partitions = Partitions(rw.find_source(write(tmp_path, INPUTS[:, :4].reshape(100, 2, 2), masks)), rw.Split(2))
     described = partitions.describe(0)
     assert (described.targets, described.labels, described.classes) == ((2, 2), True, 5)
     assert partitions.load(0, 0).train.first(1).targets.dtype == torch.int64
@@ -129,7 +126,7 @@ def test_targets_may_be_masks(write, tmp_path: Path) -> None:
 
 def test_targets_may_have_another_file(tmp_path: Path) -> None:
     np.save(tmp_path / "ages.npy", np.arange(100) / 2)
-    source = find_source(npy(tmp_path, INPUTS, TARGETS), target="ages.npy")
+    source = rw.find_source(npy(tmp_path, INPUTS, TARGETS), target="ages.npy")
     assert source.load(0, 1).train.targets[3] == 1.5
 
 
@@ -164,7 +161,7 @@ def test_what_shows_that_files_are_the_same(write, file: str, tmp_path: Path, mo
         found = []
         for limit, whole in ((10**9, False), (0, False), (0, True)):
             monkeypatch.setattr(stored_files, "HASHED", limit)
-            found.append(find_source(text, hash_data=whole).load(0, 1).train.files)
+            found.append(rw.find_source(text, hash_data=whole).load(0, 1).train.files)
         return found
 
     os.utime(tmp_path / file, ns=(1, 1))
@@ -191,7 +188,7 @@ def test_a_file_that_has_changed_is_named(write, file: str, train, tmp_path: Pat
 
 
 def test_a_worker_names_the_file_that_has_changed(tmp_path: Path, flip) -> None:
-    partitions = Partitions(find_source(parquet_files(tmp_path, INPUTS, TARGETS)), Split(2))
+    partitions = Partitions(rw.find_source(parquet_files(tmp_path, INPUTS, TARGETS)), rw.Split(2))
     described = partitions.describe(0)
     known = replace(partitions, digests=(described.digest,), files=tuple(described.files.items()))
     assert len(known.load(0, 0).train) == 45
@@ -268,6 +265,26 @@ def test_other_arrays_are_one_line(tmp_path: Path) -> None:
         opened(f"npy:{tmp_path}/a.npy")
     with pytest.raises(DataError, match=r"b.zarr has no array inputs; it has x"):
         opened(f"zarr:{tmp_path}/b.zarr")
+
+
+def test_what_was_appended_to_a_zarr_array_is_read_and_what_stands_for_other_numbers_is_not(
+    tmp_path: Path,
+) -> None:
+    group = zarr.create_group(tmp_path / "a.zarr")
+    for name, values in (("inputs", INPUTS), ("targets", TARGETS)):
+        group.create_array(name, data=values[:60], chunks=(20, *values.shape[1:]))
+    with pytest.warns(zarr.errors.ZarrUserWarning):
+        zarr.consolidate_metadata(group.store)
+    for name, values in (("inputs", INPUTS), ("targets", TARGETS)):
+        zarr.open_array(tmp_path / f"a.zarr/{name}", mode="a").append(values[60:])
+    read = opened(f"zarr:{tmp_path}/a.zarr")
+    assert np.array_equal(read.read(np.arange(100)).inputs, INPUTS)
+    group["inputs"].attrs["missing_value"] = INPUTS[7].ravel()[0].item()
+    with pytest.raises(DataError, match=r"inputs lacks \d+ values, .* in the file; fill them"):
+        opened(f"zarr:{tmp_path}/a.zarr").read(np.arange(100))
+    group["inputs"].attrs["scale_factor"] = 0.5
+    with pytest.raises(DataError, match="has scale_factor, so that its numbers stand for others"):
+        opened(f"zarr:{tmp_path}/a.zarr")
 
 
 MEASURED = """

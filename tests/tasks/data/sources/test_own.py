@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from roundweave import Dataset, Examples, Partitions, Split
 from roundweave.storage.errors import DataError
-from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.examples import Examples
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.own import Own
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.own_code.code import find_code
 
 HEAD = "import numpy as np, torch\n"

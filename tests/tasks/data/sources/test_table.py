@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from roundweave import Dataset, Examples
 from roundweave.storage.errors import DataError
-from roundweave.tasks.data.datasets import Dataset
-from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.sources.images import Digits, Idx
 from roundweave.tasks.data.sources.own import Own
 from roundweave.tasks.data.sources.table import Each, Source, find_source

@@ -9,11 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
+from roundweave import Partitions, Split, find_source, label_counts
 from roundweave.storage.errors import DataError
-from roundweave.tasks.data.distribution import label_counts
-from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.sources.table import find_source
-from roundweave.tasks.data.splits.split import Split
 
 TABLE = pd.DataFrame({"age": [30, 41, 25, 60], "height": [1.5, 1.75, 2.0, 1.25]})
 TABLE = TABLE.assign(ward=["east", "west", "east", "north"], kind=["pear", "apple", "fig", "apple"])
@@ -95,6 +92,32 @@ def test_a_column_without_a_name_is_refused(tmp_path) -> None:
         find_source(f"csv:{tmp_path}/indexed.csv").load(0, 1)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1.5,2,0\n3,4,1\n", "its first row is of numbers; put a row of names before it"),
+        ("a,kind\n7,1,0\n8,3,1\n", "its rows have more values than there are names"),
+    ],
+)
+def test_rows_and_columns_that_pandas_takes_for_names_are_refused(tmp_path, text: str, says: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=rf"t\.csv: {says}"):
+        find_source(f"csv:{tmp_path}/t.csv").load(0, 1)
+
+
+@pytest.mark.parametrize("data", ["csv:{}/t.csv", "parquet:{}/t.parquet", "parquet:{}", "parquet:{}/*.parquet"])
+def test_a_column_in_the_name_of_a_folder_is_refused_unless_the_file_has_it(tmp_path, data: str) -> None:
+    (folder := tmp_path / "year=2024").mkdir()
+    source = find_source(data.format(folder), target="age")
+    for table in (TABLE[["age", "height"]].assign(year=2024), TABLE[["age", "height"]]):
+        table.to_csv(folder / "t.csv", index=False)
+        table.to_parquet(folder / "t.parquet", index=False)
+        if "year" in table:
+            assert source.load().input_names == ("height", "year")
+    with pytest.raises(DataError, match="column year is in the folder's name alone; write it into the files"):
+        source.load()
+
+
 @pytest.mark.parametrize("data", ["day.parquet", "*.parquet"])
 @pytest.mark.parametrize(
     ("column", "target", "says"),
@@ -125,3 +148,10 @@ def test_a_table_that_is_far_larger_than_its_file_is_refused(tmp_path, monkeypat
     monkeypatch.setattr("psutil.virtual_memory", Little)
     with pytest.raises(DataError, match=r"a\.parquet holds 0\.0 GB, and 0\.0 GB of memory are free"):
         find_source(f"parquet:{tmp_path / 'a.parquet'}").load(0, 1)
+
+
+def test_labels_that_look_like_numbers_are_read_as_a_whole(tmp_path) -> None:
+    """In pieces, as pandas reads a large file by default, 001 would be a number where a piece has no letter."""
+    rows = "".join(f"{'1,' * 40}{label}\n" for label in ["001", "002"] * 30_000 + ["X10"])
+    (tmp_path / "codes.csv").write_text(",".join(f"c{n}" for n in range(40)) + f",code\n{rows}")
+    assert find_source(f"csv:{tmp_path}/codes.csv").load(0, 1).class_names == ("001", "002", "X10")

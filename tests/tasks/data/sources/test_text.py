@@ -10,11 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave import Partitions, Split, find_source
 from roundweave.storage.errors import DataError
-from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.sources.table import find_source
 from roundweave.tasks.data.sources.text import Text, characters
-from roundweave.tasks.data.splits.split import Split
 
 
 def test_windows_by_hand(tmp_path) -> None:

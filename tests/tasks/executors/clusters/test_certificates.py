@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dask
+import httpx
 import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -144,6 +145,17 @@ def test_strangers_are_not_let_in_and_each_is_told_why_in_a_line(head: str, fore
         refused = pytest.raises(ClusterError, match=rf"no Dask scheduler answers at {address} .*\({why}")
         with refused, connect(address, 1, certificates=folder):
             pass
+
+
+@pytest.mark.parametrize("routes", [None, "[]"])
+def test_pages_that_anybody_may_read_beside_tls_are_told_of(own: Path, start: Start, monkeypatch, caplog, routes):
+    if routes:
+        monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES", routes)
+    scheduler(start, port := free_port(), own / "head")
+    with connect(f"tls://127.0.0.1:{port}", 1, certificates=own / "head") as client:
+        shown = client.scheduler_info()["services"]["dashboard"]
+    assert httpx.get(f"http://127.0.0.1:{shown}/json/identity.json").status_code == (404 if routes else 200)
+    assert (f"port {shown} of the scheduler tells anybody of machines" in caplog.text) == (routes is None)
 
 
 @pytest.mark.thorough

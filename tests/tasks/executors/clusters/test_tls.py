@@ -20,6 +20,7 @@ from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.workers import on_scheduler
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
+from tests.rows import but_first
 from tests.tasks.executors.deeds import bare, executors
 
 FIELDS = {"partitions": 4, "rounds": 3, "local_steps": 2}
@@ -84,3 +85,16 @@ def test_a_scheduler_that_was_killed_is_gone(dask_processes, tmp_path: Path, mon
         for _ in range(3):
             with pytest.raises(ClusterError, match="the Dask scheduler is gone"):
                 on_scheduler(client, os.getpid)
+
+
+@pytest.mark.dear("two workers that import torch")
+@pytest.mark.parametrize("kind", but_first([GraphExecutor], [RanksExecutor]))
+@pytest.mark.parametrize("more", but_first([{"deadline": 60}], [{"algorithm": "fed_buff"}, {}]))
+def test_a_run_whose_scheduler_is_killed_ends_with_a_line(
+    train, fields, do, dask_processes, tmp_path: Path, monkeypatch, kind, more
+) -> None:
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 1)
+    gone = pytest.raises(ClusterError, match=r"^the Dask scheduler is gone")
+    with gone, connect(dask_processes(tmp_path, 2), 2) as client:
+        do(f"os.kill({on_scheduler(client, os.getpid)}, signal.SIGKILL); time.sleep(60)", 1, 2)
+        train(kind(client), 4, **fields | more, name="there")

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 
 import roundweave as rw
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.stored import Run
 from tests.tasks.executors.deeds import identities
 
 SMALL = {"model": "logistic", "partitions": 4}
@@ -33,7 +31,7 @@ RUNS: dict[str, dict[str, object]] = {
 }
 
 
-def prove(train: Callable[..., Run], run: Run, **fields: object) -> None:
+def prove(train: Callable[..., rw.Run], run: rw.Run, **fields: object) -> None:
     """A run is sound, its rounds replay, and its recorded order gives the same run without a cluster."""
     assert run.verify().sound
     assert rw.open_run(run.path).replay("all", trust=True).identical
@@ -42,12 +40,12 @@ def prove(train: Callable[..., Run], run: Run, **fields: object) -> None:
     staleness_by_the_rows(run, int(str(fields["partitions"])))
 
 
-def mapped_by(run: Run) -> Counter[str]:
+def mapped_by(run: rw.Run) -> Counter[str]:
     """How many updates each process has mapped."""
     return Counter(u.worker for n in range(1, run.done + 1) for u in run.round(n).commit.updates.values())
 
 
-def staleness_by_the_rows(run: Run, partitions: int) -> None:
+def staleness_by_the_rows(run: rw.Run, partitions: int) -> None:
     """An update is as stale as rounds that took one came between the row that it began from and its own."""
     commits = [run.round(round).commit for round in range(run.done + 1)]
     took = [any(update.refused is None for update in commit.updates.values()) for commit in commits]
@@ -60,9 +58,9 @@ def staleness_by_the_rows(run: Run, partitions: int) -> None:
             assert arrival.staleness == sum(took[arrival.version + 1 : commit.round])
 
 
-def pushes_by_the_draws(run: Run, partitions: int) -> Iterator[tuple[int, int]]:
+def pushes_by_the_draws(run: rw.Run, partitions: int) -> Iterator[tuple[int, int]]:
     """The pushes in the order in which they arrived: each of who was to compute then, under its own number."""
-    dealt = resolve(TrainConfig.model_validate(run.config)).partitions
+    dealt = resolve(rw.TrainConfig.model_validate(run.config)).partitions
     sizes, size = dealt.sizes(0), dealt.taking_part
     pushes = dict.fromkeys(range(partitions), 1)
     if dealt.cohort:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 
 import roundweave as rw
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.flows.stored import Run
 from roundweave.storage.errors import ClusterError, RoundFailed
+from roundweave.tasks.executors.clusters import workers
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.parameter_server import on_dask
 from roundweave.tasks.rounds.persistence.pushes import commit_server_rounds
 from tests.rows import but_first
-from tests.tasks.executors.deeds import KILL
+from tests.tasks.executors.deeds import KILL, until
 from tests.tasks.executors.parameter_server.proving import RUNS, SMALL
 
 ROUNDS = 12
@@ -35,7 +35,7 @@ def test_windows_of_any_size_and_any_number_of_partitions(train, client, proven,
 def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path, name) -> None:
     """The generator is dropped within a window, by executors that know of nothing before."""
     fields = SMALL | RUNS[name] | {"partitions": 5, "rounds": ROUNDS}
-    config = TrainConfig(root=tmp_path / "runs", name="run", **fields)
+    config = rw.TrainConfig(root=tmp_path / "runs", name="run", **fields)
     for stop in (2, 5, 6, ROUNDS):
         executor = GraphExecutor(client)
         with prepared(resolve(config), executor) as ready:
@@ -48,7 +48,7 @@ def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path,
                 before = commit
                 if commit.round >= stop:
                     break
-    run = Run(ready.store.address)
+    run = rw.Run(ready.store.address)
     assert run.done == ROUNDS
     proven(run, **fields)
 
@@ -67,6 +67,16 @@ def test_a_commit_under_way_at_an_error_is_told_of(train, client, deeds, do, mon
         train(GraphExecutor(client), 50, lambda commit: told.append(commit.round), **fields, name="there")
     time.sleep(1.5)  # a commit that nobody waited for would have ended
     assert told == list(range(1, rw.open_run("there").done + 1))
+
+
+def test_a_commit_that_no_worker_begins_is_dropped(client, monkeypatch) -> None:
+    """As where the process that stores is away for long: a server that goes on has other pushes in its rounds."""
+    monkeypatch.setattr(workers, "IDLE_LOOKS", 1)
+    waiting = client.submit(int, resources={"nowhere": 1}, pure=False)
+    own = {"_server": SimpleNamespace(maps={}), "_committing": waiting, "pool": SimpleNamespace(client=client)}
+    with pytest.raises(workers.LostWork, match="no worker is working on it"):
+        on_dask.DaskServer._settle(SimpleNamespace(**own))
+    until(lambda: waiting.key not in client.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.tasks]))
 
 
 KINDS = ["async_sgd", "downpour", "easgd", "fed_buff"]

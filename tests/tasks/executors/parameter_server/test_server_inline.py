@@ -12,13 +12,10 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.pruned import check_pruned
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.gradient import Downpour
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.numerics.pinning import derive_seed
@@ -33,12 +30,14 @@ FIRST = ("easgd-cohort", "fed_buff-carried")
 
 
 @pytest.fixture
-def some(tmp_path: Path) -> Callable[..., Run]:
+def some(tmp_path: Path) -> Callable[..., rw.Run]:
     """Train for so many rounds, and be killed then: nothing is closed, and nobody is told."""
 
-    def run(rounds: int, name: str, last: int = ROUNDS, window: int = 5, **fields: object) -> Run:
+    def run(rounds: int, name: str, last: int = ROUNDS, window: int = 5, **fields: object) -> rw.Run:
         executor = InlineExecutor()
-        config = TrainConfig(root=tmp_path / "runs", name=name, rounds=last, executor="inline", **SMALL | fields)
+        config = rw.TrainConfig(
+            root=tmp_path / "runs", name=name, rounds=last, executor="inline", **SMALL | fields
+        )
         with prepared(resolve(config), executor) as ready:
             done = 0
             while done < rounds and ready.done + done < last:
@@ -48,7 +47,7 @@ def some(tmp_path: Path) -> Callable[..., Run]:
                 commits.close()
                 ready.let_go(made[-1])
                 done += len(made)
-        return Run(ready.store.address)
+        return rw.Run(ready.store.address)
 
     return run
 
@@ -145,16 +144,16 @@ def test_a_round_that_failed_is_done_again_with_the_same_arrival(some, tmp_path,
     """By the executor that it failed in, which has lost a push."""
     fields = RUNS["async_sgd"]
     whole = some(6, "whole", last=6, **fields)
-    step, failed, done = Sgd.__call__, [], 0
+    step, failed, done = rw.Sgd.__call__, [], 0
 
     def fails_once(self, state, update):
         if state.round == 2 and not failed:
             raise ValueError("once")
         return step(self, state, update)
 
-    monkeypatch.setattr(Sgd, "__call__", fails_once)
+    monkeypatch.setattr(rw.Sgd, "__call__", fails_once)
     executor = InlineExecutor()
-    config = TrainConfig(root=tmp_path / "runs", name="failed", executor="inline", rounds=6, **SMALL | fields)
+    config = rw.TrainConfig(root=tmp_path / "runs", name="failed", executor="inline", rounds=6, **SMALL | fields)
     with prepared(resolve(config), executor) as ready:
         while done < 6:
             try:
@@ -162,7 +161,7 @@ def test_a_round_that_failed_is_done_again_with_the_same_arrival(some, tmp_path,
             except RoundFailed as error:
                 failed.append(str(error))
     assert "ValueError: once" in failed[0]
-    assert identities(Run(ready.store.address)) == identities(whole)
+    assert identities(rw.Run(ready.store.address)) == identities(whole)
 
 
 def test_a_replica_goes_on_from_what_it_fetched_though_its_update_was_unsound(some, monkeypatch) -> None:

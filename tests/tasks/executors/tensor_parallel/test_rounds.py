@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from distributed import Client
 
@@ -12,7 +10,7 @@ from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
-from tests.tasks.executors.deeds import DATA, HOT, KILL, STOP, executors, experiment, idle, lines, until
+from tests.tasks.executors.deeds import DATA, HOT, KILL, STOP, beside, executors, experiment, idle, lines, until
 
 slow = pytest.mark.slow
 
@@ -29,10 +27,7 @@ class Network(torch.nn.Module):
 FIELDS = {"partitions": 3, "rounds": 7, "momentum": 0.5, "ranks": 2}
 
 
-@pytest.fixture(scope="module")
-def four() -> Iterator[Client]:
-    with connect(None, 4) as client:
-        yield client
+four = beside(4)
 
 
 @pytest.fixture

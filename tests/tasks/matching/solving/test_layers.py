@@ -12,7 +12,7 @@ from roundweave.tasks.matching.solving.grams import layers_of
 from roundweave.tasks.matching.solving.layers import find_layers
 from roundweave.tasks.matching.solving.walking import Walk
 from roundweave.tasks.matching.tapping import Taps
-from roundweave.tasks.matching.tracing.trace import exported, plain_attention
+from roundweave.tasks.matching.tracing.exporting import exported, plain_attention
 from tests.tasks.matching.analysed import analysed, built, networks
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

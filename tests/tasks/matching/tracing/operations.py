@@ -148,6 +148,13 @@ case("embedding_of_units", [8, 8, 7], lambda m, x: (f.embedding((m.a(x) > 0).lon
      .sum((1, 2)), w=(2, 7))  # fmt: skip
 case("grouped_mm", [8], lambda m, x: torch._grouped_mm(m.a(x).bfloat16(), m.w.bfloat16(), offs=torch.tensor(
     [1, 4], dtype=torch.int32)).relu().sum(1), w=(2, 8, 16))  # fmt: skip
+for name, sizes, change in [
+    ("largest_units", [8, 8, 8], torch.sigmoid),  # as a router chooses experts
+    ("largest_units_that_are_cut_off", [8, 8], torch.relu),
+    ("largest_units_that_are_masked", [8, 8], lambda v: v.masked_fill(v < 0, -1.0)),
+]:
+    case(name, sizes, lambda m, x, change=change: (m.w[change(m.a(x)).topk(3).indices] * row(m)[:, 0]).sum((1, 2)),
+         w=(8, 8))  # fmt: skip
 case("histogram", [8], lambda m, x: (m.a(x)[0].histc(4, -1, 1), m.b(x).sum(1)))
 
 # Writing in place

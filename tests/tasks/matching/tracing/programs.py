@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable
 
@@ -10,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundweave.tasks.matching.check import randomise
+from roundweave.tasks.matching.check import _drawn
+from roundweave.tasks.matching.groups import UnitGroups
 from tests.tasks.matching.tracing.mixing import MIXED
 
 Operation = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -262,14 +262,15 @@ def written(writer: Writer) -> Step:
     return operation, [i]
 
 
-def sensitivity(model: nn.Module, inputs: tuple[Tensor, ...], seed: int = 0) -> float:
+def sensitivity(model: nn.Module, inputs: tuple[Tensor, ...], units: UnitGroups, seed: int = 0) -> float:
     """How much rounding matters to it: a difference of zeros that is normalised, or a tie, makes noise visible.
+
+    The parameters are those that `function_error` draws.
 
     Values on the way are moved as well as parameters: two that are equal whatever the parameters make a tie, too.
     Of two that tie each draw moves either ahead, so a few draws may all agree with what was before.
     """
-    moved = copy.deepcopy(model).double()
-    randomise(moved, torch.Generator().manual_seed(seed))
+    moved = _drawn(model, seed, units, {})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         before = moved(*inputs)

@@ -63,8 +63,16 @@ def test_a_gradient_needs_numbered_layers() -> None:
 
 
 def test_a_single_layer_is_the_last_one() -> None:
-    recipe = Wanted(Slerp, (1.0, 1.0), {"t": (0.0, 1.0)}).recipe(("wte.weight", "layers.0.weight", "scale"))
-    assert [average.t for average, _ in recipe.values()] == [0.0, 1.0, 0.0]
+    recipe = Wanted(Slerp, (1.0, 1.0), {"t": (0.0, 1.0)}).recipe(("wte.weight", "layers.0.weight", "ln_f.weight"))
+    assert [average.t for average, _ in recipe.values()] == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["scale", "merger.norm.weight", "vision_adapter.norm.weight"])
+def test_a_gradient_has_no_number_for_what_is_neither_before_nor_after_the_layers(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name} is of no layer, and its name does not say"):
+        Wanted(Slerp, (1.0, 1.0), {"t": (0.0, 1.0)}).recipe(("layers.0.weight", name))
+    ruled = Wanted(Slerp, (1.0, 1.0), {"t": (Rule(value=0.5, filter=name), Rule(value=(0.0, 1.0)))})
+    assert ruled.recipe(("layers.0.weight", name))[name][0].t == 0.5
 
 
 NETWORKS = {
@@ -76,9 +84,23 @@ NETWORKS = {
         1: ("layer10.0.conv.weight", "fc.weight"),
     },
     "transformer": {
-        0: ("model.embed_tokens.weight", "vision_model.pre_layrnorm.weight", "model.layers.0.mlp.fc.weight"),
+        0: (
+            "model.embed_tokens.weight",
+            "cls_token",
+            "vision_model.pre_layrnorm.weight",
+            "model.layers.0.mlp.fc.weight",
+        ),
         1 / 2: ("model.layers.2.mlp.fc.weight",),
-        1: ("model.layers.11.mlp.fc.weight", "model.norm.weight", "lm_head.weight"),
+        1: ("model.layers.11.mlp.fc.weight", "model.norm.weight", "lm_head.weight", "vocab_projector.weight"),
+    },
+    "numbered parts of a head, and between stacks": {
+        0: ("model.layers.0.weight",),
+        1: ("model.layers.1.weight", "classifier.0.weight", "classifier.3.weight"),
+        None: (
+            "mm_projector.0.weight",
+            "visual.deepstack_merger_list.0.norm.weight",
+            "vision_adapter.mlp.fc1.weight",
+        ),
     },
     "nested stages": {number / 3: (f"stages.{number // 2}.blocks.{number % 2}.weight",) for number in range(4)},
     "sublayers": {
@@ -94,6 +116,6 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("names", NETWORKS.values(), ids=NETWORKS)
-def test_layers_are_counted_from_the_first_to_the_last(names: dict[float, tuple[str, ...]]) -> None:
+def test_layers_are_counted_from_the_first_to_the_last(names: dict[float | None, tuple[str, ...]]) -> None:
     depths = {name: depth for depth, each in names.items() for name in each}
     assert positions(depths) == depths

@@ -7,6 +7,7 @@ from odd_base import Two, made
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
 
 INPUTS = torch.zeros(2, 8, dtype=torch.float64)
 
@@ -211,6 +212,23 @@ class Adapted(nn.Module):
 def adapter() -> nn.Module:
     """LoRA as a wrapper around a frozen layer."""
     return with_first(Adapted)
+
+
+def checkpointed() -> nn.Module:
+    """The first layer is computed again in the backward pass, whose old form gives it no gradient."""
+    return made(lambda self, x: self.last(checkpoint(self.first, x, use_reentrant=True)))
+
+
+def checkpointed_frozen() -> nn.Module:
+    """The old form of checkpoints, of a layer that is not trained."""
+    network = checkpointed()
+    network.first.requires_grad_(False)
+    return network
+
+
+def without_gradients() -> nn.Module:
+    """No parameter gets a gradient."""
+    return made(torch.no_grad()(Two.layers))
 
 
 def tied_weights() -> nn.Module:

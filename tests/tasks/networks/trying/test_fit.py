@@ -92,7 +92,7 @@ def test_a_loss_that_is_a_mean_over_neither_labels_nor_examples_needs_examples_o
     logits, weight = run.round(1).network(trust=True)(TOKENS), torch.arange(1.0, 8.0, dtype=torch.float64)
     wanted = functional.cross_entropy(logits.flatten(0, 1), LABELS.flatten(), weight=weight).item()
     assert run.round(1).score.loss == pytest.approx(wanted, rel=1e-9)
-    with pytest.raises(ModelError, match="of padded batches it has no mean; give a number for each"):
+    with pytest.raises(ModelError, match="and its batches have no mean; give a number for each"):
         train(**fields(file, "ragged", "Last"), loss=f"{file}:weighted_places", name="ragged", **RUN)
 
 
@@ -124,6 +124,9 @@ def test_a_loss_that_does_not_tell_where_label_1_begins_has_no_accuracy(own, tra
         train(**fields, scores=("accuracy",), name="asked")
 
 
+SCORE = "def worst_loss(outputs, targets): return outputs[:, 0]"
+
+
 def test_the_best_round_is_one_that_leaves_no_example_out(own, train) -> None:
     """A loss of one example that is infinite in the first round alone; the others are lower there."""
     source = """
@@ -143,3 +146,7 @@ def loss(outputs, targets):
     assert history["left_out"].max() > 0
     assert history["left_out"].loc[run.best().number] == history["left_out"].min()
     assert run.round(6).commit.best_left_out == history["left_out"].min()
+    by_score = train(**fields, rounds=6, partitions=1, local_steps=10, lr=0.05, best="max:loss", name="by-score")
+    assert by_score.history()["left_out"].loc[by_score.best().number] == history["left_out"].min()
+    with pytest.raises(ModelError, match="a score has the name of another number of rounds, 'worst_loss'"):
+        train(**fields, scores=(f"{own(source + SCORE)}:worst_loss",), name="named")

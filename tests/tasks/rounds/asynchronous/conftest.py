@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from roundweave import Run, TrainConfig
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.flows.stored import Run
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.tasks.algorithms.when import Asynchronous, Draw, Order, ServerRound
 from roundweave.tasks.executors.inline import InlineExecutor

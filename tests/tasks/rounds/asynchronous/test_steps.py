@@ -8,17 +8,12 @@ from itertools import pairwise
 import pytest
 import torch
 
+from roundweave import Algorithm, Apply, Mean, Partitions, Sgd, Split, State, Update
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Arrival, InFlight, UpdateRecord
-from roundweave.storage.values.state import State, Update
-from roundweave.tasks.algorithms.algebra import Algorithm, Apply
-from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
-from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.when import Asynchronous, ServerRound
-from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.images import Digits
-from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds.asynchronous.steps import Pushed, serve
 from roundweave.tasks.rounds.job import Work

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
+from roundweave import Run, TrainConfig
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.flows.stored import Run
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.persistence import recomputing

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import roundweave as rw
-from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundPruned
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.verifying.verify import verify
@@ -31,7 +30,7 @@ def same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool
     )
 
 
-def assert_same_rounds(run: Run, whole: Run, rounds: list[int]) -> None:
+def assert_same_rounds(run: rw.Run, whole: rw.Run, rounds: list[int]) -> None:
     """Both have the same states, updates, matches and carries, which `whole` has stored."""
     run, whole = rw.open_run(run.path), rw.open_run(whole.path)
     for round in rounds:

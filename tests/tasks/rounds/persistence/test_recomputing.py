@@ -11,16 +11,13 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.config.resolving import resolve
-from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.preparing.job import prepared
-from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundFailed, RoundPruned
 from roundweave.storage.rounds.recovery import newest_sound
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
-from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Work
@@ -32,14 +29,14 @@ from tests.tasks.rounds.persistence.conftest import SMALL, stored_states
 SELDOM = {"keep": "updates:4", "evaluate_every": 100}
 
 
-def work_of(run: Run, **fields: object) -> Work:
+def work_of(run: rw.Run, **fields: object) -> Work:
     """The work of a run's configuration."""
-    config = TrainConfig(**fields, root=Path(run.path).parent, rounds=run.done, name=run.name)
+    config = rw.TrainConfig(**fields, root=Path(run.path).parent, rounds=run.done, name=run.name)
     with prepared(resolve(config), InlineExecutor()) as ready:
         return ready.job.work
 
 
-def assert_replays(run: Run, rounds: int) -> None:
+def assert_replays(run: rw.Run, rounds: int) -> None:
     for executor in ("inline", "graph"):
         replay = rw.open_run(run.path).replay("all", executor=executor)
         assert [result.status for result in replay.results] == ["bit-identical"] * rounds, replay
@@ -96,14 +93,14 @@ def test_states_of_every_few_rounds_and_the_last_are_there(train, every, evaluat
 
 
 @pytest.fixture
-def sparse(train) -> Run:
+def sparse(train) -> rw.Run:
     """Nine rounds in one window, with the states of rounds 0, 4, 8 and 9."""
     return train(window=9, **SMALL, local_steps=2, **SELDOM, rounds=9, name="sparse")
 
 
 def test_another_state_than_was_committed_is_an_error(sparse) -> None:
     work = work_of(sparse, **SMALL, local_steps=2, **SELDOM)
-    other = replace(work, algorithm=replace(work.algorithm, apply=Sgd(lr=0.5)))
+    other = replace(work, algorithm=replace(work.algorithm, apply=rw.Sgd(lr=0.5)))
     with pytest.raises(RoundFailed, match=r"round 5 of .* is not stored, and computed again it has another state"):
         recomputed(other, RoundStore(sparse.path), 6)
 

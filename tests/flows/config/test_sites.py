@@ -1,0 +1,70 @@
+"""Examples of sites are read, counted and described there alone, and what is told of them was asked for."""
+
+from __future__ import annotations
+
+import operator
+from pathlib import Path
+
+import pytest
+
+from roundweave.flows.config.resolving import resolve, work_of
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.errors import UsageError
+from roundweave.storage.rounds.commits import InFlight
+from roundweave.storage.values.digests import update_digest
+from roundweave.tasks.data.partitions import forget_examples
+from roundweave.tasks.data.splits.split import Cohort
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.rounds.job import Attempt, Job
+from roundweave.tasks.rounds.persistence.pushes import make_pushes
+from roundweave.tasks.rounds.steps import Outcome
+
+SOURCE = """
+import torch
+from pathlib import Path
+def data(partition, partitions):
+    Path(__file__).with_name("here").read_text()
+    inputs = torch.zeros(60 + 30 * partition, 2)
+    inputs[7, 1] = 7.25
+    return inputs, torch.arange(len(inputs)) % 2
+def one_number(outputs, targets):
+    return (outputs.argmax(1) == targets).float().mean()
+"""
+
+
+@pytest.fixture
+def described(own, tmp_path: Path):
+    """The work and the description of a new run over two sites, by an executor that is at each of them."""
+    fields = {"data": f"{own(SOURCE)}:data", "sites": "berlin,paris", "root": tmp_path / "runs"}
+    (tmp_path / "here").touch()
+    return lambda **more: work_of(resolve(TrainConfig(**fields | more)), InlineExecutor(), new=True)
+
+
+def test_who_draws_a_cohort_by_size_reads_no_examples(described, tmp_path: Path) -> None:
+    """A tenth is held out, and of the rest a third for scores of their own: 36 and 54 are trained on."""
+    fields = {"cohort": 1, "cohort_by_size": True, "score_partitions": 1 / 3}
+    one, present = (described(**fields, **more)[0].partitions for more in ({}, {"cohort_from": "present"}))
+    (tmp_path / "here").unlink()
+    forget_examples()
+    for round in range(1, 9):
+        drawn = Cohort(1, by_size=True).draw(0, round, [36, 54])
+        assert one.cohort_of(round) == present.cohort_from(round, [0, 1]) == drawn
+
+
+def test_columns_outputs_and_targets_leave_where_that_is_asked_for(described, own) -> None:
+    assert not described()[1].columns.columns
+    told = described(describe_sites=True)[1].columns.columns
+    assert (told["inputs 1"].mean, told["inputs 1"].bins) == (0.0, {0: 148})
+    assert told["targets"].categories == {"0": 75, "1": 75}
+    scores = {"scores": (f"{own(SOURCE)}:one_number",)}
+    with pytest.raises(UsageError, match=r"^one_number needs held-out outputs and targets; give describe_sites"):
+        described(**scores)
+    assert described(**scores, describe_sites=True)[0].objective.whole == ("one_number",)
+
+
+def test_a_packed_push_of_a_site_is_recorded_by_what_its_receiver_unpacks(described, tmp_path: Path) -> None:
+    work, _ = described(algorithm="fed_buff", buffer=1, compress="int8")
+    job = Job(work, Attempt(str(tmp_path / "runs/r.zarr"), "token", epoch=1, rounds=4))
+    due = (0, InFlight(), [Outcome(work.objective.initial())], {})
+    (pushed,) = make_pushes(job, {0: work.partitions.load(0, 0)}, [due], operator.call)
+    assert (pushed.update.direction, pushed.record.digest) == ({}, update_digest(pushed.update.received()))
