@@ -131,7 +131,7 @@ def test_a_night_like_the_one_before_and_a_first_one_are_not_refused(trained, ca
 @pytest.mark.thorough
 def test_what_recorded_no_columns_cannot_be_compared(trained, tmp_path: Path, monkeypatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("roundweave.tasks.data.description.columns_of", lambda dataset: {})
+        patch.setattr("roundweave.tasks.data.description.columns_of", lambda dataset, least: {})
         old = trained(table(), "old")
     with pytest.raises(UsageError, match="old recorded nothing"):
         _ = old.description

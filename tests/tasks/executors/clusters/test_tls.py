@@ -96,5 +96,5 @@ def test_a_run_whose_scheduler_is_killed_ends_with_a_line(
     monkeypatch.setattr(connecting, "CONNECT_SECONDS", 1)
     gone = pytest.raises(ClusterError, match=r"^the Dask scheduler is gone")
     with gone, connect(dask_processes(tmp_path, 2), 2) as client:
-        do(f"os.kill({on_scheduler(client, os.getpid)}, signal.SIGKILL); time.sleep(60)", 1, 2)
+        do(f"os.kill({on_scheduler(client, os.getpid)}, signal.SIGKILL); time.sleep(60)", 1)
         train(kind(client), 4, **fields | more, name="there")
