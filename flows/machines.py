@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from roundweave.tasks.executors.base import Executor
-from roundweave.tasks.numerics.fingerprints import (
-    Fingerprint,
-    check_fingerprint,
-    fingerprint,
-    sources,
-)
+from roundweave.tasks.numerics.fingerprints import Fingerprint, check_fingerprint, fingerprint, sources
 from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.job import STORE, Work
 

@@ -186,14 +186,19 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
         if start is not None and new:
             start.check(objective)
-        stays = new and config.sites and description.held_out and not config.describe_sites
-        if stays and (whole := gathering(objective)):
-            raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
+        if new and description.held_out:
+            check_stays(config, objective)
         if config.validation is not None:
             partitions, description = _with_validation(config, objective, partitions, description, gather)
         _check_stops(config, description, list(objective.judges))
     bound = {"algorithm": algorithm, "partitions": partitions, "description": description, "objective": objective}
     return replace(resolved, **bound)
+
+
+def check_stays(config: TrainConfig, objective: Objective) -> None:
+    """Raise `UsageError` for a score that needs all outputs at once of sites that are not asked to send them."""
+    if config.sites and not config.describe_sites and (whole := gathering(objective)):
+        raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
 
 
 def _with_validation(

@@ -11,6 +11,7 @@ from pydantic import Field
 from roundweave.flows.config.base import EachOwn, NamedOrOwn, Names
 from roundweave.flows.config.recorded import check_examples, recorded_experiment
 from roundweave.flows.config.resolving import (
+    check_stays,
     may_own_loss,
     named_or_own,
     objective_for,
@@ -98,7 +99,8 @@ def score_round(config: ScoreConfig) -> RoundScore:
     run.placed = {"root": config.root, "trust": config.trust}
     round, own = run.round(config.round), config.data is None
     experiment = recorded_experiment(run, config.root, config.trust, config.changes)
-    training = TrainConfig(**experiment | {"data": run.config["data"], "rounds": max(1, run.rounds)})
+    recorded = {"data": run.config["data"], "describe_sites": bool(run.config.get("describe_sites"))}
+    training = TrainConfig(**experiment | recorded | {"rounds": max(1, run.rounds)})
     forget_examples()
     with started(config, training.site_of_each if own else (), full_address(run.address)) as executor:
         score_on = _on_held_out if own else _on_other
@@ -114,6 +116,7 @@ def _on_held_out(
     """The score on the examples that the run holds out, which are checked, and their description."""
     work, description = work_of(resolve_work(training), executor)
     check_examples(run, description)
+    check_stays(training, work.objective)
     if not description.held_out:
         raise UsageError(f"{run.name} holds no examples out; give --data to score it on")
     store = recomputing(work, RoundStore(full_address(run.address)))

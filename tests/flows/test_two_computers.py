@@ -186,6 +186,18 @@ def test_units_are_not_matched_by_what_examples_of_a_site_give(partners) -> None
     assert "error: match activations needs examples of partition 0 where networks are reduced" in said
 
 
+def test_outputs_of_sites_are_scored_at_once_where_they_may_leave(partners) -> None:
+    file = partners.runs.parent / "one.py"
+    file.write_text("def one(outputs, targets):\n    return (outputs.argmax(1) == targets).float().mean()\n")
+    score = ["--scores", f"{file}:one", "--executor", "graph", "--scheduler", SCHEDULER]
+    for name, more in ("unasked", []), ("asked", ["--describe-sites"]):
+        partners.train(name, "--data", partners.images.function, "--rounds", 1, *more)
+    runs = {"ROUNDWEAVE_ROOT": str(partners.runs)}
+    code, said = partners.commands.run("score", "unasked@1", *score, environment=runs)
+    assert (code, said.splitlines()[-1].partition(";")[0]) == (2, "error: one needs held-out outputs and targets")
+    assert "one" in partners.said("score", "asked@1", *score)
+
+
 @pytest.mark.slow
 def test_a_network_that_one_process_would_not_make_for_all_is_scored_at_the_sites(partners, train) -> None:
     hidden = MOST_BYTES // 4 // partners.images.pixels
