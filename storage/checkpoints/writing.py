@@ -19,7 +19,7 @@ from roundweave.storage.checkpoints.files import DTYPES, SAFETENSORS, SUFFIXES, 
 from roundweave.storage.errors import CheckpointError, UsageError, one_line
 from roundweave.storage.places.base import PARTIAL, Where, file_path
 from roundweave.storage.places.local import FOLDER, sync_and_close
-from roundweave.storage.values.lazy import LazyTensors, Tensors, blocks_of
+from roundweave.storage.values.lazy import LazyTensors, Tensors, blocks_of, memory_of
 from roundweave.storage.values.tensors import Specs, little_bytes, specs_of, to_numpy
 
 WRITTEN = ".written-"
@@ -156,10 +156,7 @@ def _tied(tensors: Tensors) -> dict[str, torch.Tensor]:
 
     torch saves all of a tensor's memory, so a small view of a large tensor would be saved as the large one.
     """
-    keys = {
-        name: (t.device, t.data_ptr(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg())
-        for name, t in tensors.items()
-    }
+    keys = {name: memory_of(tensor) for name, tensor in tensors.items()}
     alone = {key: _alone(tensors[name]) for name, key in keys.items()}
     return {name: alone[key] for name, key in keys.items()}
 

@@ -56,7 +56,13 @@ def known_places(tensors: Tensors) -> Mapping[str, Hashable]:
     """Where named tensors lie: those of two names with one place are one tensor. Others need not have a place."""
     if isinstance(tensors, LazyTensors):
         return tensors.places
-    return {n: (t.data_ptr(), t.shape, t.stride()) for n, t in tensors.items() if is_dense(t) and t.numel()}
+    return {name: memory_of(each) for name, each in tensors.items() if is_dense(each) and each.numel()}
+
+
+def memory_of(tensor: torch.Tensor) -> Hashable:
+    """Where a dense tensor lies, and how its elements are read there: two that have the same are one tensor."""
+    read = tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+    return tensor.device, tensor.data_ptr(), read
 
 
 def blocks_of(tensors: Tensors, name: str) -> Iterator[torch.Tensor]:

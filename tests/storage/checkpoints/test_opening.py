@@ -20,7 +20,14 @@ from torch.utils.serialization import config
 
 from roundweave.storage.checkpoints.files import SUFFIXES as WRITABLE
 from roundweave.storage.checkpoints.files import WRAPPERS
-from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, lasting, open_checkpoint, outline
+from roundweave.storage.checkpoints.opening import (
+    check_checkpoint,
+    fitted,
+    lasting,
+    open_checkpoint,
+    outline,
+    tied_in,
+)
 from roundweave.storage.checkpoints.writing import check_place, write_checkpoint
 from roundweave.storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
 from tests.storage.checkpoints.reading import read_checkpoint
@@ -87,6 +94,14 @@ def test_tied_tensors_survive_and_stay_tied_where_the_format_can_say_so(tmp_path
         stored = torch.load(place, weights_only=True)
         assert stored["a"].data_ptr() == stored["b"].data_ptr()
     assert not any(tensor.requires_grad for tensor in found.values())
+
+
+def test_names_of_one_memory_that_is_read_in_two_ways_are_not_tied(tmp_path) -> None:
+    weight = torch.randn(2, 3, dtype=torch.complex64)
+    tensors = {"weight": weight, "tied": weight, "conjugate": weight.conj()}
+    torch.save(tensors, tmp_path / "here.pt")
+    for opened in (tensors, open_checkpoint(tmp_path / "here.pt")):
+        assert tied_in([opened, opened]) == {"tied": "weight"}
 
 
 @SUFFIXES
