@@ -185,7 +185,7 @@ class Trace:
         sources, atoms = list(node.all_input_nodes), {*units.walk()}
         for source in sources:  # which grows
             axes = environment.get(source)
-            if not is_axes(axes) or atoms.isdisjoint(atom for axis in axes for atom in axis.walk()):
+            if not is_axes(axes) or atoms.isdisjoint(_within([axes])):
                 continue
             if any(axes is own for own in self.tensors.values()):
                 continue
