@@ -7,8 +7,8 @@ from .flows.evidence.differing import diff as diff
 from .flows.evidence.recombining import RecombineConfig as RecombineConfig
 from .flows.evidence.recombining import recombine as recombine
 from .flows.merging.running import merge as merge
-from .flows.planning.plan import Plan as Plan
-from .flows.planning.plan import plan as plan
+from .flows.plugins.race.choosing import RaceResult as RaceResult
+from .flows.plugins.race.choosing import plan as plan
 from .flows.stored import Round as Round
 from .flows.stored import Run as Run
 from .flows.stored import open_run as open_run

@@ -102,7 +102,7 @@ def mark_of(page: Path) -> pytest.MarkDecorator:
 def test_what_a_page_shows_runs(page: Path, folder: Path, client, capfd, monkeypatch) -> None:
     monkeypatch.setattr(FlowPage, "leave_plot", lambda page, figure, kind: None)  # nobody looks at it
     if page.stem not in SLOW:  # how long strategies race is seen where the page of plans is run
-        monkeypatch.setattr("roundweave.flows.planning.plan.HEAT", 0.1)
+        monkeypatch.setattr("roundweave.flows.plugins.race.choosing.HEAT", 0.1)
     for number, block in enumerate(blocks(page)):
         if block.note == "printed":
             assert_printed(block.text, "".join(capfd.readouterr()))

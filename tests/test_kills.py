@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from roundweave import Run, TrainConfig
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.hierarchy import schema
 from roundweave.storage.places import local
@@ -98,7 +98,7 @@ def trained(root: Path, data: str, algorithm: str = "scaffold") -> Run:
     executor, most = InlineExecutor(), 1 if partitions == 3 else 32
     with (
         patch.multiple(schema, MOST_SHARDS=most, SHARDS_OF_PROCESS=1),
-        prepared(resolve(config), executor) as ready,
+        prepared(plan(config), executor) as ready,
     ):
         assert ready.store.schema.shard == (3 if partitions == 3 else 1)
         if ready.done < config.rounds:

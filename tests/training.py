@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from roundweave import Run, TrainConfig
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Executor
@@ -25,7 +25,7 @@ def trained(
     executor = executor or InlineExecutor()
     kind = "inline" if isinstance(executor, InlineExecutor) else "graph"
     config = TrainConfig(**{"root": root, "executor": kind} | fields)
-    with prepared(resolve(config, by_worker=True), executor) as ready:
+    with prepared(plan(config), executor) as ready:
         first = ready.done + 1
         while first <= config.rounds:
             last = min(first + window - 1, config.rounds)

@@ -216,22 +216,25 @@ def other_data(attributes: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     return "" if was == now else f"other validation data, {now} instead of {was}"
 
 
-def check_same_experiment(run: StoredRun, config: TrainConfig, description: Description | None) -> None:
-    """Raise `ExperimentDiffers` if a run is of another experiment, or of other examples where they are known."""
-    differing = differences(run.config, config)
-    other = description and other_data(run.attributes, vars(description))
-    if other:
-        differing.append(f"data: {other}")
-    if differing:
-        of_that = f"go on with that one: `roundweave resume {run.name}`"
-        if not run.done:
-            of_that = f"delete that one, which has no round: `roundweave rm {run.name}`"
-        elif other:
-            of_that = "restore the examples that it began with"
-        advice = f"give this one another --name, or {of_that}"
-        if config.address:  # it is resumed
-            advice = f"restore them, or begin another run with these: `roundweave train --from {run.name}@-1`"
-        raise ExperimentDiffers(f"{run.name} is another experiment ({'; '.join(differing)}); {advice}")
+def check_same_experiment(run: StoredRun, config: TrainConfig) -> None:
+    """Raise `ExperimentDiffers` if a run is of another experiment."""
+    if differing := differences(run.config, config):
+        raise _another(run, config, "; ".join(differing), "go on with that one: `roundweave resume {}`")
+
+
+def check_same_examples(run: StoredRun, config: TrainConfig, description: Description) -> None:
+    """Raise `ExperimentDiffers` if a run is of other examples than those described."""
+    if other := other_data(run.attributes, vars(description)):
+        raise _another(run, config, f"data: {other}", "restore the examples that it began with")
+
+
+def _another(run: StoredRun, config: TrainConfig, differing: str, advice: str) -> ExperimentDiffers:
+    if not run.done:
+        advice = "delete that one, which has no round: `roundweave rm {}`"
+    advice = f"give this one another --name, or {advice.format(run.name)}"
+    if config.address:  # it is resumed
+        advice = f"restore them, or begin another run with these: `roundweave train --from {run.name}@-1`"
+    return ExperimentDiffers(f"{run.name} is another experiment ({differing}); {advice}")
 
 
 def check_changed(config: TrainConfig, description: Description) -> None:
@@ -240,7 +243,7 @@ def check_changed(config: TrainConfig, description: Description) -> None:
     Raises `UsageError` where it begins with a file, whose examples nobody knows.
     """
     start = config.start_from
-    if config.on_unchanged is None or not isinstance(start, Start):
+    if not config.on_unchanged or not isinstance(start, Start):
         return
     stored = stored_round(start.reference)
     if stored is None:

@@ -5,7 +5,6 @@ Impossible requests are refused before any work is done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,18 +13,14 @@ from pydantic import Field, model_validator
 
 from roundweave.flows.config.algorithms import Parts, Recombined
 from roundweave.flows.config.base import Integers
-from roundweave.flows.config.recorded import check_examples, recorded_experiment
-from roundweave.flows.config.resolving import resolve_work, work_of
-from roundweave.flows.config.train import Placement, TrainConfig
-from roundweave.flows.evidence.replaying import OfRun, examples_wanted
+from roundweave.flows.config.recorded import check_examples
+from roundweave.flows.evidence.opening import OfRun, described_again, examples_wanted, plan_again
+from roundweave.flows.planning.describing import Described, describe
 from roundweave.flows.recording import create_run
-from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import UsageError, listed
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.names import WhichRound, is_run, run_address
 from roundweave.storage.runs.run import StoredRun, open_stored
-from roundweave.tasks.data.description import Description
-from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import Fingerprint, check_fingerprint, fingerprint
 from roundweave.tasks.own_code.code import Code
@@ -84,25 +79,23 @@ def recombine(config: RecombineConfig) -> Recombination:
     if config.name and is_run(address := run_address(config.root, config.name)):
         raise UsageError(f"{address} exists already; keep the round under another name")
     rounds = _rounds(run, config)
-    training = _training(run, config, config.recorded())
-    _check_without(run, rounds, config.without, training.quorum)
-    forget_examples()
-    resolved = resolve_work(training)
+    planned = plan_again(run, config, **_with_parts(run, config))
+    _check_without(run, rounds, config.without, planned.config.quorum)
     states = all(run.absent.has_state(number - before) for number in rounds for before in (0, 1))
     whole = states and all(map(run.absent.has_update, rounds))
     # What is not stored is computed again with the recorded parts.
-    as_recorded = resolved if whole or not config.recorded() else resolve_work(_training(run, config, {}))
-    with started(config, resolved.config.site_of_each, full_address(run.address)) as executor:
-        work, description = work_of(resolved, executor)
-        check_examples(run, description)
-        recorded = work if as_recorded is resolved else work_of(as_recorded, executor)[0]
+    as_recorded = None if whole or not config.recorded() else plan_again(run, config)
+    with described_again(planned, config) as (described, executor):
+        work = described.work
+        check_examples(run, described.description)
+        recorded = describe(as_recorded, executor.gather).work if as_recorded else work
         subject = Recombining(work, recorded, full_address(run.address), rounds, frozenset(config.without))
         numbers, again = range(len(rounds)), partial(recombine_stored, subject)
         if work.partitions.sites:  # whose examples are scored there
             results = tuple(again(number, executor.gather) for number in numbers)
         else:
             results = tuple(executor.gather(again, numbers, stored=True))
-        saved = _saved(run, config, resolved.config, subject, description, executor) if config.name else None
+        saved = _saved(run, config, subject, described, executor) if config.name else None
     return Recombination(run.name, results, saved)
 
 
@@ -120,14 +113,10 @@ def _rounds(run: StoredRun, config: RecombineConfig) -> tuple[int, ...]:
     return (run.round(number - 1).number + 1,)
 
 
-def _training(run: StoredRun, config: RecombineConfig, parts: Mapping[str, Any]) -> TrainConfig:
-    """The recorded configuration with these parts and with the configured place of the data."""
-    experiment = recorded_experiment(run, config.root, config.trust, config.moved)
-    if parts:
-        own = Recombined(**experiment.get("recombined") or {})
-        experiment["recombined"] = own.model_copy(update=parts)
-    placement = {name: getattr(config, name) for name in Placement.model_fields}
-    return TrainConfig(**experiment | placement | {"rounds": run.rounds or 1})
+def _with_parts(run: StoredRun, config: RecombineConfig) -> dict[str, Any]:
+    """The change of the recorded configuration by which it has the parts that are given, if any."""
+    own = Recombined(**run.config.get("recombined") or {})
+    return {"recombined": own.model_copy(update=parts)} if (parts := config.recorded()) else {}
 
 
 def _check_without(run: StoredRun, rounds: tuple[int, ...], without: tuple[int, ...], quorum: int) -> None:
@@ -149,23 +138,22 @@ def _check_without(run: StoredRun, rounds: tuple[int, ...], without: tuple[int, 
 def _saved(
     run: StoredRun,
     asked: RecombineConfig,
-    config: TrainConfig,
     subject: Recombining,
-    description: Description,
+    described: Described,
     executor: Executor,
 ) -> str:
     """Create a run that begins with the state after the only round, as a fork of that round would.
 
     Returns its address.
     """
-    (number,) = subject.rounds
+    (number,), config = subject.rounds, described.plan.config
     work = replace(subject.work, before=subject.work.before + number)
     parts = (config.recombined or Recombined()).model_copy(update={"before": work.before})
     config = config.model_copy(update={"recombined": parts, "rounds": max(1, run.rounds - number)})
     address = full_address(run_address(config.root, asked.name or ""))
     (after,) = executor.gather(partial(recombined_outcome, subject), range(1), stored=True)
     taken = {p: update for p, update in run.carried(number).items() if after.carry_from.get(p) == number}
-    given = (config, work, description, after.state, run.carried(number - 1) | taken)
+    given = (config, work, described.description, after.state, run.carried(number - 1) | taken)
     parent = {
         "run": run.name,
         "round": number,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cached_property, partial
 from weakref import WeakKeyDictionary
 
-from roundweave.flows.config.recorded import recorded_config
-from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
-from roundweave.flows.evidence.replaying import OfRun, examples_wanted, key_differences, other_network
+from roundweave.flows.evidence.opening import OfRun, described_again, examples_wanted, plan_again
+from roundweave.flows.evidence.replaying import key_differences, other_network
 from roundweave.flows.machines import machines
+from roundweave.flows.planning.describing import Described
+from roundweave.flows.planning.plan import Plan
 from roundweave.flows.reporting.listening import notice
-from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import RoundFailed, RoundPruned, RoundweaveError, listed
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.store import RoundStore
@@ -18,7 +18,6 @@ from roundweave.storage.rounds.tensors import Recomputed
 from roundweave.storage.runs.facts import RunFacts
 from roundweave.storage.runs.names import default_root
 from roundweave.storage.runs.run import StoredRun
-from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.persistence.recomputing import mapped_again, recompute, recomputing, rounds_to_compute
@@ -47,24 +46,21 @@ class Recomputing:
         return self._last[round]
 
     @cached_property
-    def _resolved(self) -> Resolved:
-        config = self.config
-        forget_examples()  # that may have been read before their files changed
-        return resolve_work(recorded_config(self.run, config.root, config.trust, config.moved))
+    def _plan(self) -> Plan:
+        return plan_again(self.run, self.config)
 
     def _computed(self, round: int) -> Recomputed:
-        address = full_address(self.run.address)
-        with started(self.config, self._resolved.config.site_of_each, address) as executor:
-            self._work = self._work or self._checked(executor)
+        with described_again(self._plan, self.config) as (described, executor):
+            self._work = self._work or self._checked(described, executor)
             self._announce(round)
-            [computed] = executor.gather(partial(_recompute, self._work, address), [round], stored=True)
+            compute = partial(_recompute, self._work, full_address(self.run.address))
+            [computed] = executor.gather(compute, [round], stored=True)
         return computed
 
-    def _checked(self, executor: Executor) -> Work:
+    def _checked(self, described: Described, executor: Executor) -> Work:
         """The run's work; raises `RoundFailed` if its examples or its network are others now."""
-        work, description = work_of(self._resolved, executor)
-        present = machines(executor, work, ())
-        self._key = key_differences(self.run, self._resolved.config, description, present)
+        work, present = described.work, machines(executor, described.work, ())
+        self._key = key_differences(self.run, described, present)
         if other := other_network(RoundStore(self.run.address), work, [0]):
             raise RoundFailed(str(other[0].difference))
         if "data" in self._key:

@@ -6,28 +6,24 @@ Impossible requests are refused before any process is started.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from roundweave.flows.config.base import EachOwn, NamedOrOwn
-from roundweave.flows.config.recorded import codes_of, other_data, recorded_config
-from roundweave.flows.config.resolving import Resolved, resolve_work, work_of
-from roundweave.flows.config.train import Placement, TrainConfig
+from roundweave.flows.config.recorded import codes_of, other_data
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.evidence.opening import OfRun, described_again, examples_wanted, plan_again
 from roundweave.flows.machines import Machine, machines
+from roundweave.flows.planning.describing import Described
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import notify_progress
-from roundweave.flows.serving.ahead import started
-from roundweave.storage.errors import DataError, RoundMissing, UsageError, cut, listed
+from roundweave.storage.errors import RoundMissing, UsageError, cut, listed
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.digests import differing
-from roundweave.tasks.data.description import Description
-from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import differing_numerics, versions
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, difference_as_json
@@ -110,22 +106,6 @@ def _row(result: RoundResult) -> dict[str, Any]:
     }
 
 
-class OfRun(Placement):
-    """The run whose rounds are computed again, and where; nothing of its recorded execution is used."""
-
-    run: str = Field(description="the run's name, or its address")
-    data: NamedOrOwn | EachOwn | None = Field(
-        default=None, description="where the same examples lie now; default: as recorded"
-    )
-    trust: bool = Field(default=False, description="run the code kept in a store outside the root")
-
-    @property
-    def moved(self) -> dict[str, Any]:
-        """The fields of the recorded configuration that are others now."""
-        here = {"sites": None} if isinstance(self.data, tuple) else {}  # each partition's data are named
-        return {} if self.data is None else {"data": self.data, **here}
-
-
 class ReplayConfig(OfRun):
     """The configuration of a replay."""
 
@@ -141,15 +121,6 @@ class ReplayConfig(OfRun):
         return self
 
 
-@contextmanager
-def examples_wanted() -> Iterator[None]:
-    """Add to a `DataError` in this context the hint that --data says where the run's examples lie now."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{error}; where the run's examples lie elsewhere now, say so with --data") from error
-
-
 @examples_wanted()
 def replay(config: ReplayConfig) -> Replay:
     """Replay rounds without Prefect, with the executor `inline` also without Dask.
@@ -159,12 +130,9 @@ def replay(config: ReplayConfig) -> Replay:
     """
     stored = open_stored(config.run, config.root)
     rounds = _chosen(config, stored)
-    recorded = recorded_config(stored, config.root, config.trust, config.moved)
-    forget_examples()
-    resolved = resolve_work(recorded)
-    executing = started(config, recorded.site_of_each, full_address(stored.address))
-    with bar_of_rounds(len(rounds)), executing as executor:
-        replayed = _replayed(stored, rounds, resolved, executor)
+    planned = plan_again(stored, config)
+    with bar_of_rounds(len(rounds)), described_again(planned, config) as (described, executor):
+        replayed = _replayed(stored, rounds, described, executor)
     named = config.rounds != "all" and config.sample is None
     if replayed.lacking and (named or not replayed.replayed):
         numbers = listed(result.round for result in replayed.lacking)
@@ -197,10 +165,10 @@ def evenly_spread(rounds: list[int], sample: int | None) -> list[int]:
     return [rounds[number * len(rounds) // sample - 1] for number in range(1, sample + 1)]
 
 
-def _replayed(stored: StoredRun, rounds: Sequence[int], resolved: Resolved, executor: Executor) -> Replay:
+def _replayed(stored: StoredRun, rounds: Sequence[int], described: Described, executor: Executor) -> Replay:
     """The results of the rounds, which are computed several at once."""
-    work, description = work_of(resolved, executor)
-    key = key_differences(stored, resolved.config, description, machines(executor, work, ()))
+    work = described.work
+    key = key_differences(stored, described, machines(executor, work, ()))
     # No lease and no writing: the token only tells this reader's tasks from those of others.
     attempt = Attempt(full_address(stored.address), secrets.token_hex(4), epoch=0, rounds=stored.rounds)
     job = Job(work, attempt)
@@ -225,9 +193,7 @@ def other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list[
     return [RoundResult(round, difference) for round in rounds]
 
 
-def key_differences(
-    stored: StoredRun, config: TrainConfig, description: Description, machines: Sequence[Machine]
-) -> dict[str, str]:
+def key_differences(stored: StoredRun, described: Described, machines: Sequence[Machine]) -> dict[str, str]:
     """Descriptions of the parts of the key that differ from the recorded ones, by name.
 
     The key is all that decides a run's bits besides what is stored: fingerprint, code, data and versions.
@@ -237,8 +203,8 @@ def key_differences(
     changed = (f"{name} {now.get(name)} instead of {then.get(name)}" for name in differing(then, now))
     parts = {
         "fingerprint": _other_machines(recorded, machines),
-        "code": _other_code(config),
-        "data": other_data(recorded, vars(description)),
+        "code": _other_code(described.plan.config),
+        "data": other_data(recorded, vars(described.description)),
         "versions": ", ".join(changed),
     }
     return {name: what for name, what in parts.items() if what}

@@ -9,18 +9,13 @@ from typing import Any
 from pydantic import Field
 
 from roundweave.flows.config.base import EachOwn, NamedOrOwn, Names
-from roundweave.flows.config.recorded import check_examples, recorded_experiment
-from roundweave.flows.config.resolving import (
-    check_stays,
-    may_own_loss,
-    named_or_own,
-    objective_for,
-    resolve_work,
-    scored_alone,
-    work_of,
-)
-from roundweave.flows.config.train import ExecutorName, TrainConfig
-from roundweave.flows.evidence.replaying import OfRun, other_network
+from roundweave.flows.config.recorded import check_examples
+from roundweave.flows.config.train import ExecutorName
+from roundweave.flows.evidence.opening import OfRun, described_again, plan_again, recorded_training
+from roundweave.flows.evidence.replaying import other_network
+from roundweave.flows.planning.completing import named_or_own
+from roundweave.flows.planning.dealing import scored_alone
+from roundweave.flows.planning.describing import check_stays, may_own_loss, objective_for
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import DataError, ModelError, NotARun, UsageError, failing_as
 from roundweave.storage.parsing import validated
@@ -33,7 +28,6 @@ from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.data.scored import described_with
-from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.networks.scores import SCORES
 from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.rounds.evidence.recombining import score_again
@@ -98,36 +92,27 @@ def score_round(config: ScoreConfig) -> RoundScore:
     run = open_stored(config.run, config.root)
     run.placed = {"root": config.root, "trust": config.trust}
     round, own = run.round(config.round), config.data is None
-    experiment = recorded_experiment(run, config.root, config.trust, config.changes)
-    recorded = {"data": run.config["data"], "describe_sites": bool(run.config.get("describe_sites"))}
-    training = TrainConfig(**experiment | recorded | {"rounds": max(1, run.rounds)})
-    forget_examples()
-    with started(config, training.site_of_each if own else (), full_address(run.address)) as executor:
-        score_on = _on_held_out if own else _on_other
-        score, description = score_on(config, run, training, round, executor)
+    score, description = (_on_held_out if own else _on_other)(config, run, round)
     if score is None:
         raise DataError(f"no loss is finite: {run.name} on {description.held_out} examples of {config.named}")
     return RoundScore(run.name, round.number, config.named, description.digest, score)
 
 
-def _on_held_out(
-    config: ScoreConfig, run: StoredRun, training: TrainConfig, round: StoredRound, executor: Executor
-) -> tuple[Score | None, Description]:
+def _on_held_out(config: ScoreConfig, run: StoredRun, round: StoredRound) -> tuple[Score | None, Description]:
     """The score on the examples that the run holds out, which are checked, and their description."""
-    work, description = work_of(resolve_work(training), executor)
-    check_examples(run, description)
-    check_stays(training, work.objective)
-    if not description.held_out:
-        raise UsageError(f"{run.name} holds no examples out; give --data to score it on")
-    store = recomputing(work, RoundStore(full_address(run.address)))
-    _check_network(run, work, round)
-    after = recomputed(work, store, round.number)
-    return score_again(work, store, round.commit, after, executor.gather), description
+    with described_again(plan_again(run, config), config) as (described, executor):
+        work, description = described.work, described.description
+        check_examples(run, description)
+        check_stays(described.plan.config, work.objective)
+        if not description.held_out:
+            raise UsageError(f"{run.name} holds no examples out; give --data to score it on")
+        store = recomputing(work, RoundStore(full_address(run.address)))
+        _check_network(run, work, round)
+        after = recomputed(work, store, round.number)
+        return score_again(work, store, round.commit, after, executor.gather), description
 
 
-def _on_other(
-    config: ScoreConfig, run: StoredRun, training: TrainConfig, round: StoredRound, executor: Executor
-) -> tuple[Score | None, Description]:
+def _on_other(config: ScoreConfig, run: StoredRun, round: StoredRound) -> tuple[Score | None, Description]:
     """The score on all examples of other data, and their description.
 
     Raises `DataError` if they are not like those that the run was trained on, as partitions must be.
@@ -135,16 +120,19 @@ def _on_other(
     with failing_as(lambda error: NotARun(f"{run.address}: its record of the data is damaged: {error}")):
         known = validated(Description, json.dumps(run.attributes["data"]))
     assert config.data is not None
+    training = recorded_training(run, config, data=run.config["data"])
+    forget_examples()
     called = (f"run {run.name}", config.named).__getitem__
     other = scored_alone(training, config.data, config.target)
-    partitions, found, both = described_with(known, other, called, executor.gather)
-    scores = training.scores and tuple(named_or_own("score", score, SCORES) for score in training.scores)
-    objective = objective_for(training.model_copy(update={"scores": scores}), known)
-    objective = check_fit(objective, partitions, both, 0, may_own_loss(training))
-    compute = training.compute.bound(objective, partitions)
-    work = Work(objective, training.algorithm.build(), partitions, training.seed, compute)
-    _check_network(run, work, round)
-    return score_initial(work, round.state, executor.gather), found
+    with started(config, (), full_address(run.address)) as executor:
+        partitions, found, both = described_with(known, other, called, executor.gather)
+        scores = training.scores and tuple(named_or_own("score", score, SCORES) for score in training.scores)
+        objective = objective_for(training.model_copy(update={"scores": scores}), known)
+        objective = check_fit(objective, partitions, both, 0, may_own_loss(training))
+        compute = training.compute.bound(objective, partitions)
+        work = Work(objective, training.algorithm.build(), partitions, training.seed, compute)
+        _check_network(run, work, round)
+        return score_initial(work, round.state, executor.gather), found
 
 
 def _check_network(run: StoredRun, work: Work, round: StoredRound) -> None:

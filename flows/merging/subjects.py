@@ -14,16 +14,11 @@ from torch import nn
 
 from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.merging.merge import Architecture
-from roundweave.flows.config.resolving import (
-    Resolved,
-    found_model,
-    may_own_loss,
-    named_or_own,
-    objective_for,
-    resolve_work,
-)
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.merging.recorded import Origin
+from roundweave.flows.planning.completing import found_model, named_or_own
+from roundweave.flows.planning.describing import describe, may_own_loss, objective_for
+from roundweave.flows.planning.plan import Plan, plan_rounds
 from roundweave.storage.errors import (
     CodeError,
     DataError,
@@ -105,12 +100,15 @@ def subject(config: Architecture, blocks: int = 1, tensors: Tensors | None = Non
         return _without_data(config, config.model, tensors)
     each = config.data if isinstance(config.data, tuple) else ()
     forget_examples()  # of an earlier run or merge; their files may have changed
-    resolved = _resolved(config, len(each) or blocks)
-    partitions, objective, description = resolved.partitions, resolved.objective, resolved.description
-    if objective is None:  # each partition is loaded on its own, so the network is tried on the first one
-        partitions, description = _described(partitions) if each else (partitions, partitions.describe(0))
-        objective = objective_for(resolved.config, description)
-        objective = check_fit(objective, partitions, description, 0, may_own_loss(resolved.config))
+    planned = _planned(config, len(each) or blocks)
+    if planned.partitions.source.partitioned:  # the network is tried on the first one alone
+        dealt, training = planned.partitions, planned.config
+        partitions, description = _described(dealt) if each else (dealt, dealt.describe(0))
+        objective = objective_for(training, description)
+        objective = check_fit(objective, partitions, description, 0, may_own_loss(training))
+    else:
+        known = describe(planned, gather_here)
+        partitions, objective, description = known.partitions, known.objective, known.description
     return Subject(objective, partitions.load(0, 0).train.first(BATCH).inputs, partitions, description)
 
 
@@ -127,11 +125,11 @@ def _described(partitions: Partitions) -> tuple[Partitions, Description]:
     return replace(partitions, shared=bool(description.shared)), description
 
 
-def _resolved(config: Architecture, partitions: int) -> Resolved:
-    """What is known of a network and its examples in so many partitions, as a run with them would know it."""
+def _planned(config: Architecture, partitions: int) -> Plan:
+    """The plan of a network and its examples in so many partitions, as that of a run with them."""
     fields = ("held_out", "dtype", "seed", "data", "data_options", "target", "loss", "model", *PREPARED)
     same: dict[str, Any] = {field: getattr(config, field) for field in fields}
-    return resolve_work(TrainConfig(**same, model_options=config.model_options or {}, partitions=partitions))
+    return plan_rounds(TrainConfig(**same, model_options=config.model_options or {}, partitions=partitions))
 
 
 def _without_data(config: Architecture, model: str | Code, tensors: Tensors | None) -> Subject:
@@ -295,6 +293,6 @@ def unit_report(config: Architecture) -> dict[str, Any]:
 def own_samples(config: Architecture, own: Mapping[str, Any], run: Origin | None, examples: int) -> Samples:
     """The training examples of one network's own, by the fields of `own_data`, in the order that its run has."""
     each = len(own["data"]) if isinstance(own["data"], tuple | list) else 1
-    partitions = _resolved(config.model_copy(update=dict(own)), each).partitions
+    partitions = _planned(config.model_copy(update=dict(own)), each).partitions
     source = partitions.source.arranged(run.meaning) if run else partitions.source
     return Samples(replace(partitions, source=source), examples)

@@ -1,1 +1,1 @@
-"""Chooses the strategy of training that learns the most in the same time, by a race."""
+"""Decides, before any process is started, what a configuration trains; then what its examples decide."""

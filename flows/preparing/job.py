@@ -1,4 +1,4 @@
-"""Turns a resolved configuration into a job: describes the examples, then locks and recovers the run's store."""
+"""Turns a plan into a job: describes the examples, then locks and recovers the run's store."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 from roundweave.flows.config.experiment import Dealing
-from roundweave.flows.config.recorded import check_changed, check_same_experiment, codes_of, other_examples
-from roundweave.flows.config.resolving import Resolved, work_of
+from roundweave.flows.config.recorded import check_same_examples, check_same_experiment, codes_of, other_examples
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.machines import common_fingerprints, machines
+from roundweave.flows.planning.describing import Described, describe
+from roundweave.flows.planning.plan import Plan
 from roundweave.flows.recording import Needs, create_run
 from roundweave.flows.reporting.listening import begun, notice
 from roundweave.storage.errors import ExperimentDiffers, StoreError
@@ -92,15 +93,18 @@ class Prepared:
 
 
 @contextmanager
-def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -> Iterator[Prepared]:
-    """Create a resolved configuration's run or open it, and lock it for writing while the context is open.
+def prepared(
+    plan: Plan, executor: Executor, described: Described | None = None, *, must_fit: bool = True
+) -> Iterator[Prepared]:
+    """Create a planned run or open it, and lock it for writing while the context is open.
 
-    A failure inside the context is recorded in the run. Raises `UsageError` if a new run `must_fit`, and its disk
-    cannot hold all its rounds, or a machine's memory its network.
+    What its examples decide is found by the executor unless they are `described` already. A failure inside the
+    context is recorded in the run. Raises `UsageError` if a new run `must_fit`, and its disk cannot hold all its
+    rounds, or a machine's memory its network.
     """
-    config = resolved.config.model_copy(update={"device": _common_device(executor, resolved.config)})
-    resolved = replace(resolved, config=config)
-    work, description = work_of(resolved, executor, new=resolved.run is None)
+    described = (described or describe(plan, executor.gather)).on(_common_device(executor, plan.config))
+    plan, work, description = described.plan, described.work, described.description
+    config = plan.config
     here = sources(codes := codes_of(config))
     present = machines(executor, work, codes)
     for machine in present:
@@ -115,22 +119,22 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     if own_held_out and parts.cohort and not work.rotating:
         notice("a round is scored on what its cohort holds out, so scores of two rounds are of different examples")
     keep = Keep.of(config.keep or "all")
-    if resolved.run is None and must_fit:
+    if plan.new and must_fit:
         needs = Needs.of(work)
         may_stop = config.target_accuracy is not None or config.patience is not None
-        needs.check_disk(place_of(resolved.address), keep, config.rounds, may_stop)
+        needs.check_disk(place_of(plan.address), keep, config.rounds, may_stop)
         needs.check_memory(executor)
-    _create_or_check(resolved, work, description, executor, len(present) - 1)
-    begun.append(resolved.name)
-    token, place = secrets.token_hex(4), place_of(resolved.address, config.fsync)
+    _create_or_check(replace(described, work=work), executor, len(present) - 1)
+    begun.append(plan.name)
+    token, place = secrets.token_hex(4), place_of(plan.address, config.fsync)
     with hold_lease(place, token, config.rounds) as lease:
-        new = resolved.run is None and lease.epoch == 1  # no other process has written it since
+        new = plan.new and lease.epoch == 1  # no other process has written it since
         store = RoundStore(fenced(place, lease.epoch), rounds=lease.rounds)
         done = 0 if new else _recovered(store, work)
         fields = {"rounds", "evaluate_every", "target_accuracy", "patience", "deadline", "fsync"}
         given = config.model_dump(include=fields) | {"best": config.best or "loss", "keep": keep}
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
-        job = Job(work, attempt, resolved.order, shard=store.schema.shard)
+        job = Job(work, attempt, plan.order, shard=store.schema.shard)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, config.window, syncing)
             if done:
@@ -156,25 +160,21 @@ def _common_device(executor: Executor, config: TrainConfig) -> str:
     return device
 
 
-def _create_or_check(
-    resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int
-) -> None:
+def _create_or_check(described: Described, executor: Executor, processes: int) -> None:
     """Create the run if it is new; else raise an error if it is another experiment or has other numerics."""
-    run = resolved.run
+    plan, work, run = described.plan, described.work, described.plan.run
     if run is None:
-        if resolved.description is None:
-            check_changed(resolved.config, description)
         executor.gather(work.partitions.check_again, range(1))
         try:
-            _create(resolved, work, description, executor, processes)
+            _create(described, executor, processes)
             return
         except ExperimentDiffers:
             # Another process, or an earlier attempt of this flow, may have created it since; then it is opened.
-            if not is_run(resolved.address):
+            if not is_run(plan.address):
                 raise
-            run = StoredRun(resolved.address)
-    if run is not resolved.run or resolved.description is None:
-        check_same_experiment(run, resolved.config, description)
+            run = StoredRun(plan.address)
+            check_same_experiment(run, plan.config)
+            check_same_examples(run, plan.config, described.description)
     then = {"": run.attributes["fingerprint"], **run.attributes.get("fingerprints", {})}
     now = {"": work.fingerprint, **work.fingerprints}
     for place in {**then, **now}:
@@ -183,7 +183,7 @@ def _create_or_check(
             check_fingerprint(recorded, present, place or "this machine")
 
 
-def _create(resolved: Resolved, work: Work, description: Description, executor: Executor, processes: int) -> None:
+def _create(described: Described, executor: Executor, processes: int) -> None:
     """Create a run that begins with initial weights, a checkpoint, or a round of another run.
 
     So many `processes` will map its partitions. One of them makes the state of a large network, not for sites.
@@ -192,7 +192,9 @@ def _create(resolved: Resolved, work: Work, description: Description, executor: 
     partitions hold the same examples. One that is rejected for its examples, whose network may be another than its
     parent's, has initial weights.
     """
-    config, start, where = resolved.config, resolved.config.start_from, resolved.address
+    work, description = described.work, described.description
+    plan = described.plan
+    config, start, where = plan.config, plan.start, plan.address
     if not isinstance(start, Fork) or description.columns.refusals:
         create = partial(_create_anew, config, full_address(where), work, description, processes)
         layout = work.objective.layout
@@ -209,7 +211,9 @@ def _create(resolved: Resolved, work: Work, description: Description, executor: 
         names = initial.memory.keys() - set(work.algorithm.map.carry)
         initial = replace(initial, memory={name: initial.memory[name] for name in names})
     if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
-        notice(f"{resolved.name} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
+        notice(
+            f"{described.plan.name} begins with {', '.join(new)} of its own: {start.reference} has none that fit"
+        )
     gather, parent = executor.gather, start.parent
     create_run(where, config, work, description, initial, carried, processes, gather, parent=parent)
 

@@ -10,8 +10,9 @@ from prefect.states import Completed
 
 from roundweave.flows.config.algorithms import without_form
 from roundweave.flows.config.dates import dated
-from roundweave.flows.config.scheduled import past_others, with_name
 from roundweave.flows.config.train import Skipped, TrainConfig
+from roundweave.flows.planning.describing import describe_here
+from roundweave.flows.planning.naming import past_others, with_name
 from roundweave.flows.reporting.listening import in_flow, listening, notify_skip
 from roundweave.flows.reporting.log_file import logged
 from roundweave.flows.reporting.outcomes import RunEnd
@@ -20,7 +21,7 @@ from roundweave.flows.serving.ahead import started
 from roundweave.flows.stored import Run
 from roundweave.flows.training.attempts import attempted, in_time
 from roundweave.flows.training.rounds import train_rounds
-from roundweave.flows.training.settling import settled
+from roundweave.flows.training.settling import plan_training
 from roundweave.storage.runs.names import run_name
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
@@ -43,9 +44,10 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
 
 def _train(config: TrainConfig) -> Run:
     with in_time(config.timeout):
-        resolved = settled(config)
-        with started(resolved.config, resolved.config.site_of_each) as executor:
-            return train_rounds(resolved, executor)
+        planned = plan_training(config)
+        described = describe_here(planned)
+        with started(planned.config, planned.config.site_of_each) as executor:
+            return train_rounds(planned, described, executor)
 
 
 def as_flow(config: TrainConfig, function: Callable[[], Run]) -> Run | State[None]:

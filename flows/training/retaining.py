@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roundweave.flows.config.resolving import Resolved
+from roundweave.flows.planning.plan import Plan
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.serving.trimming import trim_server
 from roundweave.storage.errors import cut, one_line
@@ -12,17 +12,17 @@ from roundweave.storage.runs.names import run_address
 from roundweave.storage.runs.removing import YOUNGER, Eligible, remove
 
 
-def remove_older(resolved: Resolved) -> None:
+def remove_older(plan: Plan) -> None:
     """Remove the runs of a run's schedule that began longer ago than `retain`, if that is given.
 
     Notices say what went and what should have gone. Whatever fails, the run itself is not affected.
     """
-    config = resolved.config
+    config = plan.config
     if config.retain is None:
         return
     try:
         runs = looked_through(config.root, names=config.schedule or "").items()
-        older = {run_address(config.root, name): run for name, run in runs if name != resolved.name}
+        older = {run_address(config.root, name): run for name, run in runs if name != plan.name}
         done = list(remove(Eligible(span_seconds(config.retain)).removals(config.root, older)))
         for each in done:
             if each.stays not in ("", YOUNGER):

@@ -1,4 +1,4 @@
-"""The rounds of a training, from its resolved configuration to its last commit; Prefect is told by others."""
+"""The rounds of a training, from its plan to its last commit; Prefect is told by others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from roundweave.flows.config.resolving import Resolved
 from roundweave.flows.config.train import Skipped, TrainConfig
+from roundweave.flows.planning.describing import Described
+from roundweave.flows.planning.plan import Plan
 from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.flows.reporting.listening import Raises, listening, notify_begin, notify_commit, reported
 from roundweave.flows.stored import Run
@@ -37,22 +38,26 @@ def run_rounds(executor: Executor, run: Prepared, first: int, last: int, seconds
         first, seconds = commit.round + 1, commit.seconds
 
 
-def train_rounds(resolved: Resolved, executor: Executor) -> Run:
-    """Create a resolved configuration's run or open it, and train its rounds; raises `Skipped` if it is busy."""
+def train_rounds(plan: Plan, described: Described | None, executor: Executor) -> Run:
+    """Create a planned run or open it, and train its rounds; raises `Skipped` if it is busy.
+
+    The executor finds what its examples decide if it is not `described` yet.
+    """
+    config = plan.config
     try:
-        with prepared(resolved, executor) as run, listening(Raises()):
+        with prepared(plan, executor, described) as run, listening(Raises()):
             notify_begin(run.store.address)
             if run.done or not is_rejected(run.store):
-                reported(partial(_all, run), partial(_train, resolved.config, executor, run))
-            judge(resolved.config, run.store.place)
+                reported(partial(_all, run), partial(_train, config, executor, run))
+            judge(config, run.store.place)
     except RunBusy as error:
-        if resolved.config.on_busy is None:
+        if not config.on_busy:
             raise
-        raise Skipped(f"{error}; skipped, as on_busy says", resolved.address) from error
-    trained = Run(resolved.address, resolved.config.root)
-    promote(trained, resolved.config)
-    deliver(trained, resolved.config)
-    remove_older(resolved)
+        raise Skipped(f"{error}; skipped, as on_busy says", plan.address) from error
+    trained = Run(plan.address, config.root)
+    promote(trained, config)
+    deliver(trained, config)
+    remove_older(plan)
     return trained
 
 

@@ -7,16 +7,16 @@ from functools import partial
 from typing import Any
 
 from roundweave.flows.config.dates import dated
-from roundweave.flows.config.resolving import Resolved
-from roundweave.flows.config.scheduled import past_others
 from roundweave.flows.config.train import Skipped, TrainConfig
+from roundweave.flows.planning.describing import describe_here
+from roundweave.flows.planning.naming import past_others
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import begun, followed, going_on, notify_skip
 from roundweave.flows.reporting.log_file import logged
 from roundweave.flows.serving.ahead import ahead, reachable
 from roundweave.flows.stored import Run
 from roundweave.flows.training.rounds import train_rounds
-from roundweave.flows.training.settling import settled
+from roundweave.flows.training.settling import plan_training
 from roundweave.tasks.own_code.imports import kept
 
 
@@ -57,22 +57,24 @@ def train(config: TrainConfig, bar: bool = True) -> Run:
 
 def _run_flow(config: TrainConfig) -> Run:
     try:
-        resolved = settled(config)
+        planned = plan_training(config)
+        described = describe_here(planned)
     except Skipped as skipped:
         notify_skip(str(skipped))
         return Run(skipped.address, config.root)
     try:
-        with ahead(resolved.config, resolved.config.site_of_each) as executor:
-            followed(partial(_as_flow_run, resolved), partial(train_rounds, resolved, executor))
+        with ahead(planned.config, planned.config.site_of_each) as executor:
+            train = partial(train_rounds, planned, described, executor)
+            followed(partial(_as_flow_run, planned.config), train)
     except Skipped as skipped:  # which the flow run has said
         return Run(skipped.address, config.root)
-    return Run(resolved.address, config.root)
+    return Run(planned.address, config.root)
 
 
-def _as_flow_run(resolved: Resolved, function: Callable[[], Any]) -> Any:
+def _as_flow_run(config: TrainConfig, function: Callable[[], Any]) -> Any:
     """Call a function that trains a run, or stands for one, as a flow run of Prefect."""
     with kept():
         from roundweave.flows.reporting.reporter import run_flow  # Prefect is slow to import
         from roundweave.flows.training.flow import as_flow, train_flow
-    with reachable(resolved.config.root):
-        return run_flow(train_flow, resolved.config, partial(as_flow, resolved.config, function))
+    with reachable(config.root):
+        return run_flow(train_flow, config, partial(as_flow, config, function))

@@ -1,32 +1,31 @@
-"""The first step of a training: its configuration resolved, with the strategy that `auto` stands for."""
+"""The first step of a training: its plan, with the strategy that `auto` stands for."""
 
 from __future__ import annotations
 
 from roundweave.flows.config.dates import dated, is_dated
 from roundweave.flows.config.exports import check_export
 from roundweave.flows.config.gate import check_functions
-from roundweave.flows.config.resolving import Resolved, resolve, resolve_work
-from roundweave.flows.config.scheduled import is_alias, is_pattern, scheduled
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.describing import describe_here
+from roundweave.flows.planning.naming import is_alias, is_pattern, scheduled
+from roundweave.flows.planning.plan import Plan, plan, plan_rounds
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.reporting.log_file import LogFile
 from roundweave.storage.errors import DataError
 from roundweave.tasks.algorithms.table import AUTO
-from roundweave.tasks.data.partitions import forget_examples
 
 
-def settled(config: TrainConfig) -> Resolved:
-    """The resolved configuration of the run to train now; `auto` is replaced by the strategy chosen for it.
+def plan_training(config: TrainConfig) -> Plan:
+    """The plan of the run to train now; `auto` is replaced by the strategy chosen for it.
 
     Raises `Skipped` if the configuration says to skip the training.
     """
-    forget_examples()  # this process may have trained before on a file that was written anew
     _check_end(config)
     if config.algorithm.name == AUTO:
-        from roundweave.flows.planning.plan import chosen
+        from roundweave.flows.plugins.race.choosing import chosen
 
         config = chosen(*scheduled(config))
-    return resolve(config, by_worker=True)
+    return plan(config)
 
 
 def _check_end(config: TrainConfig) -> None:
@@ -49,11 +48,11 @@ def check(config: TrainConfig) -> None:
         config = config.model_copy(update={"start_from": None})
     try:
         if config.algorithm.name == AUTO:
-            from roundweave.flows.planning.strategies import workload
+            from roundweave.flows.plugins.race.strategies import workload
 
             workload(dated(config))
         else:
-            resolve_work(dated(config))
+            describe_here(plan_rounds(dated(config)))
     except DataError as error:
         if not daily:
             raise

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from roundweave import Algorithm, Map, Mean, Sgd, TrainConfig, Update
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.tasks.executors.base import Executor
 
@@ -78,7 +78,7 @@ def begun(executor: Executor, /, **fields: Any) -> Iterator[Prepared]:
     """A run without Prefect, under a root of its own, which is deleted, if none is given."""
     with (
         tempfile.TemporaryDirectory() as root,
-        prepared(resolve(TrainConfig(**{"root": root} | fields)), executor) as ready,
+        prepared(plan(TrainConfig(**{"root": root} | fields)), executor) as ready,
     ):
         yield ready
 

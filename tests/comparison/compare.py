@@ -16,8 +16,10 @@ import torch
 from torch import nn
 
 from roundweave import Examples, RoundweaveError, Run, TrainConfig, batches
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
 from roundweave.storage.values.digests import tensor_digest
+from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.networks.start import find_fork
 from roundweave.tasks.numerics.pinning import derive_seed
@@ -66,8 +68,9 @@ def given_of(
     task: Task, config: TrainConfig, run: Run, begun: training.State | None = None
 ) -> tuple[training.Given, Rows]:
     """What the plain loop is given: seeds, orders and splits as the project defines them."""
-    resolved = resolve(config)
-    partitions, fields, algorithm = resolved.partitions, resolved.config, resolved.config.algorithm
+    described = describe(plan(config), gather_here)
+    partitions, fields = described.partitions, described.plan.config
+    algorithm = fields.algorithm
     rows, seed, name = Rows(task, partitions), fields.seed, task.drawn["algorithm"]["name"]
     name = getattr(name, "__name__", name)
 

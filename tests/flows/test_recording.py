@@ -8,15 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from roundweave.flows import recording
-from roundweave.flows.config.resolving import resolve, work_of
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.describing import describe, describe_here
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.recording import Needs
 from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.hierarchy.zarr_format import CHECKSUM
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
-from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.data.description import gather_here
 from tests.counting import counting
 
 FIELDS = {"algorithm": "fed_adam", "partitions": 3, "rounds": 7, "local_steps": 1}
@@ -30,7 +31,7 @@ def test_what_a_run_stores_is_what_was_computed(train, own, keep: str, frozen: b
     own_network = {name: counting(own)[name] for name in ("data", "model")} if frozen else {}
     fields = FIELDS | own_network | {"keep": keep}
     store = RoundStore(train(**fields).path)
-    work, _ = work_of(resolve(TrainConfig(**fields)), InlineExecutor())
+    work = describe(plan(TrainConfig(**fields)), gather_here).work
     computed = Needs.of(work).stored(Keep.of(keep), 7)
     assert computed == store.tensors.kept_bytes(7, store.tensors.pruned())
     groups = ("params/", "buffers/", "memory/", "frozen/", "updates/")
@@ -43,7 +44,7 @@ def test_what_a_run_stores_is_what_was_computed(train, own, keep: str, frozen: b
 def test_a_round_of_a_server_stores_the_updates_of_its_buffer(train, cohort: int | None) -> None:
     fields = {"algorithm": "fed_buff", "buffer": 3, "partitions": 6, "rounds": 5, "local_steps": 1, "keep": "all"}
     store = RoundStore(train(**fields, cohort=cohort).path)
-    work, _ = work_of(resolve(TrainConfig(**fields, cohort=cohort)), InlineExecutor())
+    work = describe(plan(TrainConfig(**fields, cohort=cohort)), gather_here).work
     assert Needs.of(work).stored(Keep.of("all"), 5) == store.tensors.kept_bytes(5, store.tensors.pruned(), 3)
     sizes = [size for key, size in store.place.sizes().items() if key.startswith("updates/") and "/c" in key]
     assert sum(sizes) == 5 * 3 * (store.schema.update_bytes + CHECKSUM)
@@ -88,4 +89,4 @@ def test_a_network_that_memory_cannot_hold_is_refused(train, monkeypatch) -> Non
 def test_partitions_that_lie_apart_are_read_by_their_maps_alone(own) -> None:
     """Nothing is read when a run is resolved: the machine of the command may not see them."""
     data = own("def data(partition, partitions): raise MemoryError")
-    assert resolve(TrainConfig(data=f"{data}:data", model="linear")).description is None
+    assert describe_here(plan(TrainConfig(data=f"{data}:data", model="linear"))) is None

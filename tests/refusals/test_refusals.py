@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from roundweave import RoundweaveError, TrainConfig
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
+from roundweave.tasks.data.description import gather_here
 from tests.refusals import algorithms, compute, data, executors, networks, nights, storing
 
 TABLES = (algorithms, compute, data, executors, networks, nights, storing)
@@ -34,5 +36,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_refused_in_a_line(fields: dict[str, Any], words: str, folder: Path, monkeypatch) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(RoundweaveError, match=re.escape(words)) as refused:
-        resolve(TrainConfig(**{"executor": "inline"} | fields))
+        describe(plan(TrainConfig(**{"executor": "inline"} | fields)), gather_here)
     assert "\n" not in str(refused.value)

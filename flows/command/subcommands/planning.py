@@ -15,7 +15,7 @@ from roundweave.flows.config.train import Execution, TrainConfig
 from roundweave.storage.places.base import file_path
 
 if TYPE_CHECKING:
-    from roundweave.flows.planning.plan import Plan
+    from roundweave.flows.plugins.race.choosing import RaceResult
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
 """Training options that `roundweave plan` does not take, since a plan decides them or cannot use them."""
@@ -32,7 +32,7 @@ def plan_command(
 
     The options of an algorithm: `roundweave plan --algorithm NAME --help`. `roundweave list` has the names.
     """
-    from roundweave.flows.planning.plan import plan
+    from roundweave.flows.plugins.race.choosing import plan
 
     if save:
         file_path(save, "a configuration", (".toml",))
@@ -43,7 +43,7 @@ def plan_command(
     output(as_json, _summary(made), _print_plan, made, save)
 
 
-def _summary(plan: Plan) -> dict[str, Any]:
+def _summary(plan: RaceResult) -> dict[str, Any]:
     raced = {name: row.model_dump() for name, row in plan.raced.items()}
     return {
         "chosen": plan.chosen.name,
@@ -54,7 +54,7 @@ def _summary(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _print_plan(plan: Plan, saved: Path | None) -> None:
+def _print_plan(plan: RaceResult, saved: Path | None) -> None:
     """Print the table of strategies, the choice with its reason, and how to train with it."""
     rows = [
         {

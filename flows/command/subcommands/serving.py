@@ -12,8 +12,8 @@ import typer
 
 from roundweave.flows.config.dates import is_dated
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.config.scheduled import machine_timezone
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.naming import machine_timezone
 from roundweave.flows.serving.server import prefect_api, user_api
 from roundweave.flows.training.settling import check
 from roundweave.storage.errors import UsageError

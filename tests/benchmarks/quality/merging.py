@@ -20,8 +20,10 @@ import torch
 import typer
 
 from roundweave import LocalSteps, Objective, Partitions, State, TrainConfig, pack
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
 from roundweave.storage.rounds.commits import Score
+from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.matching.averaging import average
 from roundweave.tasks.matching.groups import Tensors, UnitGroups
@@ -112,9 +114,8 @@ class Bench:
 
 def bench(seed: int, parts: int, epochs: int, annealed: bool, **fields: str) -> Bench:
     """What one seed trains on so many parts of the data."""
-    resolved = resolve(TrainConfig(seed=seed, partitions=parts, **fields))
-    assert resolved.objective is not None
-    return Bench(resolved.objective, resolved.partitions, epochs, annealed)
+    described = describe(plan(TrainConfig(seed=seed, partitions=parts, **fields)), gather_here)
+    return Bench(described.objective, described.partitions, epochs, annealed)
 
 
 Matches = Callable[[Evidence], list[dict[str, torch.Tensor]]]

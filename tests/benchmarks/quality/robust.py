@@ -20,7 +20,7 @@ import torch
 import typer
 
 from roundweave import Examples, Map, Objective, Reduce, Run, State, TrainConfig, Update, reduce_all
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.reduces.table import find_reduce
@@ -72,10 +72,10 @@ class Bench:
         with tempfile.TemporaryDirectory() as root:
             own: dict[str, Any] = {"data": self.data, "rounds": self.rounds, "seed": self.seed, "reduce": reduce}
             config = TrainConfig(**COMMON, **own, evaluate_every=self.rounds, root=Path(root))
-            resolved, executor = resolve(config), InlineExecutor()
-            attacked = Corrupted(resolved.algorithm.map, self.seed, count, alike)
-            algorithm = replace(resolved.algorithm, map=attacked)
-            with prepared(replace(resolved, algorithm=algorithm), executor) as ready:
+            planned, executor = plan(config), InlineExecutor()
+            attacked = Corrupted(planned.algorithm.map, self.seed, count, alike)
+            algorithm = replace(planned.algorithm, map=attacked)
+            with prepared(replace(planned, algorithm=algorithm), executor) as ready:
                 *_, last = executor.run(ready.job, 1, self.rounds)
             assert last.score is not None
             return 100 * last.score.values["accuracy"], milliseconds(Run(ready.store.path), algorithm.reduce)

@@ -19,9 +19,11 @@ import typer
 from rich.console import Console
 
 import roundweave as rw
-from roundweave.flows.config.resolving import Resolved, resolve
+from roundweave.flows.planning.describing import Described, describe
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.runs.names import default_root
+from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.networks.reference import Gpt
 from tests.benchmarks.rounds import show
@@ -34,11 +36,13 @@ NETWORK = {"width": 64, "depth": 2, "heads": 4}
 OPTIONS: dict[str, Any] = {"optimizer": "AdamW", "lr": 3e-3, "batch_size": 16}
 
 
-def configured(file: Path, rounds: int, root: Path) -> Resolved:
+def configured(file: Path, rounds: int, root: Path) -> Described:
     """The run."""
     dealt = {"data": f"text:{file}:{TIME}", "split": "largest:role", "partitions": PARTITIONS}
     network = {"model": "gpt", "model_options": NETWORK}
-    return resolve(rw.TrainConfig(**dealt, **network, **OPTIONS, rounds=rounds, name=NAME, root=root))
+    return describe(
+        plan(rw.TrainConfig(**dealt, **network, **OPTIONS, rounds=rounds, name=NAME, root=root)), gather_here
+    )
 
 
 def entropies(partitions: rw.Partitions) -> tuple[float, float]:
@@ -86,12 +90,12 @@ def main(file: Path, rounds: int = 20, root: Path = ROOT) -> None:
     """Train, or open what was trained, and print what became of it."""
     torch.set_num_threads(1)
     console, executor = Console(), InlineExecutor()
-    resolved = configured(file, rounds, root)
-    with prepared(resolved, executor) as ready, console.status("training"):
+    described = configured(file, rounds, root)
+    with prepared(described.plan, executor, described) as ready, console.status("training"):
         for commit in executor.run(ready.job, ready.done + 1, rounds):
             console.print(f"round {commit.round} after {commit.seconds:.0f} s")
     history = rw.open_run(NAME, root).history()
-    alone, given = entropies(resolved.partitions)
+    alone, given = entropies(described.partitions)
     rows = {"entropy of a character": alone, "entropy given the one before": given}
     rows |= {f"held-out loss after {rounds} rounds": history["loss"].iloc[-1]}
     show(("nats a character", ""), [(name, f"{number:.3f}") for name, number in rows.items()])

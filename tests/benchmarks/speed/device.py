@@ -23,7 +23,9 @@ import torch
 import typer
 
 import roundweave as rw
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
+from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.graph import GraphExecutor
@@ -63,9 +65,9 @@ def cases(data: Path) -> dict[str, Case]:
 
 def plain(case: Case, fields: dict[str, Any], device: torch.device, deterministic: bool) -> float:
     """Seconds of as many steps as a round has."""
-    resolved = resolve(rw.TrainConfig(**fields))
-    objective, lower = resolved.objective, CASTS.get(fields["precision"])
-    examples = resolved.partitions.load(0, 0).train.on(lambda tensor: tensor.to(device))
+    described = describe(plan(rw.TrainConfig(**fields)), gather_here)
+    objective, lower = described.objective, CASTS.get(fields["precision"])
+    examples = described.partitions.load(0, 0).train.on(lambda tensor: tensor.to(device))
     network = objective.network(objective.initial()).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     steps, seconds = PARTITIONS * case.local_steps, []

@@ -75,7 +75,7 @@ try:
 finally:
     print(*sys.modules)
 """
-HEAVY = {"pandas", "matplotlib", "prefect", "distributed", "roundweave.flows.planning.plan"}
+HEAVY = {"pandas", "matplotlib", "prefect", "distributed", "roundweave.flows.plugins.race.choosing"}
 
 
 @pytest.mark.thorough

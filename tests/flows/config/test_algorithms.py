@@ -10,8 +10,8 @@ import pytest
 from roundweave import TrainConfig, UsageError
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.recorded import differences
-from roundweave.flows.config.resolving import resolve
 from roundweave.flows.evidence.replaying import ReplayConfig
+from roundweave.flows.planning.plan import plan
 from roundweave.tasks.algorithms.table import ALGORITHMS, build_algorithm
 
 OWN = """
@@ -52,23 +52,23 @@ def test_a_flat_key_a_table_and_a_flag_over_it_are_the_same() -> None:
 
 def test_an_own_algorithm_takes_what_its_function_names(own) -> None:
     path = own(OWN)
-    resolved = resolve(TrainConfig(algorithm=f"{path}:algorithm", sharpness=4.0))
-    assert resolved.algorithm.apply.lr == 0.025
+    planned = plan(TrainConfig(algorithm=f"{path}:algorithm", sharpness=4.0))
+    assert planned.algorithm.apply.lr == 0.025
     assert list(option_fields(f"{path}:algorithm")) == ["sharpness"]
     with pytest.raises(UsageError, match="takes no outer_lr; it takes sharpness"):
-        resolve(TrainConfig(algorithm=f"{path}:algorithm", outer_lr=1.0))
+        plan(TrainConfig(algorithm=f"{path}:algorithm", outer_lr=1.0))
 
 
 def test_a_record_gives_the_configuration_back(own) -> None:
     for algorithm in ("scaffold", f"{own(OWN)}:algorithm"):
-        config = resolve(TrainConfig(algorithm=algorithm)).config
+        config = plan(TrainConfig(algorithm=algorithm)).config
         again = TrainConfig(**json.loads(config.model_dump_json()))
         assert again == config
         assert differences(json.loads(config.model_dump_json()), again) == []
 
 
 def test_experiments_differ_by_the_options_of_their_algorithms(own) -> None:
-    before = resolve(TrainConfig(algorithm="fed_prox", mu=0.1)).config
+    before = plan(TrainConfig(algorithm="fed_prox", mu=0.1)).config
     recorded = json.loads(before.model_dump_json())
     after = TrainConfig(algorithm="fed_prox", mu=0.2, seed=3)
     assert set(differences(recorded, after)) == {"mu 0.1 -> 0.2", "seed 0 -> 3"}
@@ -86,7 +86,7 @@ def model():
 """
 
     def config(text: str) -> TrainConfig:
-        return resolve(TrainConfig(model=f"{own(text)}:model")).config
+        return plan(TrainConfig(model=f"{own(text)}:model")).config
 
     recorded = config(source.format(10)).model_dump(mode="json")
     assert differences(recorded, config(source.format(10).replace("a comment", "another"))) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from roundweave import TrainConfig, UsageError
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.plan import plan
 from roundweave.storage.places.base import full_address
 from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
 
@@ -27,12 +27,12 @@ SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
     ],
 )
 def test_what_is_left_to_the_algorithm_is_recorded(fields: dict[str, Any], every: int) -> None:
-    assert resolve(TrainConfig(**SERVER | fields)).config.evaluate_every == every
+    assert plan(TrainConfig(**SERVER | fields)).config.evaluate_every == every
 
 
 def test_an_order_is_seeded_or_recorded_or_left_to_the_workers(train) -> None:
     def order(**fields: object) -> object:
-        return resolve(TrainConfig(**SERVER | fields)).order
+        return plan(TrainConfig(**SERVER | fields)).order
 
     run = train(algorithm="async_sgd", model="logistic", rounds=2, name="first")
     assert order(seed=3) == order(seed=3, order="seeded") == Seeded(3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import roundweave as rw
-from roundweave.flows.config.resolving import objective_for
+from roundweave.flows.planning.describing import objective_for
 from roundweave.storage.errors import DataError
 from roundweave.tasks.data.collating import examples_of
 from roundweave.tasks.data.description import Description, combine

@@ -8,7 +8,7 @@ import pytest
 
 from roundweave import TrainConfig, UsageError
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.plan import plan
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,6 @@ def test_what_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
 def test_data_are_recorded_by_a_path_that_holds_elsewhere(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "table.csv").write_text("a,b\n" + "1,0\n2,1\n" * 10)
     monkeypatch.chdir(tmp_path)
-    recorded = resolve(TrainConfig(data="csv:table.csv", model="logistic")).config.model_dump(mode="json")
+    recorded = plan(TrainConfig(data="csv:table.csv", model="logistic")).config.model_dump(mode="json")
     monkeypatch.chdir("/")
-    assert resolve(TrainConfig(**recorded)).config.data == f"csv:{tmp_path}/table.csv"
+    assert plan(TrainConfig(**recorded)).config.data == f"csv:{tmp_path}/table.csv"

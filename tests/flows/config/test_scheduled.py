@@ -13,7 +13,7 @@ import pytest
 import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.config.recorded import resumed_config
-from roundweave.flows.config.scheduled import scheduled
+from roundweave.flows.planning.naming import scheduled
 from roundweave.storage.errors import ExperimentDiffers, RoundFailed, RunBusy
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.lease import hold_lease

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from roundweave.flows.config.resolving import resolve, work_of
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.storage.values.digests import update_digest
@@ -37,13 +38,13 @@ def described(own, tmp_path: Path):
     """The work and the description of a new run over two sites, by an executor that is at each of them."""
     fields = {"data": f"{own(SOURCE)}:data", "sites": "berlin,paris", "root": tmp_path / "runs"}
     (tmp_path / "here").touch()
-    return lambda **more: work_of(resolve(TrainConfig(**fields | more)), InlineExecutor(), new=True)
+    return lambda **more: describe(plan(TrainConfig(**fields | more)), InlineExecutor().gather)
 
 
 def test_who_draws_a_cohort_by_size_reads_no_examples(described, tmp_path: Path) -> None:
     """A tenth is held out, and of the rest a third for scores of their own: 36 and 54 are trained on."""
     fields = {"cohort": 1, "cohort_by_size": True, "score_partitions": 1 / 3}
-    one, present = (described(**fields, **more)[0].partitions for more in ({}, {"cohort_from": "present"}))
+    one, present = (described(**fields, **more).partitions for more in ({}, {"cohort_from": "present"}))
     (tmp_path / "here").unlink()
     forget_examples()
     for round in range(1, 9):
@@ -52,18 +53,18 @@ def test_who_draws_a_cohort_by_size_reads_no_examples(described, tmp_path: Path)
 
 
 def test_columns_outputs_and_targets_leave_where_that_is_asked_for(described, own) -> None:
-    assert not described()[1].columns.columns
-    told = described(describe_sites=True)[1].columns.columns
+    assert not described().description.columns.columns
+    told = described(describe_sites=True).description.columns.columns
     assert (told["inputs 1"].mean, told["inputs 1"].bins) == (0.0, {0: 148})
     assert told["targets"].categories == {"0": 75, "1": 75}
     scores = {"scores": (f"{own(SOURCE)}:one_number",)}
     with pytest.raises(UsageError, match=r"^one_number needs held-out outputs and targets; give describe_sites"):
         described(**scores)
-    assert described(**scores, describe_sites=True)[0].objective.whole == ("one_number",)
+    assert described(**scores, describe_sites=True).objective.whole == ("one_number",)
 
 
 def test_a_packed_push_of_a_site_is_recorded_by_what_its_receiver_unpacks(described, tmp_path: Path) -> None:
-    work, _ = described(algorithm="fed_buff", buffer=1, compress="int8")
+    work = described(algorithm="fed_buff", buffer=1, compress="int8").work
     job = Job(work, Attempt(str(tmp_path / "runs/r.zarr"), "token", epoch=1, rounds=4))
     due = (0, InFlight(), [Outcome(work.objective.initial())], {})
     (pushed,) = make_pushes(job, {0: work.partitions.load(0, 0)}, [due], operator.call)

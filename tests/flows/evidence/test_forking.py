@@ -12,8 +12,8 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
-from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import Execution, TrainConfig
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.preparing.job import prepared
 from roundweave.flows.reporting.listening import Listener, listening
 from roundweave.storage.errors import CheckpointError, NotARun, RoundMissing
@@ -31,7 +31,7 @@ def forked(place: str, **changes: object) -> tuple[rw.Run, list[str]]:
     """The run that a fork makes without Prefect, and what was noticed."""
     config = rw.fork(place, **{"executor": "inline", "rounds": 1, "name": "fork"} | changes)
     notices, executor = Mock(spec=Listener), InlineExecutor()
-    with listening(notices), prepared(resolve(config), executor) as ready:
+    with listening(notices), prepared(plan(config), executor) as ready:
         list(executor.run(ready.job, 1, config.rounds))
     return rw.open_run(config.name), [call.args[0] for call in notices.notice.call_args_list]
 

@@ -23,7 +23,7 @@ from prefect.server.schemas.schedules import CronSchedule
 
 from roundweave import TrainConfig, UsageError, open_run
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.config.scheduled import scheduled
+from roundweave.flows.planning.naming import scheduled
 from roundweave.flows.training.serving import deploy
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command

@@ -10,9 +10,11 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
 from roundweave.storage.errors import ExperimentDiffers
 from roundweave.tasks.algorithms.topology import find_topology
+from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.executors.graph import GraphExecutor
 
 DATA = """
@@ -140,7 +142,7 @@ def test_a_level_of_all_is_the_same_at_any_k_and_sites_that_never_meet_are_runs_
 
 def test_each_partitions_own_score_is_of_its_own_network_also_on_workers_and_reduced_again(train, client) -> None:
     fields = MOONS | {"data": "digits", "score_partitions": 0.25}
-    partitions = resolve(rw.TrainConfig(**fields)).partitions
+    partitions = describe(plan(rw.TrainConfig(**fields)), gather_here).partitions
     run = train(**fields, rounds=3, name="scored")
     network, stored = run.network(), run.round(3)
     for p, record in stored.commit.updates.items():

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import roundweave as rw
-from roundweave.flows.config.scheduled import scheduled
+from roundweave.flows.planning.naming import scheduled
 from roundweave.storage.errors import CheckpointError, StoreDamaged, UsageError
 from roundweave.storage.rounds.columns import KEY
 from roundweave.storage.runs.aliases import holders

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from roundweave.flows.config.scheduled import scheduled
+from roundweave.flows.planning.naming import scheduled
 from roundweave.flows.training.judging import give
 from roundweave.storage.errors import CodeError, NotARun, UsageError
 from roundweave.storage.rounds.judgements import key_of

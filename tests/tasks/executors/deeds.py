@@ -13,11 +13,12 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 
-from roundweave.flows.config.resolving import resolve, work_of
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.stored import Run
+from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.executors.clusters.connecting import connect
-from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Attempt, Job
 from tests.patience import PATIENCE
 
@@ -192,5 +193,5 @@ def bare(folder: Path, workers: int = 0, **options: object) -> Iterator[Bare]:
 def replay_job(run: Run, fields: dict[str, object], tmp_path: Path) -> Job:
     """What an executor is given to replay rounds of a run."""
     config = TrainConfig(**fields, root=tmp_path / "runs")
-    work, _ = work_of(resolve(config), InlineExecutor())
+    work = describe(plan(config), gather_here).work
     return Job(work, Attempt(run.address, "reader", epoch=0, rounds=4))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from roundweave.flows.config.resolving import resolve
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Commit
@@ -26,7 +26,7 @@ from tests.rows import but_first
 def run_in(root: Path, name: str = "run", **fields: Any) -> Any:
     small = {"model": "logistic", "partitions": 2, "rounds": 6, "evaluate_every": 6}
     config = TrainConfig(executor="inline", root=root, name=name, **small | fields)
-    return prepared(resolve(config), InlineExecutor())
+    return prepared(plan(config), InlineExecutor())
 
 
 FIRST = [("map", 0.0, True), ("commit", 0.0, True), ("commit", 3600.0, False)]

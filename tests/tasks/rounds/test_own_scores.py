@@ -8,7 +8,9 @@ import torch
 import roundweave as rw
 from roundweave.flows.command import app
 from roundweave.flows.config.recorded import recorded_config
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
+from roundweave.tasks.data.description import gather_here
 from tests.rows import but_first
 
 SOURCE = """
@@ -51,7 +53,7 @@ def test_it_is_of_the_layers_that_the_partition_carries(train, own, slot, held, 
     """And else of the common ones."""
     run = train(algorithm=f"{own(SOURCE)}:algorithm", slot=slot, name="personal", cohort=3, **FIELDS)
     root = run.address.rpartition("/")[0]
-    partitions = resolve(recorded_config(run, root, True, {})).partitions
+    partitions = describe(plan(recorded_config(run, root, True, {})), gather_here).partitions
     took_part = [*run.round(2).commit.updates]
     scored = run.ds["own_accuracy"].sel(round=2).values
     for partition in took_part:
@@ -76,7 +78,9 @@ def test_a_layer_that_is_not_there_is_named(train, own) -> None:
 def test_the_partitions_of_a_server_are_scored_with_its_network(train) -> None:
     run = train(algorithm="easgd", local_steps=5, **{**FIELDS, "rounds": 8}, evaluate_every=8)
     scored = run.ds["own_accuracy"].sel(round=8).values
-    partitions = resolve(recorded_config(run, run.address.rpartition("/")[0], True, {})).partitions
+    partitions = describe(
+        plan(recorded_config(run, run.address.rpartition("/")[0], True, {})), gather_here
+    ).partitions
     for partition in run.round(8).commit.updates:
         examples = partitions.load(0, partition).own
         with torch.no_grad():

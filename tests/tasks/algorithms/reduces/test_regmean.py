@@ -8,20 +8,22 @@ import pytest
 import torch
 
 from roundweave import LocalSteps, State, TrainConfig, Update, UsageError, reduce_all, views
-from roundweave.flows.config.resolving import Resolved, resolve
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
+from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.matching.solving.grams import gram_matrices, layers_of
 from roundweave.tasks.matching.solving.solve import regmean
+from roundweave.tasks.rounds.job import Work
 
 FIELDS = {"data": "digits", "split": "shards:2", "partitions": 4, "rounds": 2, "reduce": "regmean"}
 FIELDS |= {"model_options": {"hidden": 16}, "local_steps": 3}
 
 
 @pytest.fixture(scope="module")
-def mapped() -> tuple[Resolved, State, list[Update]]:
-    """A resolved run, its initial state, and the updates of its partitions."""
-    work = resolve(TrainConfig(**FIELDS, name="never"))
+def mapped() -> tuple[Work, State, list[Update]]:
+    """The work of a run, its initial state, and the updates of its partitions."""
+    work = describe(plan(TrainConfig(**FIELDS, name="never")), gather_here).work
     objective, state = work.objective, work.objective.initial()
-    work = replace(work, algorithm=work.algorithm.bound(objective, work.partitions))
     examples = [work.partitions.load(0, partition).train for partition in range(4)]
     return work, state, [work.algorithm.map(objective, state, each, {}, n) for n, each in enumerate(examples)]
 

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import roundweave as rw
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
 from roundweave.storage.errors import DataError, RoundFailed
+from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds.scoring import Tally, scores_of_partitions
@@ -92,7 +94,7 @@ def test_all_that_do_not_compute_are_drawn_next_equally_often_or_as_often_as_the
 
 def test_by_size_the_sizes_are_those_of_the_rounds_own_split() -> None:
     fields = {"partitions": 6, "split": "dirichlet_by_class:0.2", "resplit_every": 2}
-    partitions = resolve(rw.TrainConfig(**fields, cohort=2, cohort_by_size=True)).partitions
+    partitions = describe(plan(rw.TrainConfig(**fields, cohort=2, cohort_by_size=True)), gather_here).partitions
     sizes = [partitions.sizes(number) for number in (0, 1, 2)]
     assert sizes[0] != sizes[1] != sizes[2]
     for round in range(1, 7):
@@ -162,8 +164,8 @@ DEALT = {"data": "digits", "partitions": 3, "split": "dirichlet:0.3", "held_out"
 
 
 def test_a_partition_trains_on_none_of_its_own_held_out_examples(train) -> None:
-    partitions = resolve(rw.TrainConfig(**DEALT, score_partitions=0.2)).partitions
-    whole = resolve(rw.TrainConfig(**DEALT)).partitions
+    partitions = describe(plan(rw.TrainConfig(**DEALT, score_partitions=0.2)), gather_here).partitions
+    whole = describe(plan(rw.TrainConfig(**DEALT)), gather_here).partitions
     for number in range(3):
         part, before = partitions.load(0, number), whole.load(0, number)
         assert len(part.own) == pytest.approx(0.2 * len(before.train), abs=5)  # a half of an example of each class
@@ -175,7 +177,9 @@ def test_a_partition_trains_on_none_of_its_own_held_out_examples(train) -> None:
 
 
 def test_what_is_held_out_in_one_split_is_trained_on_in_none(train) -> None:
-    partitions = resolve(rw.TrainConfig(**DEALT, resplit_every=2, score_partitions=0.2)).partitions
+    partitions = describe(
+        plan(rw.TrainConfig(**DEALT, resplit_every=2, score_partitions=0.2)), gather_here
+    ).partitions
     dealt = [[partitions.load(number, p) for p in range(3)] for number in range(3)]
     trained, own = (
         [{each.numpy().tobytes() for part in parts for each in getattr(part, kind).inputs} for parts in dealt]

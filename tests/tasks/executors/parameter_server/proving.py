@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import roundweave as rw
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import plan
+from roundweave.tasks.data.description import gather_here
 from tests.tasks.executors.deeds import identities
 
 SMALL = {"model": "logistic", "partitions": 4}
@@ -60,7 +62,7 @@ def staleness_by_the_rows(run: rw.Run, partitions: int) -> None:
 
 def pushes_by_the_draws(run: rw.Run, partitions: int) -> Iterator[tuple[int, int]]:
     """The pushes in the order in which they arrived: each of who was to compute then, under its own number."""
-    dealt = resolve(rw.TrainConfig.model_validate(run.config)).partitions
+    dealt = describe(plan(rw.TrainConfig.model_validate(run.config)), gather_here).partitions
     sizes, size = dealt.sizes(0), dealt.taking_part
     pushes = dict.fromkeys(range(partitions), 1)
     if dealt.cohort:

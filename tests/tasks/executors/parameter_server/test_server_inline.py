@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.pruned import check_pruned
@@ -38,7 +38,7 @@ def some(tmp_path: Path) -> Callable[..., rw.Run]:
         config = rw.TrainConfig(
             root=tmp_path / "runs", name=name, rounds=last, executor="inline", **SMALL | fields
         )
-        with prepared(resolve(config), executor) as ready:
+        with prepared(plan(config), executor) as ready:
             done = 0
             while done < rounds and ready.done + done < last:
                 first = ready.done + done + 1
@@ -154,7 +154,7 @@ def test_a_round_that_failed_is_done_again_with_the_same_arrival(some, tmp_path,
     monkeypatch.setattr(rw.Sgd, "__call__", fails_once)
     executor = InlineExecutor()
     config = rw.TrainConfig(root=tmp_path / "runs", name="failed", executor="inline", rounds=6, **SMALL | fields)
-    with prepared(resolve(config), executor) as ready:
+    with prepared(plan(config), executor) as ready:
         while done < 6:
             try:
                 done = next(executor.run(ready.job, done + 1, done + 1)).round

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import roundweave as rw
-from roundweave.flows.config.resolving import resolve
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.errors import RoundFailed, RoundPruned
 from roundweave.storage.rounds.recovery import newest_sound
@@ -32,7 +32,7 @@ SELDOM = {"keep": "updates:4", "evaluate_every": 100}
 def work_of(run: rw.Run, **fields: object) -> Work:
     """The work of a run's configuration."""
     config = rw.TrainConfig(**fields, root=Path(run.path).parent, rounds=run.done, name=run.name)
-    with prepared(resolve(config), InlineExecutor()) as ready:
+    with prepared(plan(config), InlineExecutor()) as ready:
         return ready.job.work
 
 

@@ -8,7 +8,8 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows import train_flow
-from roundweave.flows.training.settling import settled
+from roundweave.flows.planning.describing import describe_here
+from roundweave.flows.training.settling import plan_training
 from roundweave.storage.errors import UsageError
 
 
@@ -25,7 +26,7 @@ def root(cluster: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     root = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("roundweave.flows.planning.plan.HEAT", 0.1)
+        patch.setattr("roundweave.flows.plugins.race.choosing.HEAT", 0.1)
         assert train_flow.fn(config(root)).config["planned"]["strategy"].startswith("single")
     return root
 
@@ -58,7 +59,8 @@ def test_a_new_run_in_the_same_process_is_of_the_file_as_it_is_now(tmp_path: Pat
     for first in (0, 100):
         rows = "\n".join(f"{number},{number % 2}" for number in range(first, first + 40))
         file.write_text(f"a,label\n{rows}\n")
-        resolved = settled(rw.TrainConfig(data=f"csv:{file}", partitions=2))
-        digests.append(resolved.description.digest)
-        assert resolved.partitions.load(0, 0).train.inputs.min() >= first
+        described = describe_here(plan_training(rw.TrainConfig(data=f"csv:{file}", partitions=2)))
+        assert described is not None
+        digests.append(described.description.digest)
+        assert described.partitions.load(0, 0).train.inputs.min() >= first
     assert digests[0] != digests[1]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import roundweave as rw
-from roundweave.flows.planning.strategies import Strategy, Workload, strategies, workload
+from roundweave.flows.plugins.race.strategies import Strategy, Workload, strategies, workload
 
 DIGITS = 1618
 """Examples to train on, of scikit-learn's digits."""
@@ -121,7 +121,7 @@ def test_a_batch_is_no_more_than_a_partition_has() -> None:
         ({"optimizer": "mine.py:groups"}, "plan tries other learning rates, and a function of yours sets them"),
         ({"accumulate": 2}, "plan compares steps of one batch each; leave accumulate out"),
         ({"held_out": 0}, "plan compares losses on held-out examples, and none are held out; give held_out"),
-        ({"algorithm": "tests/flows/planning/test_workload.py:workload"}, "this one is a function of yours"),
+        ({"algorithm": "tests/flows/plugins/race/test_workload.py:workload"}, "this one is a function of yours"),
     ],
 )
 def test_work_that_depends_on_how_it_is_distributed_is_refused(options: dict, message: str) -> None:

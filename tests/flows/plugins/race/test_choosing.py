@@ -12,27 +12,27 @@ import pytest
 import roundweave as rw
 from roundweave.flows.config.files import read_toml, write_toml
 from roundweave.flows.config.train import Raced
-from roundweave.flows.planning.plan import Plan, compared, plan, slower, timed, too_long, tried_steps
-from roundweave.flows.planning.racing import Point, Race
-from roundweave.flows.planning.strategies import Strategy, Workload
+from roundweave.flows.plugins.race.choosing import RaceResult, compared, plan, slower, timed, too_long, tried_steps
+from roundweave.flows.plugins.race.racing import Point, Race
+from roundweave.flows.plugins.race.strategies import Strategy, Workload
 from roundweave.storage.errors import RoundFailed, UsageError
 from tests.flows.command.in_process import refused, run
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def planned(tmp_path_factory: pytest.TempPathFactory) -> RaceResult:
     """A plan for two workers, of a run of about 0.05 s: far shorter than a heat, however busy the machine is."""
     root = tmp_path_factory.mktemp("planned")
     config = rw.TrainConfig(data="digits", algorithm="auto", lr=0.2, rounds=2, workers=2, root=root)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("roundweave.flows.planning.plan.HEAT", 5.0)
+        patch.setattr("roundweave.flows.plugins.race.choosing.HEAT", 5.0)
         made = plan(config)
     assert list(root.iterdir()) == []  # trials are deleted
     return made
 
 
 @pytest.mark.thorough
-def test_all_strategies_have_raced_or_are_refused(planned: Plan) -> None:
+def test_all_strategies_have_raced_or_are_refused(planned: RaceResult) -> None:
     assert planned.raced.keys() | planned.refused.keys() == planned.strategies.keys()
     assert {"single", "synchronous", "local 10", "local epoch", "asynchronous"} <= planned.strategies.keys()
     assert not planned.raced.keys() & planned.refused.keys()
@@ -44,7 +44,7 @@ def test_all_strategies_have_raced_or_are_refused(planned: Plan) -> None:
 
 
 @pytest.mark.thorough
-def test_who_is_chosen_is_about_the_quickest(planned: Plan) -> None:
+def test_who_is_chosen_is_about_the_quickest(planned: RaceResult) -> None:
     chosen = planned.raced[planned.chosen.name]
     assert chosen.behind <= 1.1
     assert planned.reason.startswith(planned.chosen.name)
@@ -52,7 +52,7 @@ def test_who_is_chosen_is_about_the_quickest(planned: Plan) -> None:
 
 
 @pytest.mark.thorough
-def test_a_run_shorter_than_the_race_is_judged_at_its_end(planned: Plan) -> None:
+def test_a_run_shorter_than_the_race_is_judged_at_its_end(planned: RaceResult) -> None:
     alone = [row for name, row in planned.raced.items() if name.startswith("single")]
     judged = [row.rounds for row in alone if row.behind]  # who was out before the last heat trained less
     assert judged == pytest.approx([2] * len(judged))
@@ -61,7 +61,7 @@ def test_a_run_shorter_than_the_race_is_judged_at_its_end(planned: Plan) -> None
 
 
 @pytest.mark.thorough
-def test_the_file_has_the_plan(planned: Plan, tmp_path: Path) -> None:
+def test_the_file_has_the_plan(planned: RaceResult, tmp_path: Path) -> None:
     file = tmp_path / "chosen.toml"
     write_toml(file, planned.planned)
     read = rw.TrainConfig(**read_toml(file))
@@ -70,7 +70,7 @@ def test_the_file_has_the_plan(planned: Plan, tmp_path: Path) -> None:
     assert read.planned.raced.keys() | read.planned.refused.keys() == planned.strategies.keys()
 
 
-def of_race(**behind: tuple[str, int, float | None]) -> Plan:
+def of_race(**behind: tuple[str, int, float | None]) -> RaceResult:
     """A plan of strategies by executor, threads, and how far they were behind."""
     strategies = {
         name: Strategy(name, how, 1, "fed_avg", 1, 32, threads) for name, (how, threads, _) in behind.items()
@@ -78,7 +78,7 @@ def of_race(**behind: tuple[str, int, float | None]) -> Plan:
     numbers = {"loss": 0.5, "trained": 2.0, "rounds": 1.0, "seconds": 2.0, "epoch": 2.0}
     raced = {name: Raced(**numbers, behind=times) for name, (_, _, times) in behind.items()}
     work = Workload(64, 32, state=1, epochs=1, scored=1, local="fed_avg")
-    return Plan(rw.TrainConfig(algorithm="auto"), work, 2, strategies, raced, {})
+    return RaceResult(rw.TrainConfig(algorithm="auto"), work, 2, strategies, raced, {})
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_what_no_strategy_can_do_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_prints_and_shows(monkeypatch, capsys, tmp_path: Path) -> None:
     planned = of_race(ranks=("auto", 1, 1.2), single=("inline", 1, 1.0))
-    monkeypatch.setattr("roundweave.flows.planning.plan.plan", lambda config: planned)
+    monkeypatch.setattr("roundweave.flows.plugins.race.choosing.plan", lambda config: planned)
     file, root = str(tmp_path / "chosen.toml"), str(tmp_path)
     code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--save", file)
     assert (code, out.split()[0]) == (0, "strategy")

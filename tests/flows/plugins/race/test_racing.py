@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from roundweave.flows.planning.racing import Point, behind, cut_curve, goal, loss_at, race, ranked, seconds_to
+from roundweave.flows.plugins.race.racing import Point, behind, cut_curve, goal, loss_at, race, ranked, seconds_to
 from roundweave.storage.errors import RoundFailed
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf
 
-from roundweave.flows.config.resolving import Resolved, resolve, work_of
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.racing import Point
-from roundweave.flows.planning.strategies import Strategy, Workload
+from roundweave.flows.planning.describing import describe
+from roundweave.flows.planning.plan import Plan, plan_rounds
+from roundweave.flows.plugins.race.racing import Point
+from roundweave.flows.plugins.race.strategies import Strategy, Workload
 from roundweave.flows.preparing.job import prepared
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places.base import join_address
@@ -94,10 +95,10 @@ class Bench:
     scoring: Work
     examples: Partition
 
-    def resolved(self, strategy: Strategy) -> Resolved:
-        """The resolved configuration of a strategy's trial; raises `UsageError` if it cannot do the work."""
+    def plan(self, strategy: Strategy) -> Plan:
+        """The plan of a strategy's trial; raises `UsageError` if it cannot do the work."""
         name = strategy.name.replace(", ", "-").replace(" ", "-")
-        return resolve(strategy.configured(self.config, self.work, **TRIAL, root=self.root, name=name))
+        return plan_rounds(strategy.configured(self.config, self.work, **TRIAL, root=self.root, name=name))
 
     def score(self, state: State) -> Score:
         """The held-out score of a state; raises `RoundFailed` if its loss is not finite."""
@@ -118,8 +119,8 @@ class Bench:
         """
         state, steps = self.scoring.objective.initial(), FEW
         while True:
-            resolved = self.resolved(replace(single.shortened(steps), algorithm=self.work.local))
-            work, _ = work_of(resolved, self.executors[single.executor])
+            plan = self.plan(replace(single.shortened(steps), algorithm=self.work.local))
+            work = describe(plan, self.executors[single.executor].gather).work
             state = replace(state, memory=work.algorithm.apply.init(state.params))
             seconds = inf
             for number in range(1, TIMES + 1):
@@ -145,10 +146,10 @@ class Lane:
     scores: dict[int, Score] = field(default_factory=dict)
 
     @cached_property
-    def resolved(self) -> Resolved:
-        """The resolved configuration of the trial; raises `UsageError` if the strategy cannot do the work."""
+    def plan(self) -> Plan:
+        """The plan of the trial; raises `UsageError` if the strategy cannot do the work."""
         own = self.steps == self.strategy.steps
-        return self.bench.resolved(self.strategy if own else self.strategy.shortened(self.steps))
+        return self.bench.plan(self.strategy if own else self.strategy.shortened(self.steps))
 
     def train(self, until: float) -> None:
         """Train until the strategy has trained for this many seconds in all, and score its state then.
@@ -156,7 +157,7 @@ class Lane:
         Rounds beyond the end of the run are not scored.
         """
         executor = self.bench.executors[self.strategy.executor]
-        with prepared(self.resolved, executor, must_fit=False) as run:
+        with prepared(self.plan, executor, must_fit=False) as run:
             self.rounds, seconds = run.done, None
             self.timing.begin()
             while not self.timing.rounds or self.rounds * self.worth < until:
@@ -169,12 +170,12 @@ class Lane:
             executor.end()
             # The last window may have gone beyond the end of the heat, at which the state is scored.
             self._score(run.job, {min(self.rounds, self.whole, max(1, round(until / self.worth)))})
-        self.resolved = replace(self.resolved, run=StoredRun(self.resolved.address))  # later heats go on with it
+        self.plan = replace(self.plan, run=StoredRun(self.plan.address))  # later heats go on with it
 
     def refine(self) -> None:
         """Score about `FINE` earlier rounds of the strategy, more of them near the start than near the end."""
         last = max(self.scores)
-        with prepared(self.resolved, self.bench.executors[self.strategy.executor], must_fit=False) as run:
+        with prepared(self.plan, self.bench.executors[self.strategy.executor], must_fit=False) as run:
             self._score(run.job, {round(last ** (place / FINE)) for place in range(FINE)})
 
     def _score(self, job: Job, rounds: set[int]) -> None:

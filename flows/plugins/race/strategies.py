@@ -8,11 +8,14 @@ from math import ceil
 from typing import Any
 
 from roundweave.flows.config.algorithms import Named, is_own_algorithm, option_fields
-from roundweave.flows.config.resolving import Resolved, deal, resolve_work
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.dealing import deal
+from roundweave.flows.planning.describing import Described, describe
+from roundweave.flows.planning.plan import plan_rounds
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
 from roundweave.tasks.algorithms.table import AUTO
+from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.base import EXECUTORS
 
@@ -41,8 +44,8 @@ class Workload:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
-    """The work of a configuration, and the configuration resolved with one partition.
+def workload(config: TrainConfig) -> tuple[Workload, Described]:
+    """The work of a configuration, and the same with one partition.
 
     Raises `UsageError` if the work depends on how it is distributed, or if no examples are held out to compare
     strategies.
@@ -51,9 +54,8 @@ def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     algorithm = Named.model_validate({"name": "sync_sgd", "batch_size": batch})
     forget_examples()  # of an earlier run or plan; their files may have changed
-    plain = resolve_work(config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1}))
-    assert plain.description is not None
-    assert plain.objective is not None
+    alone = config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1})
+    plain = describe(plan_rounds(alone), gather_here)
     if not plain.description.held_out:
         raise UsageError("plan compares losses on held-out examples, and none are held out; give held_out")
     examples = plain.description.examples

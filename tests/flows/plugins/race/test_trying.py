@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import roundweave as rw
-from roundweave.flows.planning.plan import bench_for
-from roundweave.flows.planning.racing import Point
-from roundweave.flows.planning.strategies import strategies, workload
-from roundweave.flows.planning.trying import SCORED, Lane, TrialTiming, thinned
+from roundweave.flows.plugins.race.choosing import bench_for
+from roundweave.flows.plugins.race.racing import Point
+from roundweave.flows.plugins.race.strategies import strategies, workload
+from roundweave.flows.plugins.race.trying import SCORED, Lane, TrialTiming, thinned
 
 
 def timing(*heats: list[float], mapped: float = 0.0) -> TrialTiming:

@@ -1,0 +1,73 @@
+"""Opens a stored run's rounds again: to replay, recombine, score or compute them, all in the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import Field
+
+from roundweave.flows.config.base import EachOwn, NamedOrOwn
+from roundweave.flows.config.recorded import recorded_experiment
+from roundweave.flows.config.train import Placement, TrainConfig
+from roundweave.flows.planning.describing import Described, describe, describe_here
+from roundweave.flows.planning.plan import Plan, plan_rounds
+from roundweave.flows.serving.ahead import started
+from roundweave.storage.errors import DataError
+from roundweave.storage.places.base import full_address
+from roundweave.storage.runs.run import StoredRun
+from roundweave.tasks.data.partitions import forget_examples
+from roundweave.tasks.executors.base import Executor
+
+
+class OfRun(Placement):
+    """The run whose rounds are computed again, and where; nothing of its recorded execution is used."""
+
+    run: str = Field(description="the run's name, or its address")
+    data: NamedOrOwn | EachOwn | None = Field(
+        default=None, description="where the same examples lie now; default: as recorded"
+    )
+    trust: bool = Field(default=False, description="run the code kept in a store outside the root")
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields of the recorded configuration that are others now."""
+        here = {"sites": None} if isinstance(self.data, tuple) else {}  # each partition's data are named
+        return {} if self.data is None else {"data": self.data, **here}
+
+
+@contextmanager
+def examples_wanted() -> Iterator[None]:
+    """Add to a `DataError` in this context the hint that --data says where the run's examples lie now."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; where the run's examples lie elsewhere now, say so with --data") from error
+
+
+def recorded_training(run: StoredRun, config: OfRun, **changes: Any) -> TrainConfig:
+    """The configuration of a run's experiment, with changes, and of where it is computed again.
+
+    Raises `UsageError` for a merge, and for foreign code that needs `trust`.
+    """
+    experiment = recorded_experiment(run, config.root, config.trust, config.changes)
+    placement = {name: getattr(config, name) for name in Placement.model_fields}
+    told = {"describe_sites": bool(run.config.get("describe_sites")), "rounds": max(1, run.rounds)}
+    return TrainConfig(**experiment | placement | told | changes)
+
+
+def plan_again(run: StoredRun, config: OfRun, **changes: Any) -> Plan:
+    """The plan of a stored run's rounds, as recorded but for changes; raises `RoundweaveError`."""
+    training = recorded_training(run, config, **changes)
+    forget_examples()  # that may have been read before their files changed
+    return plan_rounds(training, run)
+
+
+@contextmanager
+def described_again(plan: Plan, config: OfRun) -> Iterator[tuple[Described, Executor]]:
+    """A planned run's rounds with what their examples decide, and an executor that only reads its store."""
+    here = describe_here(plan)
+    assert plan.run is not None
+    with started(config, plan.config.site_of_each, full_address(plan.run.address)) as executor:
+        yield here or describe(plan, executor.gather), executor

@@ -1,0 +1,151 @@
+"""A configuration made complete: source of the user's functions, and defaults that follow from other fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from roundweave.flows.config.experiment import PREPARED
+from roundweave.flows.config.gate import with_code
+from roundweave.flows.config.train import TrainConfig
+from roundweave.storage.checkpoints.folders import CONFIG
+from roundweave.storage.errors import UsageError
+from roundweave.storage.runs.names import RECORDED, stored_round
+from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.data.sources.table import keep_source
+from roundweave.tasks.executors.base import EXECUTORS
+from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
+from roundweave.tasks.networks.pretrained import find_pretrained
+from roundweave.tasks.networks.reference import MODELS
+from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
+from roundweave.tasks.networks.start import Fork, Start, find_start
+from roundweave.tasks.own_code.code import Code, find_code, is_reference
+from roundweave.tasks.own_code.tables import unknown
+
+KEPT = "updates:10"
+"""The default of `keep` for runs with a parameter server."""
+
+SCORED_PUSHES = 10
+"""By default the server's network is scored after so many pushes for each partition that computes at one time."""
+
+
+def complete(config: TrainConfig, new: bool) -> TrainConfig:
+    """The configuration with the source of the user's functions, and schedules as long as this run.
+
+    The weights that a `new` run begins with are found. Raises `RoundweaveError`.
+    """
+    config = config.model_copy(update={"start_from": _found_start(config, new) or config.start_from})
+    own = {
+        "data": keep_source(config.data),
+        "validation": config.validation and keep_source(config.validation),
+        **{name: getattr(config.loading, name) for name in PREPARED},
+        **found_model(_model_given(config), config.model_options),
+        "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
+        "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
+        "accept": config.accept and with_code(config.accept),
+        "algorithm": config.algorithm.recorded(config.rounds),
+        "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.recorded()),
+    }
+    return config.model_copy(update=own)
+
+
+def _found_start(config: TrainConfig, new: bool) -> Start | None:
+    """The start of a `new` run; None for the default, and for another run's round if this run has its own."""
+    start = config.start_from
+    if start and config.algorithm.options.get("init") == "per-partition":
+        raise UsageError(
+            "init = per-partition gives each partition weights of its own; leave start_from out, or init"
+        )
+    if isinstance(start, Fork) and new:
+        return start
+    return find_start(start, config.root) if isinstance(start, str) else None
+
+
+def _model_given(config: TrainConfig) -> str | Code:
+    """The model of a configuration; by default that of the folder of a network which it starts from.
+
+    Raises `UsageError` for a folder that does not say which network it has.
+    """
+    start = config.start_from
+    if "model" not in config.model_fields_set and isinstance(start, Start) and not stored_round(start.reference):
+        folder = Path(start.reference)
+        if folder.is_dir() and not (folder / CONFIG).exists():
+            raise UsageError(f"{folder} has no {CONFIG}, which says what network it has; give --model")
+        return f"{PRETRAINED}{folder}" if folder.is_dir() else config.model
+    return config.model
+
+
+def found_model(model: str | Code, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields of a configuration that say how its network is built: a name, or source, and its options.
+
+    Those of ``transformers:FOLDER`` are all that its ``config.json`` says, so that no run depends on it. Raises
+    `UsageError` for an unknown name, and `CheckpointError` for a folder that is not followed.
+    """
+    if isinstance(model, str) and model.startswith(PRETRAINED):
+        code, options = find_pretrained(model, options or {})
+        return {"model": code, "model_options": options}
+    return {"model": named_or_own("model", model, (*MODELS,), f"{PRETRAINED}FOLDER")}
+
+
+def named_or_own(what: str, value: str | Code, names: Iterable[str], *others: str) -> str | Code:
+    """A built-in name, or the source of a user's function; raises `UsageError` for an unknown name."""
+    if isinstance(value, Code) or value in names:
+        return value
+    if is_reference(value):
+        return find_code(value)
+    raise unknown(what, value, [*names, *others, "FILE.py:function"])
+
+
+def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
+    """Fill in the defaults that depend on whether the algorithm has a parameter server.
+
+    Raises `UsageError` for fields that do not fit the algorithm.
+    """
+    when = algorithm.when
+    if not when.asynchronous:
+        if config.order or config.speeds:
+            raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
+        return _filled(config, evaluate_every=1, keep="all")
+    in_flight = config.drawn.size if config.drawn else config.partitions
+    if when.buffer > in_flight:
+        more = "a larger cohort" if config.drawn else "more partitions"
+        raise UsageError(
+            f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
+            f"smaller buffer or {more}"
+        )
+    if config.sites and config.drawn:
+        raise UsageError("a server's cohort reads partitions anywhere: leave out sites, or cohort, cohort_by_size")
+    if config.deadline:
+        raise UsageError("a parameter server waits for nobody; leave deadline out")
+    if config.resplit_every is not None:
+        raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
+    if config.drawn and when.fetch_every > when.push_every:
+        raise UsageError(
+            f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} "
+            f"steps; give fetch_every {when.push_every}, or leave cohort out"
+        )
+    if config.stacked > 1:
+        raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
+    if config.quorum > 1:
+        raise UsageError(f"quorum {config.quorum} needs rounds of all partitions; leave it out")
+    if (config.order or config.speeds) and EXECUTORS[config.executor].distributed:
+        raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
+    _check_speeds(config)
+    every = max(1, SCORED_PUSHES * in_flight // when.buffer)
+    return _filled(config, evaluate_every=every, keep=KEPT)
+
+
+def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:
+    """The configuration with these defaults for fields that were not given."""
+    return config.model_copy(update={name: getattr(config, name) or value for name, value in defaults.items()})
+
+
+def _check_speeds(config: TrainConfig) -> None:
+    if config.speeds is None:
+        return
+    if config.order and config.order.startswith(RECORDED):
+        raise UsageError("speeds decide a seeded order, and this order is recorded; leave one of them out")
+    if len(config.speeds) != config.partitions or not all(0 < speed < inf for speed in config.speeds):
+        raise UsageError(f"speeds needs {config.partitions} numbers above 0, one for each partition")

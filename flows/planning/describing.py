@@ -1,0 +1,187 @@
+"""What the examples of a plan decide: their description, the network that was tried on them, and the work."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from roundweave.flows.config.gate import check_conditions
+from roundweave.flows.config.recorded import with_drift
+from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.dealing import scored_alone
+from roundweave.flows.planning.plan import Plan
+from roundweave.storage.errors import DataError, UsageError, nearest
+from roundweave.storage.rounds.columns import LEAST_TOLD
+from roundweave.storage.rounds.commits import ranking
+from roundweave.tasks.compute.compute import Fitting
+from roundweave.tasks.data.description import CallEach, Description, check_numbered, combine, gather_here
+from roundweave.tasks.data.meaning import NO_NAMES, agree
+from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.scored import described_with
+from roundweave.tasks.executors.base import EXECUTORS
+from roundweave.tasks.networks.objective import LAYOUTS, ModelSpec, Objective
+from roundweave.tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
+from roundweave.tasks.networks.trying.fit import check_fit
+from roundweave.tasks.own_code.code import Code
+from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.scoring import gathering
+
+
+@dataclass(frozen=True)
+class Described:
+    """A plan and what its examples decide, which is known once they were described where they lie.
+
+    `work` is that of the run's rounds, the same on any machine, for new, resumed and replayed runs.
+    """
+
+    plan: Plan
+    description: Description
+    work: Work
+
+    @property
+    def objective(self) -> Objective:
+        """The network, as it was tried, with its loss and scores."""
+        return self.work.objective
+
+    @property
+    def partitions(self) -> Partitions:
+        """The partitions, with the digests of their examples."""
+        return self.work.partitions
+
+    def on(self, device: str) -> Described:
+        """The same, computed on a device."""
+        config = self.plan.config.model_copy(update={"device": device})
+        work = replace(self.work, compute=replace(self.work.compute, device=device))
+        return Described(replace(self.plan, config=config), self.description, work)
+
+
+def describe_here(plan: Plan) -> Described | None:
+    """Describe a plan's examples in this process, before others are started; raises `RoundweaveError`.
+
+    None where only those that map can: each partition is loaded where it is mapped, or the network is too large.
+    """
+    if plan.partitions.source.partitioned:
+        return None
+    with suppress(TooLarge), at_most(MOST_BYTES) if EXECUTORS[plan.config.executor].distributed else nullcontext():
+        return describe(plan, gather_here)
+    return None
+
+
+def describe(plan: Plan, gather: CallEach) -> Described:
+    """Describe a plan's examples; `gather` calls a function with numbers of partitions, where they lie.
+
+    Those of a new run are compared with those of the run that it begins with. Raises `RoundweaveError` for
+    mistakes in the data or in the network, and what the plan's checks raise.
+    """
+    config, algorithm, start = plan.config, plan.algorithm, plan.start
+    partitions, description, sizes = _describe_examples(plan, gather)
+    mapper, own_loss = config.compute.mapper(algorithm.map), may_own_loss(config)
+    fitting = Fitting(algorithm, mapper, config.threads, own_loss, sizes, config.code)
+    wanted = objective_for(config, description)
+    ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
+    LAYOUTS[objective.model] = layout
+    if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
+        if start and plan.new:
+            start.check(objective)
+        if plan.new and description.held_out:
+            check_stays(config, objective)
+        if config.validation is not None:
+            partitions, description = _with_validation(config, objective, partitions, description, gather)
+        _check_stops(config, description, list(objective.judges))
+    compute = config.compute.bound(objective, partitions)
+    algorithm = replace(algorithm, map=compute.wrapped(algorithm.map))
+    decided = (algorithm, partitions, config.seed, compute, config.quorum)
+    before = config.recombined.before if config.recombined else 0
+    for check in plan.checks:
+        check(config, description)
+    work = Work(objective, *decided, code=config.code, before=before, topology=plan.topology)
+    return Described(plan, description, work)
+
+
+def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Description, tuple[int, ...]]:
+    """The partitions with the digests of their examples, a description of all, and their sizes where each tells.
+
+    Raises `DataError` where too few can be read, and for names that are not those of what the run begins with.
+    """
+    config, partitions, start = plan.config, plan.partitions, plan.start
+    each = partitions.source.partitioned
+    told = 1 if not config.sites else LEAST_TOLD if config.describe_sites else 0
+    partitions, descriptions = partitions.described_by(gather, told if plan.new else 0)
+    failed = {number: found.unreadable for number, found in enumerate(descriptions) if found.unreadable}
+    if failed and len(descriptions) - len(failed) < config.quorum:
+        number, reason = next(iter(failed.items()))
+        raise DataError(f"{partitions.called(number)}: {reason}; quorum needs {config.quorum} that can be read")
+    padded = partitions.loading.collate is not None
+    description = with_drift(config, combine(descriptions, partitions.called, padded=padded))
+    if start and start.meaning != NO_NAMES and not description.columns.refusals:
+        agree({start.reference: start.meaning, "the data": description.meaning})
+    digests = tuple(part.digest for part in descriptions)
+    files = tuple(description.files.items())
+    partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
+    if each and config.cohort_by_size:
+        partitions = replace(partitions, counts=tuple(gather(partitions.size, range(config.partitions))))
+    return partitions, description, tuple(part.examples for part in descriptions) if each else ()
+
+
+def check_stays(config: TrainConfig, objective: Objective) -> None:
+    """Raise `UsageError` for a score that needs all outputs at once of sites that are not asked to send them."""
+    if config.sites and not config.describe_sites and (whole := gathering(objective)):
+        raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
+
+
+def _with_validation(
+    config: TrainConfig, objective: Objective, partitions: Partitions, description: Description, gather: CallEach
+) -> tuple[Partitions, Description]:
+    """The partitions and their description with the validation data, on which the network is tried."""
+    assert config.validation is not None
+    if not description.held_out:
+        raise UsageError("validation is scored beside examples that are held out; give held_out, or leave it out")
+    validation = scored_alone(config, config.validation)
+    if validation.source.partitioned:
+        raise UsageError("validation is one data set for all partitions; give a function without arguments")
+    called = ("the data", "validation").__getitem__
+    validation, own, both = described_with(description, validation, called, gather)
+    gather(partial(check_fit, objective, validation, both), range(1))
+    # Each partition scores a part of them, also where their labels are numbered as in training.
+    partitions = replace(partitions, validation=replace(validation, shared=True), validated=own.held_out)
+    return partitions, replace(description, validation=own.digest, validated=own.held_out)
+
+
+def _check_stops(config: TrainConfig, description: Description, names: list[str]) -> None:
+    """Raise `UsageError` for what needs scores, if no examples are held out, or has none of these `names`."""
+    needing = ("target_accuracy", "patience", "best")
+    given = next((name for name in needing if getattr(config, name) is not None), None)
+    if given and not description.held_out:
+        raise UsageError(f"{given} needs scores, and no examples are held out; give held_out, or leave it out")
+    kinds = ["worst", "spread"] if config.score_partitions else []
+    kinds += ["validation"] if config.validation is not None else []
+    every = [*names, *(f"{kind}_{name}" for kind in kinds for name in names)]
+    check_conditions(config.accept or (), every, description.held_out)
+    if config.best and (score := ranking(config.best)[0]) not in every:
+        hint = nearest(score, every, f"there are {', '.join(every)}")
+        raise UsageError(f"best = {config.best}: no score {score!r} is computed; {hint}")
+
+
+def objective_for(config: TrainConfig, description: Description) -> Objective:
+    """The network and loss of a configuration for examples of this description.
+
+    The default loss is cross entropy for labels, and the squared error otherwise and for the model `linear`; a
+    network that takes labels has its own instead, see `may_own_loss`.
+    """
+    fitting = "cross_entropy" if description.labels and config.model != "linear" else "mse"
+    loss = fitting if config.loss is None else config.loss
+    outputs = description.classes if description.labels and loss != "mse" else prod(description.targets)
+    if loss == "cross_entropy" and isinstance(config.model, str):
+        check_numbered(outputs, description.distinct)
+    options = json.dumps(config.model_options, sort_keys=True)
+    seed = config.seed if config.init_seed is None else config.init_seed
+    model = ModelSpec(config.model, description.inputs, outputs, config.dtype, seed, options)
+    return Objective(model, loss, config.scores)
+
+
+def may_own_loss(config: TrainConfig) -> bool:
+    """Whether a configuration's network, if it takes labels, computes its loss itself."""
+    return config.loss is None and isinstance(config.model, Code)
