@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import torch
 
-from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.describing import Described
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError
 from roundweave.storage.hierarchy.schema import Schema
@@ -24,7 +24,7 @@ from roundweave.storage.upkeep.keep import Keep, Last
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import specs_bytes
 from roundweave.tasks.algorithms.applies.optimizers import kept_memory
-from roundweave.tasks.data.description import CallEach, Description, gather_here
+from roundweave.tasks.data.description import CallEach, gather_here
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import versions
 from roundweave.tasks.rounds.job import Work
@@ -43,9 +43,7 @@ memory the direction takes, and the gradient.
 
 def create_run(
     address: str,
-    config: TrainConfig,
-    work: Work,
-    description: Description,
+    described: Described,
     initial: State,
     carried: Mapping[int, Update] = MappingProxyType({}),
     processes: int = 1,
@@ -60,7 +58,8 @@ def create_run(
     held-out examples lie. `attributes` are recorded besides those of every run, such as ``parent``. Raises
     `ExperimentDiffers` where something lies at the address already, and `RoundFailed` where scoring fails.
     """
-    algorithm, model = work.algorithm, work.objective.model
+    plan, work, description = described.plan, described.work, described.description
+    algorithm, config, model = work.algorithm, plan.config, work.objective.model
     initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)
     recorded = {
         "config": config.model_dump(mode="json", exclude={"root", "address", "schedule"}),
@@ -69,6 +68,7 @@ def create_run(
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
         **({"fingerprints": work.fingerprints} if work.fingerprints else {}),
+        **({"awaits": plan.awaits} if plan.awaits else {}),
         **provenance(),
         **attributes,
     }

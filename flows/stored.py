@@ -98,8 +98,8 @@ class Run(StoredRun):
 
     def __init__(self, where: Where, root: Where | None = None, **placed: Any) -> None:
         super().__init__(where)
-        self._root = root or default_root()
-        self.placed = {"root": self._root, **placed}
+        self.root = root or default_root()
+        self.placed = {"root": self.root, **placed}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle says where the run lies, and it is opened there again."""
@@ -189,7 +189,7 @@ class Run(StoredRun):
         if self.algorithm == "merge" or self.config.get("data") is None:
             raise UsageError(f"{self.name} was made of networks, not of examples")
         recorded = Dealing.of(self.config)
-        check_trust(self, self._root, trust, recorded, ("data",))
+        check_trust(self, self.root, trust, recorded, ("data",))
         dealt = deal(recorded, meaning=Meaning.recorded(self.attributes["data"]))
         dealt, descriptions = dealt.described_by(gather_here)
         unread = self.attributes["data"].get("validation", "")  # what validates is not dealt
@@ -252,7 +252,7 @@ class Run(StoredRun):
         """
         from roundweave.flows.evidence.recombining import RecombineConfig, recombine
 
-        place = {"run": full_address(self.address), "root": self._root, "trust": trust, "name": save}
+        place = {"run": full_address(self.address), "root": self.root, "trust": trust, "name": save}
         parts = {"round": round, "reduce": reduce, "apply": apply, "without": tuple(without)}
         return recombine(RecombineConfig(**{"executor": "inline"} | place | parts | options))
 
@@ -284,7 +284,7 @@ class Run(StoredRun):
         from roundweave.flows.evidence.replaying import ReplayConfig, replay
 
         which = (rounds,) if isinstance(rounds, int) else rounds if isinstance(rounds, str) else tuple(rounds)
-        place = {"run": full_address(self.address), "root": self._root, "trust": trust, "rounds": which}
+        place = {"run": full_address(self.address), "root": self.root, "trust": trust, "rounds": which}
         return replay(ReplayConfig(**{"executor": "inline"} | place | options))
 
     def score(
@@ -316,7 +316,7 @@ class Run(StoredRun):
         """
         from roundweave.flows.evidence.scoring import ScoreConfig, score_round
 
-        place = {"run": full_address(self.address), "root": self._root, "trust": trust, "round": round}
+        place = {"run": full_address(self.address), "root": self.root, "trust": trust, "round": round}
         return score_round(ScoreConfig(**place | {"data": data, "scores": scores} | options))
 
     def model(self, trust: bool = False) -> ModelSpec:
@@ -340,7 +340,7 @@ class Run(StoredRun):
         from roundweave.tasks.networks.objective import ModelSpec
 
         recorded = Architecture.of(self.config)
-        check_trust(self, self._root, trust, recorded, ("model",))
+        check_trust(self, self.root, trust, recorded, ("model",))
         network = self.attributes.get("network")
         if recorded.model is None or not isinstance(network, dict) or {*network} != {"inputs", "outputs"}:
             raise NotARun(f"{self.address} does not say how its network is built; load a round into yours")

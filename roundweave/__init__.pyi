@@ -7,6 +7,8 @@ from .flows.evidence.differing import diff as diff
 from .flows.evidence.recombining import RecombineConfig as RecombineConfig
 from .flows.evidence.recombining import recombine as recombine
 from .flows.merging.running import merge as merge
+from .flows.planning.plan import Plan as Plan
+from .flows.plugins.base import Plugin as Plugin
 from .flows.plugins.race.choosing import RaceResult as RaceResult
 from .flows.plugins.race.choosing import plan as plan
 from .flows.stored import Round as Round
@@ -37,6 +39,7 @@ from .tasks.algorithms.maps.federated import FedProx as FedProx
 from .tasks.algorithms.maps.federated import Scaffold as Scaffold
 from .tasks.algorithms.maps.gradient import Gradient as Gradient
 from .tasks.algorithms.maps.local_steps import LocalSteps as LocalSteps
+from .tasks.algorithms.maps.wrapping import Wrapping as Wrapping
 from .tasks.algorithms.reduces.matched import Matched as Matched
 from .tasks.algorithms.reduces.mean import Mean as Mean
 from .tasks.algorithms.reduces.robust import GeometricMedian as GeometricMedian

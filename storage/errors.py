@@ -111,6 +111,10 @@ class MapAbandoned(RoundweaveError):
     """A map ended, as its round went on without it."""
 
 
+class PluginFailed(RoundweaveError, RuntimeError):
+    """A plugin of a training raised an error."""
+
+
 class NumericsMismatch(RoundweaveError, RuntimeError):
     """This process would compute other bits than the run's fingerprint of the numerics promises."""
 

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, model_va
 
 from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined
 from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Names, read_values
+from roundweave.flows.config.plugins import OwnPlugin, with_plugins
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
 from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.compute.compute import COMPRESSORS, Compute, find_compressor
@@ -149,6 +150,7 @@ class Dealing(DataConfig):
         return self
 
 
+@with_plugins(decides=True)
 class Experiment(Dealing):
     """The part of the configuration that decides a run's results; a resumed run must have the same."""
 
@@ -224,6 +226,9 @@ class Experiment(Dealing):
     mixed_hardware: bool = Field(
         default=False, description="accept unequal machines; withdraws the promise of equal bits"
     )
+    plugins: Annotated[tuple[OwnPlugin, ...], BeforeValidator(at_commas)] = Field(
+        default=(), description="FILE.py:Class of plugins of one's own, or tables of name and options"
+    )
 
     @property
     def compute(self) -> Compute:
@@ -234,8 +239,9 @@ class Experiment(Dealing):
 
     @property
     def code(self) -> tuple[Code, ...]:
-        """The user's functions among the algorithm, its map, reduce and apply."""
-        return (*self.algorithm.code, *(self.recombined.code if self.recombined else ()))
+        """The user's functions among the algorithm, its parts and what wraps them."""
+        beside = self.recombined.code if self.recombined else ()
+        return (*self.algorithm.code, *beside, *(each.code for each in self.plugins if each.decides))
 
     @property
     def drawn(self) -> Cohort | None:

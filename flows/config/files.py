@@ -8,11 +8,11 @@ from typing import Any
 import tomli_w
 
 from roundweave.flows.config.experiment import PREPARED
-from roundweave.flows.config.exports import PACKAGES
+from roundweave.flows.config.plugins import plugin_classes
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import UsageError, failing_as, reason
 from roundweave.storage.parsing import at_commas, from_toml
-from roundweave.storage.places.base import join_address, scheme_of
+from roundweave.storage.places.base import join_address
 from roundweave.storage.runs.names import STORED_ROUND
 from roundweave.tasks.algorithms.table import TABLES
 from roundweave.tasks.data.sources.table import SOURCES
@@ -63,8 +63,8 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case "algorithm", {"name": name}:
             parts = {option: _seen(folder, option, given) for option, given in value.items() if option in PARTS}
             return value | parts | {"name": _seen(folder, key, name)}
-        case ("scores" | "accept" | "export", str() | list()) | ("data" | "networks" | "grams", list()):
-            placed = {"export": _exported, "networks": _checkpoint, "grams": _checkpoint}.get(key, _place)
+        case ("scores", str() | list()) | ("data" | "networks" | "grams", list()):
+            placed = {"networks": _checkpoint, "grams": _checkpoint}.get(key, _place)
             return [placed(folder, name.strip()) if isinstance(name, str) else name for name in at_commas(value)]
         case "slices", list():
             value = [_seen(folder, "slice", part) for part in value]
@@ -77,18 +77,13 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case "scheduler" | "topology" | "partition_options", str() if value.endswith((".json", ".toml")):
             kind, _, file = value.rpartition(":")
             return f"{kind}:{folder / file}" if kind else str(folder / file)
-    return value
+    plugin = next((plugin for plugin in plugin_classes() if key in plugin.model_fields), None)
+    return plugin.seen(folder, key, value) if plugin else value
 
 
 def _checkpoint(folder: Path, place: str) -> str:
     """Join the file of a network to the folder; a stored round is unchanged."""
     return place if STORED_ROUND.fullmatch(place) else join_address(folder, place)
-
-
-def _exported(folder: Path, to: str) -> str:
-    """Join a folder or a file of an export to the folder, with the slash at its end; trackers are unchanged."""
-    elsewhere = not to or to in PACKAGES or scheme_of(to) or Path(to).is_absolute()
-    return to if elsewhere else f"{folder}/{to}"
 
 
 def _place(folder: Path, text: str) -> str:

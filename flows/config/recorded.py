@@ -12,6 +12,7 @@ from typing import Any
 
 from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
 from roundweave.flows.config.experiment import PREPARED, DataConfig, Experiment
+from roundweave.flows.config.plugins import OwnPlugin
 from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError, cut, unless_damaged
@@ -37,6 +38,7 @@ BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "scores": SCORES.__contains__,
     "algorithm": ALGORITHMS.__contains__,
     "recombined": is_part,
+    "plugins": lambda text: False,
     "input": lambda text: not is_reference(text),
     **dict.fromkeys(PREPARED, lambda text: False),
 }
@@ -62,6 +64,7 @@ def recorded_config(stored: StoredRun, root: Where, trust: bool, changes: dict[s
     """
     experiment = recorded_experiment(stored, root, trust, changes)
     execution = stored.config if is_own_run(stored, root) else {}
+    experiment["plugins"] = execution.get("plugins", experiment["plugins"])
     fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
     return TrainConfig(**execution | experiment | fixed | changes)
 
@@ -74,6 +77,7 @@ def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mappi
     if run.algorithm == "merge":
         raise UsageError(f"{run.name} is a merge, and no rounds led to it; name a run that was trained")
     recorded = {name: value for name, value in run.config.items() if name in Experiment.model_fields}
+    recorded["plugins"] = [each for each in recorded.get("plugins", ()) if each["decides"]]
     check_trust(run, root, trust, Experiment(**recorded), BUILT_IN.keys() - changes.keys())
     return {**recorded, **changes}
 
@@ -138,6 +142,8 @@ def _code(config: DataConfig, field: str) -> Iterator[str]:
         values += (optimizer,) if is_own_optimizer(optimizer) and not is_own_algorithm(value.name) else ()
     elif isinstance(value, Recombined):
         values = (value.reduce, value.apply)
+    elif field == "plugins":
+        values = tuple(each.code for each in value or ())
     else:
         values = value if isinstance(value, tuple) else (value,)
     for one in values:
@@ -152,6 +158,7 @@ def codes_of(config: DataConfig) -> tuple[Code, ...]:
     values = [getattr(config, field, None) for field in BUILT_IN]
     single = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
     every = [each for one in single for each in (one.code if isinstance(one, Named | Recombined) else (one,))]
+    every += [each.code for each in getattr(config, "plugins", ()) if each.decides]
     return tuple(each for each in every if isinstance(each, Code))
 
 
@@ -178,12 +185,17 @@ def _fields(experiment: Experiment) -> dict[str, Any]:
     """
     names = (name for name in Experiment.model_fields if name not in ("data", "validation"))
     fields = {name: getattr(experiment, name) for name in names}
-    return fields | {"algorithm": experiment.algorithm.name}
+    plugins = tuple(each for each in experiment.plugins if each.decides)
+    return fields | {"algorithm": experiment.algorithm.name, "plugins": plugins}
 
 
 def _identity(value: Any) -> Any:
     if isinstance(value, Fork):
         return value.digest, value.chain
+    if isinstance(value, OwnPlugin):
+        return value.code.digest, value.model_extra
+    if isinstance(value, tuple):
+        return tuple(map(_identity, value))
     return value.digest if isinstance(value, Code | Start) else value
 
 
@@ -194,6 +206,8 @@ def _difference(old: Any, new: Any) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, tuple) and any(isinstance(each, OwnPlugin) for each in value):
+        return ", ".join(each.label for each in value)
     return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code | Start) else str(value)
 
 

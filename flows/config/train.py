@@ -20,8 +20,7 @@ from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_
 from roundweave.flows.config.base import Config, Numbers, checked_by
 from roundweave.flows.config.deployment import Deployment
 from roundweave.flows.config.experiment import Experiment
-from roundweave.flows.config.exports import Exports
-from roundweave.flows.config.gate import Conditions
+from roundweave.flows.config.plugins import active_plugins, with_plugins
 from roundweave.storage.errors import nearest
 from roundweave.storage.parsing import MOST_ROUNDS, span_seconds
 from roundweave.storage.places.base import address_of
@@ -148,6 +147,7 @@ class Planned(Config):
     reason: str
 
 
+@with_plugins(decides=False)
 class Execution(Placement):
     """How and how long a run is trained; it may change when the run is resumed."""
 
@@ -188,28 +188,11 @@ class Execution(Placement):
         ge=1,
         description="score the held-out examples every so many rounds; default: 1, of a server ten each partition",
     )
-    target_accuracy: float | None = Field(default=None, gt=0, le=1, description="stop when this is reached")
-    patience: int | None = Field(default=None, ge=1, description="stop after so many scores that are not better")
     best: str | None = Field(
         default=None,
         pattern="^((min|max):)?[^:]+$",
         description="the score by which patience and RUN@best go: accuracy, max:f1, min:NAME; default: the loss, "
         "for RUN@best accuracy if it is scored",
-    )
-    accept: Conditions | None = Field(
-        default=None,
-        description="conditions at commas, such as 'accuracy >= 0.9, loss <= parent', or FILE.py:fn; a run that "
-        "does not meet all is rejected",
-    )
-    promote: str | None = Field(
-        default=None,
-        pattern=r"^\w[\w.\-]*$",
-        description="an alias of the root, such as champion, that the run takes if it is accepted",
-    )
-    export: Exports = Field(
-        default=(),
-        description="where the last round goes if the run is accepted: folders, files and trackers, such as "
-        "nightly/{date}, mlflow",
     )
     drift: Literal["tell", "refuse"] = Field(
         default="tell",
@@ -290,6 +273,12 @@ class TrainConfig(Experiment, Execution, Deployment):
         moved = {n: v for n, v in values.items() if n not in cls.model_fields and (n in EVERY_OPTION or own)}
         rest = {name: value for name, value in values.items() if name not in moved}
         return rest | {"algorithm": table | moved} if moved else rest
+
+    @model_validator(mode="after")
+    def _plugins_fit(self) -> TrainConfig:
+        for plugin in active_plugins(self):
+            plugin.fits(self)
+        return self
 
     @model_validator(mode="after")
     def _can_be_repeated(self) -> TrainConfig:

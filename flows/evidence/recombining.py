@@ -153,7 +153,7 @@ def _saved(
     address = full_address(run_address(config.root, asked.name or ""))
     (after,) = executor.gather(partial(recombined_outcome, subject), range(1), stored=True)
     taken = {p: update for p, update in run.carried(number).items() if after.carry_from.get(p) == number}
-    given = (config, work, described.description, after.state, run.carried(number - 1) | taken)
+    described = replace(described, plan=replace(described.plan, config=config), work=work)
     parent = {
         "run": run.name,
         "round": number,
@@ -161,7 +161,8 @@ def _saved(
         "changed": _changed(asked, parts),
     }
     known = {"fingerprint": _fingerprint(run, executor), "fingerprints": run.attributes.get("fingerprints", {})}
-    create_run(address, *given, gather=executor.gather, parent=parent, **known)
+    carried = run.carried(number - 1) | taken
+    create_run(address, described, after.state, carried, gather=executor.gather, parent=parent, **known)
     return address
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from roundweave.flows.config.exports import check_folder, is_folder
 from roundweave.flows.config.merging.merge import MergeConfig
+from roundweave.flows.plugins.exports.places import check_folder, is_folder
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import CheckpointError, UsageError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from roundweave.flows.config.exports import CARD, MARK, check_folder, is_folder
+from roundweave.flows.plugins.exports.places import CARD, MARK, check_folder, is_folder
 from roundweave.storage.checkpoints.files import SAFETENSORS
 from roundweave.storage.checkpoints.folders import (
     ADAPTER,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from roundweave.flows.config.experiment import PREPARED
-from roundweave.flows.config.gate import with_code
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.errors import UsageError
@@ -44,7 +43,6 @@ def complete(config: TrainConfig, new: bool) -> TrainConfig:
         **found_model(_model_given(config), config.model_options),
         "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
-        "accept": config.accept and with_code(config.accept),
         "algorithm": config.algorithm.recorded(config.rounds),
         "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.recorded()),
     }

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from roundweave.flows.config.gate import check_conditions
 from roundweave.flows.config.recorded import with_drift
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.dealing import scored_alone
@@ -45,6 +44,14 @@ class Described:
     def objective(self) -> Objective:
         """The network, as it was tried, with its loss and scores."""
         return self.work.objective
+
+    @property
+    def scores(self) -> list[str]:
+        """The names of all numbers that a scored round has."""
+        names, config = list(self.objective.judges), self.plan.config
+        kinds = ["worst", "spread"] if config.score_partitions else []
+        kinds += ["validation"] if config.validation is not None else []
+        return [*names, *(f"{kind}_{name}" for kind in kinds for name in names)]
 
     @property
     def partitions(self) -> Partitions:
@@ -90,15 +97,15 @@ def describe(plan: Plan, gather: CallEach) -> Described:
             check_stays(config, objective)
         if config.validation is not None:
             partitions, description = _with_validation(config, objective, partitions, description, gather)
-        _check_stops(config, description, list(objective.judges))
     compute = config.compute.bound(objective, partitions)
     algorithm = replace(algorithm, map=compute.wrapped(algorithm.map))
     decided = (algorithm, partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
-    for check in plan.checks:
-        check(config, description)
     work = Work(objective, *decided, code=config.code, before=before, topology=plan.topology)
-    return Described(plan, description, work)
+    described = Described(plan, description, work)
+    for check in (_check_scores, *plan.checks) if not description.columns.refusals else ():
+        check(described)
+    return described
 
 
 def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Description, tuple[int, ...]]:
@@ -150,19 +157,15 @@ def _with_validation(
     return partitions, replace(description, validation=own.digest, validated=own.held_out)
 
 
-def _check_stops(config: TrainConfig, description: Description, names: list[str]) -> None:
-    """Raise `UsageError` for what needs scores, if no examples are held out, or has none of these `names`."""
-    needing = ("target_accuracy", "patience", "best")
-    given = next((name for name in needing if getattr(config, name) is not None), None)
-    if given and not description.held_out:
+def _check_scores(described: Described) -> None:
+    """Raise `UsageError` for what needs scores where none are computed, and for a `best` that is none of them."""
+    plan, best = described.plan, described.plan.config.best
+    given = next(iter(plan.needs_scores), "best" if best else None)
+    if given and not described.description.held_out:
         raise UsageError(f"{given} needs scores, and no examples are held out; give held_out, or leave it out")
-    kinds = ["worst", "spread"] if config.score_partitions else []
-    kinds += ["validation"] if config.validation is not None else []
-    every = [*names, *(f"{kind}_{name}" for kind in kinds for name in names)]
-    check_conditions(config.accept or (), every, description.held_out)
-    if config.best and (score := ranking(config.best)[0]) not in every:
+    if best and (score := ranking(best)[0]) not in (every := described.scores):
         hint = nearest(score, every, f"there are {', '.join(every)}")
-        raise UsageError(f"best = {config.best}: no score {score!r} is computed; {hint}")
+        raise UsageError(f"best = {best}: no score {score!r} is computed; {hint}")
 
 
 def objective_for(config: TrainConfig, description: Description) -> Objective:

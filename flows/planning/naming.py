@@ -86,11 +86,11 @@ def is_pattern(start: Any) -> bool:
 
 
 def is_alias(config: TrainConfig) -> bool:
-    """Whether `start_from` names a round of an alias: one that there is, or that this run may take."""
+    """Whether `start_from` names a round of an alias that there is."""
     stored = stored_round(config.start_from) if isinstance(config.start_from, str) else None
     if stored is None or is_run(run_address(config.root, stored[0])):
         return False
-    return stored[0] == config.promote or stored[0] in aliases(config.root)
+    return stored[0] in aliases(config.root)
 
 
 def machine_timezone() -> str:
@@ -112,8 +112,6 @@ def _stored(config: TrainConfig) -> StoredRun | None:
         return StoredRun(address)
     if config.name in aliases(config.root):
         raise UsageError(f"{config.name} is an alias under {config.root}; give the run another --name")
-    if config.promote and is_run(run_address(config.root, config.promote)):
-        raise UsageError(f"promote = {config.promote}: there is a run of that name under {config.root}")
     return None
 
 

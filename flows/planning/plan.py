@@ -5,10 +5,12 @@ All mistakes that can be found without other processes are reported here, in the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
+from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.recorded import check_changed, check_same_examples, check_same_experiment, differences
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, with_server
@@ -16,20 +18,24 @@ from roundweave.flows.planning.dealing import deal
 from roundweave.flows.planning.naming import address_of_run, scheduled
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
+from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import RECORDED, run_name
 from roundweave.storage.runs.run import StoredRun, open_stored
-from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.algorithms.when import Order
-from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
 
-Check = Callable[[TrainConfig, Description], None]
-"""Raises an error for a configuration whose examples are so described."""
+Check = Callable[[Any], None]
+"""Raises an error for what is `Described` and may not be trained."""
+
+
+Stop = Callable[[Commit], str | None]
+"""Says why training ends after a commit, from the commit alone; None if it goes on."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +43,10 @@ class Plan:
     """What a configuration stands for. `config` is complete, with the source of the user's functions.
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
-    that in which updates arrive at a server, None if workers decide. The examples are not described yet; once they
-    are, `checks` raise errors for those that may not be trained on.
+    that in which updates arrive at a server, None if workers decide. `plugins` are those that take part. The
+    examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
+    Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
+    refused where no examples are held out. `filled` has the option by which each slot was filled.
     """
 
     config: TrainConfig
@@ -47,7 +55,37 @@ class Plan:
     partitions: Partitions
     topology: Topology | None
     order: Order | None
+    plugins: tuple[Any, ...] = ()
     checks: tuple[Check, ...] = ()
+    stops: tuple[Stop, ...] = ()
+    needs_scores: tuple[str, ...] = ()
+    filled: Mapping[str, str] = field(default_factory=dict)
+
+    def fill(self, option: str, **slots: Any) -> Plan:
+        """The plan with slots filled, by whoever owns an option.
+
+        Raises `UsageError` for a slot that another option has filled; the line names both.
+        """
+        for slot in slots:
+            if slot in self.filled:
+                raise UsageError(f"{option} and {self.filled[slot]} both decide the {slot}; leave one of them out")
+        return replace(self, **slots, filled={**self.filled, **dict.fromkeys(slots, option)})
+
+    def add(self, **entries: Any) -> Plan:
+        """The plan with one more entry in each of these lists, such as ``stops``."""
+        longer: dict[str, Any] = {name: (*getattr(self, name), entry) for name, entry in entries.items()}
+        return replace(self, **longer)
+
+    def wrap(
+        self,
+        map: Callable[[Map], Map] | None = None,
+        reduce: Callable[[Reduce], Reduce] | None = None,
+        apply: Callable[[Apply], Apply] | None = None,
+    ) -> Plan:
+        """The plan with something around parts of its algorithm; see `Wrapping` for a map around a map."""
+        given = {"map": map, "reduce": reduce, "apply": apply}
+        parts: Any = {name: wrapper(getattr(self.algorithm, name)) for name, wrapper in given.items() if wrapper}
+        return replace(self, algorithm=replace(self.algorithm, **parts))
 
     @property
     def new(self) -> bool:
@@ -60,6 +98,11 @@ class Plan:
         return self.run.address if self.run else address_of_run(self.config)
 
     @property
+    def awaits(self) -> list[str]:
+        """The sections without which the run is not complete, though its rounds are done."""
+        return [section for plugin in self.plugins for section in plugin.awaits()]
+
+    @property
     def name(self) -> str:
         """The name of the run."""
         return run_name(self.address)
@@ -70,29 +113,42 @@ class Plan:
         return self.config.start_from if isinstance(self.config.start_from, Start) else None
 
 
-def plan(config: TrainConfig) -> Plan:
-    """Plan a training: which run it is, and what its configuration stands for.
+def plan(config: TrainConfig, more: Sequence[Any] = ()) -> Plan:
+    """Plan a training: which run it is, and what its configuration stands for. `more` plugins take part.
 
     Raises `RoundweaveError` for mistakes in the configuration or its code, `ExperimentDiffers` if the run of its
     name is of another experiment, and `Skipped` if the configuration says that there is nothing to do.
     """
     forget_examples()  # this process may have trained before on a file that was written anew
+    for plugin in (*active_plugins(config), *more):
+        config = plugin.configure(config)
     config, run = scheduled(config)
     planned = plan_rounds(config, run)
+    beside = [plugin for plugin in active_plugins(planned.config) if not plugin.decides]
+    planned = _with_plugins(planned, [*beside, *more])
     if run is None:
-        return replace(planned, checks=(check_changed,))
+        return planned.add(checks=_check_changed)
     check_same_experiment(run, planned.config)
     best = run.config.get("best")
     if config.best not in (None, best):
         raise UsageError(f"{run.name} goes by best = {best}, not {config.best}; leave it out, or name another")
     config = planned.config.model_copy(update={"best": best})
-    return replace(planned, config=config, checks=(partial(check_same_examples, run),))
+    return replace(planned, config=config, checks=(*planned.checks, partial(_check_examples, run)))
+
+
+def _check_examples(run: StoredRun, described: Any) -> None:
+    check_same_examples(run, described.plan.config, described.description)
+
+
+def _check_changed(described: Any) -> None:
+    check_changed(described.plan.config, described.description)
 
 
 def plan_rounds(config: TrainConfig, run: StoredRun | None = None) -> Plan:
     """Plan the rounds of a configuration: of a new run, or of a stored one, to train or to compute them again.
 
-    The weights that a new run begins with are found. Raises `RoundweaveError` as `plan` does.
+    The weights that a new run begins with are found, and the plugins that decide bits take part. Raises
+    `RoundweaveError` as `plan` does.
     """
     config = complete(config, new=run is None)
     algorithm = config.algorithm.build()
@@ -106,7 +162,14 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None) -> Plan:
     config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = replace(deal(config, config.dtype, begun), cohort=config.drawn, seed=config.seed)
-    return Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm))
+    planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm))
+    return _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
+
+
+def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
+    for plugin in plugins:
+        planned = plugin.plan(planned)
+    return replace(planned, plugins=(*planned.plugins, *plugins))
 
 
 def _order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:

@@ -33,7 +33,7 @@ from roundweave.tasks.compute.mapper import EXAMPLES
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.sizes import MOST_BYTES
-from roundweave.tasks.networks.start import Fork, Start
+from roundweave.tasks.networks.start import Fork
 from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator
 from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
 from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, window_size
@@ -121,8 +121,7 @@ def prepared(
     keep = Keep.of(config.keep or "all")
     if plan.new and must_fit:
         needs = Needs.of(work)
-        may_stop = config.target_accuracy is not None or config.patience is not None
-        needs.check_disk(place_of(plan.address), keep, config.rounds, may_stop)
+        needs.check_disk(place_of(plan.address), keep, config.rounds, bool(plan.stops))
         needs.check_memory(executor)
     _create_or_check(replace(described, work=work), executor, len(present) - 1)
     begun.append(plan.name)
@@ -131,8 +130,12 @@ def prepared(
         new = plan.new and lease.epoch == 1  # no other process has written it since
         store = RoundStore(fenced(place, lease.epoch), rounds=lease.rounds)
         done = 0 if new else _recovered(store, work)
-        fields = {"rounds", "evaluate_every", "target_accuracy", "patience", "deadline", "fsync"}
-        given = config.model_dump(include=fields) | {"best": config.best or "loss", "keep": keep}
+        fields = {"rounds", "evaluate_every", "deadline", "fsync"}
+        given = config.model_dump(include=fields) | {
+            "best": config.best or "loss",
+            "keep": keep,
+            "stops": plan.stops,
+        }
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
         job = Job(work, attempt, plan.order, shard=store.schema.shard)
         with synced(store, store.log.read(done)) as syncing:
@@ -196,7 +199,7 @@ def _create(described: Described, executor: Executor, processes: int) -> None:
     plan = described.plan
     config, start, where = plan.config, plan.start, plan.address
     if not isinstance(start, Fork) or description.columns.refusals:
-        create = partial(_create_anew, config, full_address(where), work, description, processes)
+        create = partial(_create_anew, described, full_address(where), processes)
         layout = work.objective.layout
         # A process that stores sees no site's examples, on which the state is scored.
         large = not work.partitions.sites and specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES
@@ -215,16 +218,15 @@ def _create(described: Described, executor: Executor, processes: int) -> None:
             f"{described.plan.name} begins with {', '.join(new)} of its own: {start.reference} has none that fit"
         )
     gather, parent = executor.gather, start.parent
-    create_run(where, config, work, description, initial, carried, processes, gather, parent=parent)
+    create_run(where, described, initial, carried, processes, gather, parent=parent)
 
 
-def _create_anew(
-    config: TrainConfig, where: str, work: Work, description: Description, processes: int, _: int = 0, **how: Any
-) -> None:
+def _create_anew(described: Described, where: str, processes: int, _: int = 0, **how: Any) -> None:
     """Create a run that begins with initial weights or a checkpoint, in any process; `how` is for `create_run`."""
-    start = None if description.columns.refusals else config.start_from
-    initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
-    create_run(where, config, work, description, initial, processes=processes, **how)
+    start = None if described.description.columns.refusals else described.plan.start
+    objective = described.objective
+    initial = start.state(objective) if start else objective.initial()
+    create_run(where, described, initial, processes=processes, **how)
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:

@@ -10,30 +10,37 @@ from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.planning.describing import Described
 from roundweave.flows.planning.plan import Plan
 from roundweave.flows.preparing.job import Prepared, prepared
-from roundweave.flows.reporting.listening import Raises, listening, notify_begin, notify_commit, reported
+from roundweave.flows.reporting.listening import Raises, listening, notice, notify_begin, notify_commit, reported
 from roundweave.flows.stored import Run
-from roundweave.flows.training.delivering import deliver
-from roundweave.flows.training.judging import is_rejected, judge, promote
+from roundweave.flows.training.hooks import Hooks
 from roundweave.flows.training.retaining import remove_older
-from roundweave.storage.errors import RunBusy
+from roundweave.storage.errors import RunBusy, cut
+from roundweave.storage.rounds.columns import read_columns
 from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.sections import JUDGEMENT, read_section, write_section
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.names import is_run, run_name
 from roundweave.tasks.executors.base import Executor
 
 TASK_SECONDS = 10.0
 """How long a Prefect task run should last if rounds are short: each task run costs tens of milliseconds."""
 
 
-def run_rounds(executor: Executor, run: Prepared, first: int, last: int, seconds: float | None) -> Commit:
+def run_rounds(
+    executor: Executor, run: Prepared, hooks: Hooks, first: int, last: int, seconds: float | None
+) -> Commit:
     """Run rounds `first` to `last` in windows and return the last commit; stops early if training is to stop.
 
     `seconds` is the time that the round before took, or None; it decides the size of the first window.
     """
     while True:
-        for commit in executor.run(run.job, first, min(first + run.window(seconds) - 1, last)):
+        rounds = 1 if hooks.may_end else run.window(seconds)
+        for commit in executor.run(run.job, first, min(first + rounds - 1, last)):
             notify_commit(commit, run.job.attempt.rounds)
+            hooks.committed(commit, run.job.attempt.rounds)
         run.compare(first, commit)
         run.let_go(commit)
-        if commit.round == last or run.job.attempt.stop_reason(commit):
+        if commit.round == last or hooks.over or run.job.attempt.stop_reason(commit):
             return commit
         first, seconds = commit.round + 1, commit.seconds
 
@@ -43,33 +50,49 @@ def train_rounds(plan: Plan, described: Described | None, executor: Executor) ->
 
     The executor finds what its examples decide if it is not `described` yet.
     """
-    config = plan.config
+    config, hooks = plan.config, Hooks(plan.plugins, plan.address, plan.config.root)
     try:
         with prepared(plan, executor, described) as run, listening(Raises()):
             notify_begin(run.store.address)
+            hooks.began(config.rounds)
             if run.done or not is_rejected(run.store):
-                reported(partial(_all, run), partial(_train, config, executor, run))
-            judge(config, run.store.place)
+                reported(partial(_all, run), partial(_train, config, executor, run, hooks))
+            hooks.seal()
     except RunBusy as error:
         if not config.on_busy:
             raise
         raise Skipped(f"{error}; skipped, as on_busy says", plan.address) from error
-    trained = Run(plan.address, config.root)
-    promote(trained, config)
-    deliver(trained, config)
+    except BaseException as error:
+        if is_run(plan.address):
+            hooks.ended(error)
+        raise
+    trained = hooks.ended(None)
     remove_older(plan)
     return trained
 
 
-def _train(config: TrainConfig, executor: Executor, run: Prepared) -> None:
+def is_rejected(store: RoundStore) -> bool:
+    """Whether a run without a round is rejected for its examples, which is kept; it stays so when resumed."""
+    chain = store.log.chain(0)
+    judged = read_section(store.place, JUDGEMENT, 0, chain) if store.has_sections else None
+    if judged is None and (record := read_columns(store.place, store.attributes)) and record.refusals:
+        judged = {"accepted": False, "reasons": cut(record.refusals, 100)}
+        write_section(store.place, JUDGEMENT, 0, chain, judged)
+        notice(f"{run_name(store.address)} is rejected before it trains, as drift = refuse says")
+    return judged is not None and not judged["accepted"]
+
+
+def _train(config: TrainConfig, executor: Executor, run: Prepared, hooks: Hooks) -> None:
     commit = run.store.log.read(run.done)
-    while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
+    while commit.round < config.rounds and not (hooks.over or run.job.attempt.stop_reason(commit)):
         seconds = commit.seconds if commit.round > run.done else None
         rounds = run.window(seconds)
         if seconds and not config.window:
             rounds = max(rounds, int(TASK_SECONDS / seconds))
         first, last = commit.round + 1, min(commit.round + rounds, config.rounds)
-        commit = reported(partial(_some, first, last), partial(run_rounds, executor, run, first, last, seconds))
+        commit = reported(
+            partial(_some, first, last), partial(run_rounds, executor, run, hooks, first, last, seconds)
+        )
 
 
 def _all(run: Prepared, function: Callable[[], Any]) -> Any:

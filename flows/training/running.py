@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from roundweave.flows.config.dates import dated
+from roundweave.flows.config.plugins import OwnPlugin
 from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.planning.describing import describe_here
 from roundweave.flows.planning.naming import past_others
+from roundweave.flows.plugins.base import Plugin
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import begun, followed, going_on, notify_skip
 from roundweave.flows.reporting.log_file import logged
@@ -27,7 +29,7 @@ class Interrupted(KeyboardInterrupt):
         return [f"interrupted; {self}"]
 
 
-def train(config: TrainConfig, bar: bool = True) -> Run:
+def train(config: TrainConfig, bar: bool = True, plugins: Sequence[Plugin] = ()) -> Run:
     """Train as a Prefect flow, and return the run as it is stored.
 
     Prefect only shows the progress: if its server fails, the training goes on.
@@ -35,6 +37,7 @@ def train(config: TrainConfig, bar: bool = True) -> Run:
     Args:
         config: What to train and where. A run of its name that was interrupted goes on where it ended.
         bar: Whether to show a progress bar; notices are shown in any case.
+        plugins: Plugins of one's own that take part; those that decide bits are recorded with their code.
 
     Returns:
         The run after its last round.
@@ -47,17 +50,20 @@ def train(config: TrainConfig, bar: bool = True) -> Run:
     Example:
         >>> run = rw.train(rw.TrainConfig(lr=0.2, partitions=4, rounds=5, executor="inline"))
     """
+    decide = tuple(OwnPlugin.of(each) for each in plugins if each.decides)
+    config = config.model_copy(update={"plugins": (*config.plugins, *decide)})
+    beside = [each for each in plugins if not each.decides]
     before = len(begun)
     try:
         with logged(config.log_file), bar_of_rounds(config.rounds, bar):
-            return past_others(_run_flow, dated(config))
+            return past_others(partial(_run_flow, beside), dated(config))
     except KeyboardInterrupt:
         raise Interrupted(going_on(begun[-1] if len(begun) > before else None)) from None
 
 
-def _run_flow(config: TrainConfig) -> Run:
+def _run_flow(plugins: Sequence[Plugin], config: TrainConfig) -> Run:
     try:
-        planned = plan_training(config)
+        planned = plan_training(config, plugins)
         described = describe_here(planned)
     except Skipped as skipped:
         notify_skip(str(skipped))

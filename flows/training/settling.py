@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from roundweave.flows.config.dates import dated, is_dated
-from roundweave.flows.config.exports import check_export
-from roundweave.flows.config.gate import check_functions
+from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe_here
 from roundweave.flows.planning.naming import is_alias, is_pattern, scheduled
 from roundweave.flows.planning.plan import Plan, plan, plan_rounds
+from roundweave.flows.plugins.base import Plugin
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.reporting.log_file import LogFile
 from roundweave.storage.errors import DataError
 from roundweave.tasks.algorithms.table import AUTO
 
 
-def plan_training(config: TrainConfig) -> Plan:
+def plan_training(config: TrainConfig, plugins: Sequence[Plugin] = ()) -> Plan:
     """The plan of the run to train now; `auto` is replaced by the strategy chosen for it.
 
     Raises `Skipped` if the configuration says to skip the training.
     """
-    _check_end(config)
     if config.algorithm.name == AUTO:
         from roundweave.flows.plugins.race.choosing import chosen
 
         config = chosen(*scheduled(config))
-    return plan(config)
-
-
-def _check_end(config: TrainConfig) -> None:
-    """Raise an error for what could only fail when the training has ended: its gate's functions, its exports."""
-    check_functions(config.accept or ())
-    for to in config.export:
-        check_export(to)
+    return plan(config, plugins)
 
 
 def check(config: TrainConfig) -> None:
@@ -42,7 +36,8 @@ def check(config: TrainConfig) -> None:
     """
     if config.log_file:
         LogFile(config.log_file).close()
-    _check_end(dated(config))
+    for plugin in active_plugins(dated(config)):
+        plugin.configure(dated(config))
     daily = is_dated(config.data) or is_dated(config.data_options)
     if is_pattern(config.start_from) or is_alias(config):
         config = config.model_copy(update={"start_from": None})

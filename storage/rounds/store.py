@@ -29,11 +29,11 @@ from roundweave.storage.places.base import Place, Where, as_path
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.columns import KEY as COLUMNS
 from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, check_names
-from roundweave.storage.rounds.judgements import FOLDER as JUDGED
 from roundweave.storage.rounds.lease import fenced, read_claim
 from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
 from roundweave.storage.rounds.numbers import Numbers
 from roundweave.storage.rounds.packs import recorded
+from roundweave.storage.rounds.sections import FOLDERS
 from roundweave.storage.rounds.splits import Splits
 from roundweave.storage.rounds.tensors import Recompute, StoredTensors
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
@@ -46,10 +46,10 @@ class RoundStore:
 
     Opening it reads the attributes and lists the log: `records` are the rounds with a record, whole or not, and
     `newest` is the last one whose record is whole, None where there are none; `quarantined` are the rounds of
-    quarantined records, and `is_judged` says whether a gate has judged the run. Its `rounds`, looked at when they
-    are asked for, are how many it has room for: those of its arrays, or the argument `rounds` where that is more.
-    Where `fsync`, everything that is written survives a power loss. Raises `NotARun` where there is no run, or
-    where its attributes are damaged, and `StoreDamaged` where the records do not belong to them.
+    quarantined records, and `has_sections` says whether plugins wrote of the run. Its `rounds`, looked at when
+    they are asked for, are how many it has room for: those of its arrays, or the argument `rounds` where that is
+    more. Where `fsync`, everything that is written survives a power loss. Raises `NotARun` where there is no run,
+    or where its attributes are damaged, and `StoreDamaged` where the records do not belong to them.
     """
 
     recompute: Recompute | None = None
@@ -70,7 +70,7 @@ class RoundStore:
             self.schema = checked_schema(schema)
         self.log = CommitLog(self.place, json_digest(self.attributes), self.schema)
         names = self.place.names("commits")
-        self.is_judged = JUDGED in names
+        self.has_sections = any(name in FOLDERS for name in names)
         self.records, self.quarantined = self.log.rounds(names), quarantined_rounds(names)
         self.newest = self.log.newest(self.records)
         self.splits = Splits(self.log)

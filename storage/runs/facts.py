@@ -18,11 +18,11 @@ from roundweave.storage.places.base import Place, Where
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.columns import ColumnsRecord, read_columns
 from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.rounds.judgements import Judgement, read_judgement
 from roundweave.storage.rounds.lease import read_lease
 from roundweave.storage.rounds.log import Link
 from roundweave.storage.rounds.numbers import History
 from roundweave.storage.rounds.pruned import Pruned, with_unwritten
+from roundweave.storage.rounds.sections import ENDING, JUDGEMENT, Judgement, read_section, write_section
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs import recomputer
 from roundweave.storage.runs.names import recorded_name, run_name, stored_round
@@ -274,7 +274,8 @@ class RunFacts:
     @property
     def stop(self) -> str | None:
         """Why training stopped before the last planned round; None where it did not."""
-        return self._commit(self.done).stop
+        ended = self.section(ENDING)
+        return self._commit(self.done).stop or (f"{ended['by']}: {ended['why']}" if ended else None)
 
     @property
     def failure(self) -> str | None:
@@ -283,10 +284,22 @@ class RunFacts:
 
     @property
     def judgement(self) -> Judgement | None:
-        """What the gate said of the newest round: whether it is ``accepted``, and the ``reasons``."""
-        if not self._store.is_judged:
-            return None
-        return read_judgement(self._place, self.done, self.chain)
+        """What was judged of the newest round: whether it is ``accepted``, and the ``reasons``."""
+        judged = self.section(JUDGEMENT)
+        return Judgement(**judged) if judged else None
+
+    def section(self, name: str) -> Any:
+        """What a plugin wrote of the newest round in the section of this name, JSON; None where nothing was."""
+        return read_section(self._place, name, self.done, self.chain) if self._store.has_sections else None
+
+    def write_section(self, name: str, content: Any) -> None:
+        """Write JSON of the newest round as a section of the run's record, where `section` reads it.
+
+        Each round has its own. The section is a file of its own that `verify`, `cp` and `rm` treat as the rest.
+        Raises `UsageError` for a name that no section can have.
+        """
+        write_section(self._place, name, self.done, self.chain, content)
+        self._store.has_sections = True
 
     @property
     def columns(self) -> ColumnsRecord | None:
@@ -302,8 +315,8 @@ class RunFacts:
     def status(self) -> str:
         """``complete``, ``rejected``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
 
-        A run counts as running for up to 30 seconds after a writer on another machine was killed. One with a gate
-        is complete when it was accepted. One that was rejected before its first round stays so.
+        A run counts as running for up to 30 seconds after a writer on another machine was killed. One that awaits
+        sections is complete when they are written. One that was rejected before its first round stays so.
         """
         if self._lease and self._lease.fresh:
             return "running"
@@ -312,7 +325,7 @@ class RunFacts:
         if self.done >= self.rounds or self.stop:
             if judgement := self.judgement:
                 return "complete" if judgement.accepted else "rejected"
-            if not self.config.get("accept"):
+            if all(self.section(name) for name in self._attributes.get("awaits", ())):
                 return "complete"
         return "failed" if self.failure else "interrupted"
 

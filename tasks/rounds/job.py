@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from roundweave.storage.rounds.commits import Commit, ranking
+from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.store import RoundStore, open_store
 from roundweave.storage.upkeep.keep import All, Keep
 from roundweave.storage.values.state import State
@@ -223,8 +223,8 @@ class Attempt:
 
     `store` is the run's address. `token` and `epoch` are those of the lease by which it alone may write. `rounds`
     is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every`
-    rounds, and `keep` says what is written of them. The attempt ends early at `target_accuracy`, or after
-    `patience` scores of which none is better, by that named `best`. A round waits no longer for its partitions
+    rounds, and `keep` says what is written of them. `best` names the score by which rounds are compared. The
+    attempt ends early after a commit for which one of `stops` says why. A round waits no longer for its partitions
     than `deadline` seconds, or than is usual if that is `AUTO_DEADLINE`. `executor` is the name of what runs it.
     """
 
@@ -233,9 +233,8 @@ class Attempt:
     epoch: int
     rounds: int
     evaluate_every: int = 1
-    target_accuracy: float | None = None
-    patience: int | None = None
     best: str = "loss"
+    stops: tuple[Callable[[Commit], str | None], ...] = ()
     deadline: float | str | None = None
     fsync: bool = False
     keep: Keep = field(default_factory=All)
@@ -253,16 +252,11 @@ class Attempt:
     @property
     def may_stop(self) -> bool:
         """Whether the attempt may end before its last round."""
-        return self.target_accuracy is not None or self.patience is not None
+        return bool(self.stops)
 
     def stop_reason(self, commit: Commit) -> str | None:
         """Why the run stops after this commit; None if it goes on."""
-        accuracy = commit.score.accuracy if commit.score else None
-        if self.target_accuracy is not None and accuracy is not None and accuracy >= self.target_accuracy:
-            return f"accuracy {accuracy:.4f} has reached the target {self.target_accuracy}"
-        if self.patience is not None and commit.since_best >= self.patience:
-            return f"{commit.since_best} scores without a better {ranking(self.best)[0]} than {commit.best:.6g}"
-        return None
+        return next(filter(None, (stop(commit) for stop in self.stops)), None)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def alias_command(
     if take_back and (run or not alias):
         raise UsageError("--take-back takes an alias from whoever has it: give the alias, and no run")
     if alias and run:
-        from roundweave.flows.training.judging import give
+        from roundweave.flows.plugins.gate.judging import give
 
         give(root, alias, open_stored(run, root), why)
     elif alias and alias not in aliases(root):

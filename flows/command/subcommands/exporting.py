@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from roundweave.flows.command.common import Force, Json, Root, RunName, Trust, output, say
-from roundweave.flows.config.exports import check_export, is_folder
-from roundweave.flows.exporting.trackers import TRACKERS, tracked
+from roundweave.flows.plugins.exports.places import check_export, is_folder
+from roundweave.flows.plugins.exports.trackers import TRACKERS, tracked
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import open_run
 from roundweave.storage.checkpoints.files import SUFFIXES
@@ -41,7 +41,7 @@ def export_command(
         where = tracked(open_run(what, root), to, out)
         output(as_json, {"exported": what, "to": where}, say, f"{what} is now in {where}")
         return
-    from roundweave.flows.exporting.folders import export_round
+    from roundweave.flows.plugins.exports.folders import export_round
 
     name, round = named_round(what)
     if out is not None:
@@ -67,7 +67,7 @@ def report_command(
     as_json: Json = False,
 ) -> None:
     """Write one page that tells of a run and needs nothing else: how it went, and what vouches for it."""
-    from roundweave.flows.exporting.report import write_report
+    from roundweave.flows.plugins.exports.report import write_report
 
     place = write_report(open_run(run, root), out, replay, trust)
     output(as_json, {"report": str(place)}, say, f"{run} is described in {place}")

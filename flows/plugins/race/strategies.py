@@ -54,7 +54,8 @@ def workload(config: TrainConfig) -> tuple[Workload, Described]:
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     algorithm = Named.model_validate({"name": "sync_sgd", "batch_size": batch})
     forget_examples()  # of an earlier run or plan; their files may have changed
-    alone = config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1})
+    one = {"partitions": 1, "quorum": 1, "ranks": 1, "units": (), "hybrid": False}
+    alone = config.model_copy(update={"algorithm": algorithm, **one})
     plain = describe(plan_rounds(alone), gather_here)
     if not plain.description.held_out:
         raise UsageError("plan compares losses on held-out examples, and none are held out; give held_out")

@@ -19,9 +19,9 @@ from roundweave.storage.hierarchy.zarr_format import (
 from roundweave.storage.parsing import config_field, numbered
 from roundweave.storage.rounds import columns, log, numbers, pruned
 from roundweave.storage.rounds.commits import Commit, numbers_of
-from roundweave.storage.rounds.judgements import JUDGEMENTS, read_judgement
 from roundweave.storage.rounds.lease import LEASES, read_claim
 from roundweave.storage.rounds.packs import pack_key
+from roundweave.storage.rounds.sections import JUDGEMENT, KEY, read_section
 from roundweave.storage.upkeep.verifying.audit import Audit
 from roundweave.storage.values.hashing import bytes_digest
 
@@ -71,13 +71,13 @@ def claims(audit: Audit) -> None:
             audit.find(key, "it is not the claim that a writer wrote")
 
 
-def judgements(audit: Audit) -> None:
-    """Verify that what gates said is of the rounds as they are recorded."""
-    for key in audit.sizes:
-        for round in numbered([key.removeprefix(f"{JUDGEMENTS}/")] if key.startswith(JUDGEMENTS) else []):
-            audit.keys.add(key)
-            if round in audit.links and read_judgement(audit.place, round, audit.links[round].chain) is None:
-                audit.find(key, "it is not what was said of the round that is recorded")
+def sections(audit: Audit) -> None:
+    """Verify that what plugins wrote is of the rounds as they are recorded."""
+    for key, parts in [(key, parts) for key in audit.sizes if (parts := KEY.fullmatch(key))]:
+        audit.keys.add(key)
+        name, link = parts[1] or JUDGEMENT, audit.links.get(int(parts[2]))
+        if link and read_section(audit.place, name, int(parts[2]), link.chain) is None:
+            audit.find(key, "it is not what was said of the round that is recorded")
 
 
 def verify_quarantined(audit: Audit) -> None:

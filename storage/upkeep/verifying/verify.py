@@ -20,8 +20,8 @@ from roundweave.storage.upkeep.verifying.numbers import numbers
 from roundweave.storage.upkeep.verifying.records import (
     claims,
     descriptions,
-    judgements,
     records,
+    sections,
     statements,
     strangers,
     verify_quarantined,
@@ -91,7 +91,7 @@ def verify(where: Where | Place, expect: str | None = None) -> Verification:
     for look in (
         records,
         claims,
-        judgements,
+        sections,
         verify_quarantined,
         statements,
         numbers,

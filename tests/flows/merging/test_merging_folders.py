@@ -151,7 +151,7 @@ def test_folders_and_a_stored_merge_need_no_folder_later(folder, tmp_path) -> No
 
 
 def test_a_training_starts_from_a_folder_and_is_exported_to_one(train, folder, tmp_path, capsys) -> None:
-    from roundweave.flows.exporting.folders import write_folder
+    from roundweave.flows.plugins.exports.folders import write_folder
 
     start = folder("start")
     data = f"{mine.__file__}:tokens"

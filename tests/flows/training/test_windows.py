@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from roundweave.flows.training.hooks import Hooks
 from roundweave.flows.training.rounds import run_rounds
 
 
@@ -33,5 +34,5 @@ class Recorded:
 def test_windows_are_as_long_as_the_last_round_makes_them_and_end_with_the_task() -> None:
     recorded: Any = Recorded()
     # A second has two rounds as the first was; as the third was, three; as the sixth was, six, but two are left.
-    assert run_rounds(recorded, recorded, 2, 8, 0.5).round == 8
+    assert run_rounds(recorded, recorded, Hooks((), "", ""), 2, 8, 0.5).round == 8
     assert recorded.asked == [(2, 3), 3, (4, 6), 6, (7, 8), 8]

@@ -17,7 +17,7 @@ def test_rounds_of_auto_are_epochs() -> None:
     work, plain = workload(rw.TrainConfig(algorithm="auto", rounds=7, batch_size=16))
     assert (work.examples, work.batch, work.epochs, work.scored, work.local) == (DIGITS, 16, 7, 1, "fed_avg")
     assert work.state == 4 * 19_210
-    assert plain.config.partitions == 1
+    assert plain.plan.config.partitions == 1
 
 
 @pytest.mark.parametrize(

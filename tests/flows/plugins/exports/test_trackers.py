@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from roundweave.flows.exporting import trackers
+from roundweave.flows.plugins.exports import trackers
 from roundweave.storage.errors import UsageError
 from tests.flows.prefect_server import until
 

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 import roundweave as rw
-from roundweave.flows.exporting.folders import write_folder
+from roundweave.flows.plugins.exports.folders import write_folder
 from roundweave.storage.errors import CheckpointError, NotARun
 from tests.flows.command.in_process import refused, run
 

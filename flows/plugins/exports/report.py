@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from roundweave.flows.evidence.replaying import Replay
 
 ENVIRONMENT = Environment(
-    loader=PackageLoader("roundweave.flows.exporting", "."),
+    loader=PackageLoader("roundweave.flows.plugins.exports", "."),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

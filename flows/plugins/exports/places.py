@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 from roundweave.flows.config.base import checked_by
 from roundweave.storage.errors import UsageError, near
 from roundweave.storage.parsing import at_commas
-from roundweave.storage.places.base import as_path
+from roundweave.storage.places.base import as_path, scheme_of
 
 PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
 """The packages that trackers need, by the tracker's name, which is the module's."""
@@ -45,6 +45,12 @@ def is_folder(to: str) -> bool:
 Known = Annotated[str, checked_by(lambda to: to in PACKAGES or is_folder(to))]
 Exports = Annotated[tuple[Known, ...], BeforeValidator(at_commas)]
 """Folders, files and trackers, or a text of them at commas."""
+
+
+def joined(folder: Path, to: str) -> str:
+    """Join a folder or a file of an export to a folder, with the slash at its end; trackers are unchanged."""
+    elsewhere = not to or to in PACKAGES or scheme_of(to) or Path(to).is_absolute()
+    return to if elsewhere else f"{folder}/{to}"
 
 
 def not_installed(package: str) -> UsageError:

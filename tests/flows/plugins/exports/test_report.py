@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from roundweave.flows.exporting.report import write_report
+from roundweave.flows.plugins.exports.report import write_report
 from roundweave.flows.stored import open_run
 from roundweave.storage.errors import PlaceError, UsageError
 from tests.rows import second

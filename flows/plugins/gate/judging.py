@@ -6,43 +6,30 @@ from typing import Any
 
 import numpy as np
 
-from roundweave.flows.config.gate import COMPARED, parts_of_condition
-from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.plugins.gate.conditions import COMPARED, Conditions, parts_of_condition
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Round, Run
-from roundweave.storage.errors import CodeError, UsageError, cut, failing_as, located
-from roundweave.storage.places.base import Place, Where
-from roundweave.storage.rounds.columns import read_columns
+from roundweave.storage.errors import CodeError, UsageError, failing_as, located
+from roundweave.storage.places.base import Where
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.rounds.judgements import Judgement, read_judgement, write_judgement
-from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.rounds.sections import JUDGEMENT
 from roundweave.storage.runs.aliases import Holding, Unless, give_alias, unconditionally
-from roundweave.storage.runs.names import is_run, run_address, run_name
+from roundweave.storage.runs.names import is_run, run_address
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import Code
 
 
-def is_rejected(store: RoundStore) -> bool:
-    """Whether a run without a round is rejected for its examples, which is kept; it stays so when resumed."""
-    judgement = read_judgement(store.place, 0, store.log.chain(0)) if store.is_judged else None
-    if judgement is None and (record := read_columns(store.place, store.attributes)) and record.refusals:
-        judgement = Judgement(0, store.log.chain(0), False, cut(record.refusals, 100))
-        write_judgement(store.place, judgement)
-        notice(f"{run_name(store.address)} is rejected before it trains, as drift = refuse says")
-    return judgement is not None and not judgement.accepted
+def judge(conditions: Conditions, run: Run) -> None:
+    """Judge a run that has ended, and keep the result in its record; a judgement of its last round stays.
 
-
-def judge(config: TrainConfig, place: Place) -> None:
-    """Judge the run in a place, which has ended, by the gate of its configuration, and keep the result there.
-
-    A judgement that there is of its last round stays. Raises `CodeError` where a function of the user's fails.
+    Raises `CodeError` where a function of the user's fails.
     """
-    if not config.accept or (run := Run(str(place), config.root)).judgement:
+    if run.judgement:
         return
-    answers = [_judged(condition, run, run.round(0) if run.parent else None) for condition in config.accept]
+    answers = [_judged(condition, run, run.round(0) if run.parent else None) for condition in conditions]
     accepted = all(holds for holds, _ in answers)
     reasons = [reason if holds else f"{reason}, which is not enough" for holds, reason in answers]
-    write_judgement(place, Judgement(run.done, run.chain, accepted, reasons))
+    run.write_section(JUDGEMENT, {"accepted": accepted, "reasons": reasons})
     notice(f"{run.name} is {'accepted' if accepted else 'rejected'}: {'; '.join(reasons)}")
 
 
@@ -85,21 +72,21 @@ def _number(score: Score | None, name: str) -> float:
     return float(score.row().get(name, np.nan)) if score else np.nan
 
 
-def promote(run: Run, config: TrainConfig) -> None:
-    """Give a run that ended and was not rejected the alias that its configuration says, and notice it.
+def promote(run: Run, alias: str, conditions: Conditions) -> None:
+    """Give a run that ended and was not rejected an alias of its root, and notice it.
 
     One that had the alias before is left as it is. One that began with a former holder takes the alias from the
     one that followed only if its gate, which compares it on validation data, accepts it beside that one, too.
     """
-    if not config.promote or run.status == "rejected":
+    if run.judgement and not run.judgement.accepted:
         return
-    alias, parent = config.promote, (run.parent or "").rpartition("@")[0]
+    parent = (run.parent or "").rpartition("@")[0]
     why = "; ".join(run.judgement.reasons) if run.judgement else "it is complete"
-    stays = give(config.root, alias, run, why, lambda entries: _superseded(run, config, parent, entries))
+    stays = give(run.root, alias, run, why, lambda entries: _superseded(run, conditions, parent, entries))
     notice(f"{run.name} is {alias} now" if stays is None else f"{run.name} does not become {alias}: {stays}")
 
 
-def _superseded(run: Run, config: TrainConfig, parent: str, entries: list[Holding]) -> str | None:
+def _superseded(run: Run, conditions: Conditions, parent: str, entries: list[Holding]) -> str | None:
     names = [entry.run for entry in entries]
     if run.name in names:
         return "it has been so before"
@@ -108,16 +95,16 @@ def _superseded(run: Run, config: TrainConfig, parent: str, entries: list[Holdin
     followed = f"it began with {parent}, and {names[-1] or 'nobody'} followed since"
     if not names[-1]:
         return followed
-    why = _falls_short(run, config, names[-1])
+    why = _falls_short(run, conditions, names[-1])
     return f"{followed}, {why}" if why else None
 
 
-def _falls_short(run: Run, config: TrainConfig, follower: str) -> str:
+def _falls_short(run: Run, conditions: Conditions, follower: str) -> str:
     """Why a run is not known to be accepted beside the one that follows its parent, empty if it is."""
-    compared = [condition for condition in config.accept or () if "parent" in str(condition)]
+    compared = [condition for condition in conditions if "parent" in str(condition)]
     if not compared or not all(str(condition).startswith("validation_") for condition in compared):
         return "with which nothing compares it"
-    other = Run(run_address(config.root, follower), config.root)
+    other = Run(run_address(run.root, follower), run.root)
     if other.attributes["data"].get("validation") != run.attributes["data"]["validation"]:
         return "which was validated on other data"
     answers = [_judged(condition, run, other.round(-1)) for condition in compared]

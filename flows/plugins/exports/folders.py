@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from roundweave.flows.config.exports import CARD, MARK, check_folder, is_folder
-from roundweave.flows.exporting.report import ENVIRONMENT
-from roundweave.flows.exporting.trackers import installed
+from roundweave.flows.plugins.exports.places import CARD, MARK, check_folder, is_folder
+from roundweave.flows.plugins.exports.report import ENVIRONMENT
+from roundweave.flows.plugins.exports.trackers import installed
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import Round, Run
 from roundweave.storage.checkpoints.folders import new_folder

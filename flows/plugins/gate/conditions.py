@@ -1,4 +1,4 @@
-"""The gate of a configuration: conditions by which a run is accepted or rejected after its last round."""
+"""Conditions by which a run is accepted or rejected after its last round."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import inspect
 import operator
 import re
 from collections.abc import Iterable
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from roundweave.flows.config.base import Names, checked_by
 from roundweave.storage.errors import UsageError, nearest
+from roundweave.storage.parsing import at_commas
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 
 COMPARED = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
@@ -33,6 +35,11 @@ Conditions = Annotated[Names, checked_by(_check_forms)]
 """Conditions of scores, or functions of the user's, all of which must hold; or a text of them at commas."""
 
 
+def placed(folder: Path, conditions: Any) -> list[Any]:
+    """The conditions of a configuration file in a folder, the files of functions joined to the folder."""
+    return [f"{folder / one}" if ".py:" in one else one for one in map(str.strip, at_commas(conditions))]
+
+
 def with_code(conditions: tuple[str | Code, ...]) -> tuple[str | Code, ...]:
     """The conditions with the source of the user's functions; raises `CodeError`."""
     return tuple(each if parts_of_condition(each) else find_code(each) for each in conditions)
@@ -50,7 +57,7 @@ def check_functions(conditions: Iterable[str | Code]) -> None:
             raise UsageError(f"accept {code.reference} must be a function of (run, parent): {error}") from error
 
 
-def check_conditions(conditions: Iterable[str | Code], scores: Iterable[str], held_out: int) -> None:
+def check_scores(conditions: Iterable[str | Code], scores: Iterable[str], held_out: int) -> None:
     """Raise `UsageError` for a condition of a score that a run of these scores will not have."""
     for parts in filter(None, map(parts_of_condition, conditions)):
         if not held_out:

@@ -1,0 +1,121 @@
+"""Which plugins there are, and configurations that are composed of the kernel's fields and their options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model, model_validator
+
+from roundweave.flows.config.base import Config
+from roundweave.storage.errors import UsageError, failing_as, located
+from roundweave.tasks.own_code.code import Code, find_code
+
+GROUP = "roundweave.plugins"
+"""The group of entry points by which installed packages bring plugins."""
+
+T = TypeVar("T", bound=type[Config])
+
+
+@functools.cache
+def plugin_classes() -> tuple[type[Any], ...]:
+    """The classes of all plugins: those of this package, then those of installed packages by name.
+
+    Raises `UsageError` for an entry point that gives no plugin.
+    """
+    # It is imported by its name alone, as it imports plugins: configurations import none.
+    table = import_module("roundweave.flows.plugins.table").PLUGINS
+    homes = [f"roundweave.flows.plugins.{name}" for name in table]
+    ours = [_defined_in(import_module(f"{home}.plugin")) for home in homes if find_spec(home)]
+    theirs = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    return (*ours, *(_loaded(point.value, point.load) for point in theirs))
+
+
+def _defined_in(module: Any) -> type[Any]:
+    classes = [each for each in vars(module).values() if inspect.isclass(each) and hasattr(each, "committed")]
+    (found,) = (each for each in classes if each.__module__ == module.__name__)
+    return found
+
+
+def _loaded(named: str, load: Callable[[], Any]) -> type[Any]:
+    with failing_as(lambda error: UsageError(f"plugin {named} cannot be loaded: {located(error)}")):
+        found = load()
+    if not (inspect.isclass(found) and issubclass(found, import_module("roundweave").Plugin)):
+        raise UsageError(f"plugin {named} must be a subclass of roundweave.Plugin, not {found!r}")
+    return found
+
+
+def with_plugins(decides: bool) -> Callable[[T], T]:
+    """A decorator that adds to a configuration the options of the plugins that decide bits, or of the others.
+
+    Raises `UsageError` for an option that there is already.
+    """
+
+    def composed(base: T) -> T:
+        added: dict[str, Any] = {}
+        known: Any = base
+        for plugin in plugin_classes():
+            if taken := plugin.model_fields.keys() & (known.model_fields.keys() | added.keys()):
+                raise UsageError(f"plugin {plugin.label()} has an option {min(taken)}, which there is already")
+            if plugin.decides is decides:
+                added |= {name: (field.annotation, field) for name, field in plugin.model_fields.items()}
+        made: Any = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
+        made.__doc__, made.__qualname__ = base.__doc__, base.__qualname__
+        return made  # type: ignore[no-any-return]
+
+    return composed
+
+
+class OwnPlugin(BaseModel):
+    """A plugin of the user's: its class, its options beside it, and whether it decides bits."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str | Code
+    decides: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_code(cls, value: Any) -> Any:
+        """The source of the class, and whether it decides; raises `CodeError`, `UsageError`."""
+        if isinstance(value, OwnPlugin):
+            return value
+        named = isinstance(value, dict) and "name" in value and "source" not in value
+        given = dict(value) if named else {"name": value}
+        recorded = isinstance(given["name"], dict)
+        code = TypeAdapter(Code).validate_python(given["name"]) if recorded else find_code(given["name"])
+        return given | {"name": code, "decides": _loaded(code.reference, code.load).decides}
+
+    @property
+    def label(self) -> str:
+        """What to show to people: the class, the digest of its code, and its options."""
+        options = "".join(f", {name}={value!r}" for name, value in (self.model_extra or {}).items())
+        return f"{self.code.reference} ({self.code.digest[:8]}{options})"
+
+    @property
+    def code(self) -> Code:
+        """The class with its source."""
+        return find_code(self.name)
+
+    @classmethod
+    def of(cls, plugin: Any) -> OwnPlugin:
+        """The record of a plugin: the source of its class, and its options; raises `CodeError`."""
+        return cls.model_validate({"name": type(plugin), **plugin.model_dump(mode="json")})
+
+    def made(self) -> Any:
+        """The plugin itself; raises `UsageError` for an option that it does not take."""
+        return _loaded(self.code.reference, self.code.load)(**(self.model_extra or {}))
+
+
+def active_plugins(config: Any) -> Iterator[Any]:
+    """The plugins that take part in a training: those of which an option is given, and the user's own."""
+    for plugin in plugin_classes():
+        made = plugin(**{name: getattr(config, name) for name in plugin.model_fields})
+        if plugin.always or made.given():
+            yield made
+    yield from (own.made() for own in config.plugins)

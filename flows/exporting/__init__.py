@@ -1,1 +1,0 @@
-"""Exports of stored runs: their numbers for experiment trackers, and a report as one HTML page."""

@@ -1,0 +1,79 @@
+"""The base class of plugins: what hangs on a training, and what other projects call a callback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from roundweave.flows.config.base import Config
+
+if TYPE_CHECKING:
+    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.planning.plan import Plan
+    from roundweave.flows.stored import Run
+    from roundweave.storage.rounds.commits import Commit
+
+
+class Plugin(Config):
+    """A feature of a training; its fields are its options. A subclass overrides the hooks that it needs.
+
+    Give an instance to `train`, or name its class in ``plugins`` of a configuration. What a hook raises ends the
+    training with the plugin's name; committed rounds stay.
+
+    Attributes:
+        decides: Whether the plugin decides bits, as one that wraps a map does. It is then part of the experiment:
+            its code and options are recorded, a resumed run must have the same, and a replay uses them.
+        watches: Whether `committed` only looks on and never ends the training. Several rounds are then submitted
+            at once; else one, so that the training ends at the very round.
+
+    Example:
+        >>> class Losses(rw.Plugin):
+        ...     watches = True
+        ...     def committed(self, run, commit):
+        ...         print(commit.round, commit.score.loss)
+        >>> config = rw.TrainConfig(executor="inline", rounds=2)
+        >>> run = rw.train(config, plugins=[Losses()], bar=False)
+    """
+
+    decides: ClassVar[bool] = False
+    watches: ClassVar[bool] = False
+    always: ClassVar[bool] = False
+    """Whether it takes part also where none of its options is given."""
+
+    def fits(self, config: TrainConfig) -> None:
+        """Raise `UsageError` or `ValueError` for fields of a configuration that this plugin excludes."""
+
+    def configure(self, config: TrainConfig) -> TrainConfig:
+        """The configuration of the run to train now; called before anything is planned."""
+        return config
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan with what this plugin adds: a slot filled, a part wrapped, an entry of a list. It is pure."""
+        return plan
+
+    def began(self, run: Run) -> None:
+        """Called when the run is open, before its next round."""
+
+    def committed(self, run: Run, commit: Commit) -> str | None:
+        """Called after each committed round; a text ends the training, and is recorded as why."""
+
+    def awaits(self) -> tuple[str, ...]:
+        """The sections that `ended` writes and without which the run is not complete; it is locked meanwhile."""
+        return ()
+
+    def ended(self, run: Run, error: BaseException | None) -> None:
+        """Called after the last commit, or with the error that ended the training."""
+
+    @classmethod
+    def seen(cls, folder: Path, option: str, value: Any) -> Any:
+        """The value that a configuration file of this folder gives an option, its paths joined to the folder."""
+        return value
+
+    @classmethod
+    def label(cls) -> str:
+        """The name to show to people."""
+        return cls.__name__
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not at their defaults."""
+        return {name: value for name, value in self if value != type(self).model_fields[name].default}

@@ -1,0 +1,1 @@
+"""Ends training early: at a target, or where scores are no longer better."""

@@ -1,0 +1,91 @@
+"""Calls the hooks of a training's plugins, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from roundweave.flows.plugins.base import Plugin
+from roundweave.flows.reporting.listening import notice
+from roundweave.flows.stored import Run
+from roundweave.storage.errors import PluginFailed, RoundweaveError, located
+from roundweave.storage.places.base import Where
+from roundweave.storage.rounds.commits import Commit
+from roundweave.storage.rounds.sections import ENDING
+
+
+class Hooks:
+    """The hooks of plugins around the training of a run; what one raises is an error with the plugin's name.
+
+    `over` says whether a plugin has ended the training.
+    """
+
+    def __init__(self, plugins: Sequence[Any], address: str, root: Where) -> None:
+        self._plugins, self._place = plugins, (address, root)
+        self.over = False
+        self._watching = [each for each in plugins if type(each).committed is not Plugin.committed]
+
+    @property
+    def may_end(self) -> bool:
+        """Whether a plugin may end the training after any round."""
+        return not all(plugin.watches for plugin in self._watching)
+
+    def began(self, rounds: int) -> None:
+        """The run is open; it is over where a plugin ended it before, unless more rounds are wanted now."""
+        self.run = Run(*self._place)
+        ending = self.run.section(ENDING)
+        self.over = ending is not None and ending["rounds"] >= rounds
+        for plugin in self._plugins:
+            with _named(plugin, self.run):
+                plugin.began(self.run)
+
+    def committed(self, commit: Commit, rounds: int) -> None:
+        """A round was committed. What a plugin says to end the training is recorded."""
+        if not self._watching:
+            return
+        self.run.refresh()
+        for plugin in self._watching:
+            with _named(plugin, self.run):
+                why = plugin.committed(self.run, commit)
+                if why is not None and plugin.watches:
+                    raise TypeError("watches = True says that it never ends the training, and it returned a text")
+            if why:
+                self.over = True
+                self.run.write_section(ENDING, {"by": plugin.label(), "why": str(why), "rounds": rounds})
+
+    def seal(self) -> None:
+        """The training has ended: what the run awaits is written while it is locked."""
+        for plugin in self._plugins:
+            if plugin.awaits():
+                with _named(plugin, self.run.refresh()):
+                    plugin.ended(self.run, None)
+
+    def ended(self, error: BaseException | None) -> Run:
+        """The training has ended, and the run is unlocked; raises a plugin's error once all were called."""
+        run, failed = Run(*self._place), list[RoundweaveError]()
+        for plugin in self._plugins:
+            if error is None and plugin.awaits():
+                continue
+            try:
+                with _named(plugin, run):
+                    plugin.ended(run, error)
+            except RoundweaveError as raised:
+                failed.append(raised)
+        for each in failed if error else failed[1:]:
+            notice(str(each))
+        if failed and error is None:
+            raise failed[0]
+        return run
+
+
+@contextmanager
+def _named(plugin: Plugin, run: Run) -> Iterator[None]:
+    """Have an error that is none of ours say which plugin failed, and that committed rounds stay."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RoundweaveError) and type(plugin).__module__.startswith("roundweave."):
+            raise
+        stays = f"the {run.done} rounds of {run.name} stay, `roundweave resume {run.name}` goes on"
+        raise PluginFailed(f"plugin {plugin.label()} failed with {located(error)}; {stays}") from error
