@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +23,6 @@ from roundweave.tasks.own_code.imports import kept
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
-    "plan": ("planning", "Have each way of training the run race for some seconds, and choose one."),
     "serve": ("serving", "Train a configuration on a schedule, until Ctrl-C."),
     "worker": ("joining", "Work for a Dask cluster, and join it again whenever it was cut off."),
     "certificates": ("joining", "Write an authority and keys, by which the machines of a cluster talk by TLS."),
@@ -35,7 +35,6 @@ COMMANDS = {
     "show": ("looking", "Print what a run is and how it went."),
     "verify": ("upkeep", "Read all of a run and name every file that is not as it was written."),
     "runs": ("looking", "List the runs under a root."),
-    "alias": ("aliases", "Show who has an alias such as champion, give it to a run, or take it back."),
     "prune": ("upkeep", "Let go of the tensors of rounds; their records and numbers stay."),
     "cp": ("upkeep", "Copy a run to another root or place, verified."),
     "rm": ("upkeep", "Delete runs: by name, by pattern, by age."),
@@ -43,8 +42,6 @@ COMMANDS = {
     "split": ("starting", "Show how many examples of each label a split gives to each partition."),
     "init": ("starting", "Write a commented train.toml and mine.py to start from."),
     "merge": ("merging", "Merge networks that were trained apart: match their hidden units, then average."),
-    "export": ("exporting", "Write a round's weights to a file, or a run's numbers to a tracker of experiments."),
-    "report": ("exporting", "Write one page that tells of a run and needs nothing else."),
     "gram": (
         "merging",
         "Write what a merge must know of a network's examples: Gram matrices of its layers' inputs.",
@@ -132,7 +129,7 @@ def application(arguments: list[str]) -> typer.Typer:
     app = typer.Typer(help=HELP, pretty_exceptions_enable=False)
     app.callback()(_common)
     asked = _asked(arguments)
-    for name, (module, summary) in COMMANDS.items():
+    for name, (module, summary) in (COMMANDS | _of_plugins()).items():
         if name == asked:
             app.command(name)(_loaded(name, module, arguments))
         else:
@@ -140,12 +137,20 @@ def application(arguments: list[str]) -> typer.Typer:
     return app
 
 
+def _of_plugins() -> dict[str, tuple[str, str]]:
+    """The subcommands of plugins, with their modules as seen from those of the others."""
+    home = "roundweave.flows.plugins"
+    table = import_module(f"{home}.table").PLUGINS
+    there = {plugin: commands for plugin, commands in table.items() if find_spec(f"{home}.{plugin}")}
+    return {name: (f"...plugins.{p}.commands", line) for p, each in there.items() for name, line in each.items()}
+
+
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:
-    loaded = import_module(f"roundweave.flows.command.subcommands.{module}")
+    loaded = import_module(f".{module}", "roundweave.flows.command.subcommands")
     command: Callable[..., Any] = getattr(loaded, f"{name}_command")
     if name not in ("train", "plan"):
         return command
-    from roundweave.flows.command.options import with_algorithms  # slow to import
+    from roundweave.flows.terminal.options import with_algorithms  # slow to import
 
     return with_algorithms(command, arguments)
 

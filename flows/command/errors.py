@@ -16,7 +16,7 @@ from typing import NoReturn
 import psutil
 import typer
 
-from roundweave.flows.command.common import console, print_json
+from roundweave.flows.terminal.common import console, print_json
 from roundweave.storage.errors import CodeError, RoundweaveError, UsageError, reason, show_whole
 
 FAILED, BAD_USAGE = 1, 2

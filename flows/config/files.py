@@ -72,7 +72,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
             value = value | {"network": _checkpoint(folder, network)}
         case _, str() if key in PLACED:
             return _place(folder, value)
-        case "root" | "certificates" | "log_file" | "start_from" | "base" | "out" | "plot", str():
+        case "root" | "certificates" | "start_from" | "base" | "out" | "plot", str():
             return _checkpoint(folder, value) if key in ("start_from", "base") else join_address(folder, value)
         case "scheduler" | "topology" | "partition_options", str() if value.endswith((".json", ".toml")):
             kind, _, file = value.rpartition(":")

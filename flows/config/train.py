@@ -119,34 +119,6 @@ class Placement(Config):
         return self.model_dump(include=cluster | {"worker_timeout", "plain_ranks"})
 
 
-class Raced(Config):
-    """A strategy's result in a race: its held-out loss after `trained` seconds, which were so many `rounds`.
-
-    `seconds` is the time of a round and `epoch` that of an epoch. `behind` says how many times as long the
-    strategy took as the best one to come 95 % of the way from the loss at the start to the lowest loss of the
-    race; it is None for a strategy that was out before it came so far, or whose loss did not fall.
-    """
-
-    loss: float
-    accuracy: float | None = None
-    trained: float
-    rounds: float
-    seconds: float
-    epoch: float
-    behind: float | None = None
-
-
-class Planned(Config):
-    """How a run's strategy was chosen: the results of the race by strategy, and why others were refused."""
-
-    strategy: str
-    workers: int
-    rounds_of_epoch: float
-    raced: dict[str, Raced]
-    refused: dict[str, str] = Field(default_factory=dict)
-    reason: str
-
-
 @with_plugins(decides=False)
 class Execution(Placement):
     """How and how long a run is trained; it may change when the run is resumed."""
@@ -217,10 +189,6 @@ class Execution(Placement):
         default=None, description="bytes of examples that a process holds, such as 500MB; others are read again"
     )
     fsync: bool = Field(default=False, description="make commits survive a power loss")
-    log_file: Path | None = Field(
-        default=None, description="a file to which a line of JSON is appended for each commit and event"
-    )
-    planned: Planned | None = Field(default=None, description="what `roundweave plan` has chosen, and why")
     order: str | None = Field(
         default=None,
         pattern=f"^({SEEDED}|{RECORDED}.+)$",
@@ -290,12 +258,6 @@ class TrainConfig(Experiment, Execution, Deployment):
         if self.retain and not (follows or self.schedule or self.address):
             raise ValueError(
                 "retain is about runs night after night; give a name with {date}, or on_complete = new"
-            )
-        if self.on_complete == "extend" and self.algorithm.name == "auto":
-            raise ValueError("on_complete = extend adds rounds, and auto counts epochs; name an algorithm")
-        if (self.cohort is not None or self.sites) and self.algorithm.name == "auto":
-            raise ValueError(
-                "auto decides how many partitions there are, and has no cohort or sites; name an algorithm"
             )
         if self.keep and Keep.of(self.keep).recomputes and (self.sites or self.mixed_hardware):
             why = "examples stay at their sites" if self.sites else "machines may give other bits"

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roundweave.flows.config.merging.merge import MergeConfig
-from roundweave.flows.plugins.exports.places import check_folder, is_folder
 from roundweave.storage.checkpoints.folders import CONFIG
-from roundweave.storage.checkpoints.writing import check_place
+from roundweave.storage.checkpoints.writing import check_folder, check_place, is_folder
 from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.runs.figures import check_plot
 from roundweave.storage.runs.names import is_run, run_address

@@ -14,9 +14,9 @@ import torch
 from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.config.recorded import check_trust
-from roundweave.flows.plugins.exports.places import is_folder
 from roundweave.storage.checkpoints.folders import modules_beside
 from roundweave.storage.checkpoints.opening import types_of
+from roundweave.storage.checkpoints.writing import is_folder
 from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.places.base import Where
 from roundweave.storage.runs.names import stored_round

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from roundweave.flows.plugins.exports.places import CARD, MARK, check_folder, is_folder
 from roundweave.storage.checkpoints.files import SAFETENSORS
 from roundweave.storage.checkpoints.folders import (
     ADAPTER,
@@ -22,7 +21,7 @@ from roundweave.storage.checkpoints.folders import (
     write_shards,
 )
 from roundweave.storage.checkpoints.opening import check_finite, open_checkpoint
-from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.checkpoints.writing import CARD, MARK, check_folder, is_folder, write_checkpoint
 from roundweave.storage.errors import CheckpointError, failing_as, reason
 from roundweave.storage.values.lazy import LazyTensors, changed, known_specs, picked
 from roundweave.tasks.matching.groups import Tensors

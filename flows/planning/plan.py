@@ -123,6 +123,8 @@ def plan(config: TrainConfig, more: Sequence[Any] = ()) -> Plan:
     for plugin in (*active_plugins(config), *more):
         config = plugin.configure(config)
     config, run = scheduled(config)
+    for plugin in (*active_plugins(config), *more):
+        config = plugin.found(config, run)
     planned = plan_rounds(config, run)
     beside = [plugin for plugin in active_plugins(planned.config) if not plugin.decides]
     planned = _with_plugins(planned, [*beside, *more])

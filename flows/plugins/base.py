@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from roundweave.flows.planning.plan import Plan
     from roundweave.flows.stored import Run
     from roundweave.storage.rounds.commits import Commit
+    from roundweave.storage.runs.run import StoredRun
 
 
 class Plugin(Config):
@@ -40,11 +42,23 @@ class Plugin(Config):
     always: ClassVar[bool] = False
     """Whether it takes part also where none of its options is given."""
 
+    def around(self, config: TrainConfig) -> AbstractContextManager[None]:
+        """A context that is open around the whole training, from before its plan to after its end."""
+        return nullcontext()
+
     def fits(self, config: TrainConfig) -> None:
         """Raise `UsageError` or `ValueError` for fields of a configuration that this plugin excludes."""
 
     def configure(self, config: TrainConfig) -> TrainConfig:
-        """The configuration of the run to train now; called before anything is planned."""
+        """The configuration of the run to train now; called before anything is looked up, also by `serve`."""
+        return config
+
+    def rehearse(self, config: TrainConfig) -> TrainConfig:
+        """Check what can be known of trainings that are due later; returns the configuration of one to try now."""
+        return config
+
+    def found(self, config: TrainConfig, run: StoredRun | None) -> TrainConfig:
+        """The configuration once it is known what there is of the run of its name; None where it is new."""
         return config
 
     def plan(self, plan: Plan) -> Plan:
@@ -63,6 +77,11 @@ class Plugin(Config):
 
     def ended(self, run: Run, error: BaseException | None) -> None:
         """Called after the last commit, or with the error that ended the training."""
+
+    @classmethod
+    def shown(cls, run: StoredRun) -> dict[str, str]:
+        """What `roundweave show` says of a run, each a line under a name; asked of every plugin there is."""
+        return {}
 
     @classmethod
     def seen(cls, folder: Path, option: str, value: Any) -> Any:

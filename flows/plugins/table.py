@@ -2,5 +2,19 @@
 
 from __future__ import annotations
 
-PLUGINS = ("early_stopping", "gate", "exports")
-"""The folders, each with a module ``plugin`` in which one subclass of `Plugin` is defined."""
+from collections.abc import Mapping
+
+PLUGINS: Mapping[str, Mapping[str, str]] = {
+    "race": {"plan": "Have each way of training the run race for some seconds, and choose one."},
+    "log_file": {},
+    "early_stopping": {},
+    "gate": {"alias": "Show who has an alias such as champion, give it to a run, or take it back."},
+    "exports": {
+        "export": "Write a round's weights to a file, or a run's numbers to a tracker of experiments.",
+        "report": "Write one page that tells of a run and needs nothing else.",
+    },
+}
+"""The folders, each with a module ``plugin`` in which one subclass of `Plugin` is defined, and their subcommands.
+
+A subcommand is the function ``NAME_command`` of the module ``commands``, with its line in the list of subcommands.
+"""

@@ -13,15 +13,15 @@ from roundweave.flows.config.dates import dated
 from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.planning.describing import describe_here
 from roundweave.flows.planning.naming import past_others, with_name
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.reporting.listening import in_flow, listening, notify_skip
-from roundweave.flows.reporting.log_file import logged
 from roundweave.flows.reporting.outcomes import RunEnd
 from roundweave.flows.reporting.progress import titled
 from roundweave.flows.serving.ahead import started
 from roundweave.flows.stored import Run
 from roundweave.flows.training.attempts import attempted, in_time
+from roundweave.flows.training.hooks import around
 from roundweave.flows.training.rounds import train_rounds
-from roundweave.flows.training.settling import plan_training
 from roundweave.storage.runs.names import run_name
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
@@ -38,13 +38,13 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
         """
         # A night that began late is of the day on which it was due, and a retry of its flow run, too.
         named = with_name(dated(attempted(config), flow_run.scheduled_start_time))
-        with logged(config.log_file):
+        with around(config):
             return as_flow(named, partial(past_others, _train, named))
 
 
 def _train(config: TrainConfig) -> Run:
     with in_time(config.timeout):
-        planned = plan_training(config)
+        planned = plan(config)
         described = describe_here(planned)
         with started(planned.config, planned.config.site_of_each) as executor:
             return train_rounds(planned, described, executor)

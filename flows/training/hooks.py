@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from roundweave.flows.config.plugins import active_plugins
+from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.plugins.base import Plugin
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run
@@ -13,6 +15,15 @@ from roundweave.storage.errors import PluginFailed, RoundweaveError, located
 from roundweave.storage.places.base import Where
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.sections import ENDING
+
+
+@contextmanager
+def around(config: TrainConfig, more: Sequence[Plugin] = ()) -> Iterator[None]:
+    """The contexts that plugins open around a training of this configuration."""
+    with ExitStack() as stack:
+        for plugin in (*active_plugins(config), *more):
+            stack.enter_context(plugin.around(config))
+        yield
 
 
 class Hooks:

@@ -11,14 +11,14 @@ from roundweave.flows.config.plugins import OwnPlugin
 from roundweave.flows.config.train import Skipped, TrainConfig
 from roundweave.flows.planning.describing import describe_here
 from roundweave.flows.planning.naming import past_others
+from roundweave.flows.planning.plan import plan
 from roundweave.flows.plugins.base import Plugin
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import begun, followed, going_on, notify_skip
-from roundweave.flows.reporting.log_file import logged
 from roundweave.flows.serving.ahead import ahead, reachable
 from roundweave.flows.stored import Run
+from roundweave.flows.training.hooks import around
 from roundweave.flows.training.rounds import train_rounds
-from roundweave.flows.training.settling import plan_training
 from roundweave.tasks.own_code.imports import kept
 
 
@@ -55,7 +55,7 @@ def train(config: TrainConfig, bar: bool = True, plugins: Sequence[Plugin] = ())
     beside = [each for each in plugins if not each.decides]
     before = len(begun)
     try:
-        with logged(config.log_file), bar_of_rounds(config.rounds, bar):
+        with around(config, beside), bar_of_rounds(config.rounds, bar):
             return past_others(partial(_run_flow, beside), dated(config))
     except KeyboardInterrupt:
         raise Interrupted(going_on(begun[-1] if len(begun) > before else None)) from None
@@ -63,7 +63,7 @@ def train(config: TrainConfig, bar: bool = True, plugins: Sequence[Plugin] = ())
 
 def _run_flow(plugins: Sequence[Plugin], config: TrainConfig) -> Run:
     try:
-        planned = plan_training(config, plugins)
+        planned = plan(config, plugins)
         described = describe_here(planned)
     except Skipped as skipped:
         notify_skip(str(skipped))

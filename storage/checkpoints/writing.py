@@ -17,13 +17,49 @@ import torch
 
 from roundweave.storage.checkpoints.files import DTYPES, SAFETENSORS, SUFFIXES, dense
 from roundweave.storage.errors import CheckpointError, UsageError, one_line
-from roundweave.storage.places.base import PARTIAL, Where, file_path
+from roundweave.storage.places.base import PARTIAL, Where, as_path, file_path
 from roundweave.storage.places.local import FOLDER, sync_and_close
 from roundweave.storage.values.lazy import LazyTensors, Tensors, blocks_of, memory_of
 from roundweave.storage.values.tensors import Specs, little_bytes, specs_of, to_numpy
 
 WRITTEN = ".written-"
 """Begins the names of folders with what is not yet whole."""
+
+
+CARD = "README.md"
+"""The file of the card in an exported folder."""
+
+MARK = "<!-- written by roundweave export, which may replace this folder -->"
+"""The first line of a card, by which the folder is known as one that an export wrote."""
+
+
+def is_folder(to: str) -> bool:
+    """Whether a network is written to a folder there, or else to a file; raises `UsageError`."""
+    path = as_path(to)
+    if not to.strip():
+        raise UsageError(f"an export to {to!r} goes nowhere; give a folder, a file or a tracker")
+    if to.endswith("/") or path.is_dir():
+        return True
+    if path.suffix.lower() in SUFFIXES:
+        return False
+    if path.suffix:
+        known = f"a checkpoint ends in {', '.join(SUFFIXES)}, not in {path.suffix!r}"
+        raise UsageError(f"{to}: {known}; a folder whose name has a dot ends in /")
+    return True
+
+
+def check_folder(to: str, replace: bool = True) -> Path:
+    """The path of a folder to write; raises `UsageError` where something lies that may not be replaced."""
+    folder = as_path(to).resolve()
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{to} is a file; give the folder another name")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return folder
+    if not (folder / CARD).is_file() or not (folder / CARD).read_bytes().startswith(MARK.encode()):
+        raise UsageError(f"{to} holds what no export wrote; give another folder")
+    if not replace:
+        raise UsageError(f"{to} is there already; give another name, or --force to replace it")
+    return folder
 
 
 def check_place(place: Where, replace: bool = True) -> Path:

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from roundweave.flows.command.common import Json, Root, RunName, TextTable, console, output, say
 from roundweave.flows.command.errors import FAILED
-from roundweave.flows.command.options import with_options
 from roundweave.flows.evidence.differing import diff
 from roundweave.flows.evidence.recombining import RecombineConfig
 from roundweave.flows.evidence.replaying import ReplayConfig
 from roundweave.flows.evidence.scoring import RoundScore, ScoreConfig, score_round
+from roundweave.flows.terminal.common import Json, Root, RunName, TextTable, console, output, say
+from roundweave.flows.terminal.options import with_options
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import named_round
 from roundweave.tasks.rounds.evidence.recombining import Recombination

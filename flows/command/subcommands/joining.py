@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from roundweave.flows.command.common import say
+from roundweave.flows.terminal.common import say
 
 
 def worker_command(

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from roundweave.flows.command.common import Json, Root, RunName, TextTable, console, output, print_json, say
 from roundweave.flows.config.algorithms import option_fields
-from roundweave.flows.config.train import Planned
+from roundweave.flows.config.plugins import plugin_classes
 from roundweave.flows.reporting.listening import finite, shown
+from roundweave.flows.terminal.common import Json, Root, RunName, TextTable, console, output, print_json, say
 from roundweave.storage.errors import StoreError, UsageError, cut, listed, nearest
-from roundweave.storage.places.base import above, full_address
+from roundweave.storage.places.base import full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
-from roundweave.storage.runs.aliases import holders
 from roundweave.storage.runs.listing import flat_config, looked_through, stored_bytes
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.runs.tables import worker_rows
@@ -54,7 +53,7 @@ def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None
         return
     summary = run_summary(stored)
     if planned := stored.config.get("planned"):
-        summary["planned"] = Planned(**planned).model_dump() | {"taken": summary["seconds_per_round"]}
+        summary["planned"] = planned | {"taken": summary["seconds_per_round"]}
     if arrivals := worker_rows(stored.arrivals()):
         summary["arrivals"] = arrivals
     summary["drift"] = (record := stored.columns) and record.drift and [vars(each) for each in record.drift]
@@ -264,11 +263,10 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "ranks": _ranks(last.process_group),
         "stored in": full_address(run.address),
         "digest": run.digest,
-        "planned": _planned(config.get("planned")),
+        **{name: fact for plugin in plugin_classes() for name, fact in plugin.shown(run).items()},
         "drift": "; ".join(cut(record.lines)) if (record := run.columns) else "",
         "failed": run.failure or "",
         "gate": "; ".join(run.judgement.reasons) if run.judgement else "",
-        "alias": ", ".join(alias for alias, holder in holders(above(run.address)).items() if holder == run.name),
     }
     return {name: fact for name, fact in facts.items() if fact}
 
@@ -290,16 +288,6 @@ def _algorithm(run: StoredRun) -> str:
     usual = {name: field.default for name, field in fields.items()}
     _, *options = flat_config({"algorithm": run.config["algorithm"]}).items()
     return ", ".join([run.algorithm, *(f"{n} {v}" for n, v in options if v not in (None, "", usual.get(n)))])
-
-
-def _planned(recorded: Mapping[str, Any] | None) -> str:
-    """The strategy that `auto` or a plan chose, and the seconds of its rounds in the race."""
-    if not recorded:
-        return ""
-    planned = Planned(**recorded)
-    raced = planned.raced.get(planned.strategy)
-    took = f"; {raced.seconds:.3g} s a round in the race" if raced else ""
-    return f"{planned.strategy}, the best of those that raced where {planned.workers} workers could be used{took}"
 
 
 def _ranks(group: ProcessGroupRecord | None) -> str:

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from roundweave.flows.command.common import Json, TextTable, console, output, say
-from roundweave.flows.command.options import with_options
 from roundweave.flows.config.files import RECIPES, read_recipe
 from roundweave.flows.config.merging.merge import Architecture, GramConfig, MergeConfig, Merging
 from roundweave.flows.config.train import Placement
 from roundweave.flows.merging.result import MergeResult
 from roundweave.flows.merging.subjects import unit_report
+from roundweave.flows.terminal.common import Json, TextTable, console, output, say
+from roundweave.flows.terminal.options import with_options
 from roundweave.storage.errors import cut
 
 M_MMAP_THRESHOLD = -3

@@ -15,7 +15,7 @@ from roundweave.flows.config.files import read_toml
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.naming import machine_timezone
 from roundweave.flows.serving.server import prefect_api, user_api
-from roundweave.flows.training.settling import check
+from roundweave.flows.training.checking import check
 from roundweave.storage.errors import UsageError
 
 File = Annotated[Path, typer.Argument(help="a TOML file, as `roundweave train` takes it")]

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from roundweave.flows.command.common import Json, TextTable, console, output, say
-from roundweave.flows.command.options import with_options
 from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.experiment import Dealing, Experiment
 from roundweave.flows.config.merging.recipes import ABOUT as ABOUT_AVERAGES
 from roundweave.flows.config.merging.recipes import options_with_defaults
 from roundweave.flows.config.train import Execution
+from roundweave.flows.terminal.common import Json, TextTable, console, output, say
+from roundweave.flows.terminal.options import with_options
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.applies.schedules import SCHEDULES
 from roundweave.tasks.algorithms.reduces.table import REDUCES

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import psutil
 import typer
 
-from roundweave.flows.command.common import Json, Quiet, Root, RunName, TomlFile, Trust, print_json
-from roundweave.flows.command.options import with_options
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.files import read_toml
 from roundweave.flows.config.train import Execution, TrainConfig
 from roundweave.flows.reporting.listening import Listener, listening, shown_commit
+from roundweave.flows.terminal.common import Json, Quiet, Root, RunName, TomlFile, Trust, print_json
+from roundweave.flows.terminal.options import with_options
 from roundweave.storage.rounds.commits import Commit
 
 REJECTED = 3

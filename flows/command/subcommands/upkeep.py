@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from roundweave.flows.command.common import Json, Root, RunName, console, output, say
 from roundweave.flows.command.errors import FAILED, fail
+from roundweave.flows.terminal.common import Json, Root, RunName, console, output, say
 from roundweave.storage.errors import NotARun, PlaceError, StoreError, UsageError, listed
 from roundweave.storage.parsing import mistakes_as, span_seconds
 from roundweave.storage.places.base import last_name

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from roundweave.flows.plugins.exports.places import CARD, MARK, check_folder, is_folder
+from roundweave.flows.plugins.exports.places import goes_to_folder
 from roundweave.flows.plugins.exports.report import ENVIRONMENT
 from roundweave.flows.plugins.exports.trackers import installed
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import Round, Run
 from roundweave.storage.checkpoints.folders import new_folder
+from roundweave.storage.checkpoints.writing import CARD, MARK, check_folder
 from roundweave.storage.errors import CheckpointError, ModelError, NotARun, failing_as, one_line, reason
 from roundweave.storage.runs.listing import flat_config
 from roundweave.tasks.matching.tracing.exporting import silent
@@ -41,7 +42,7 @@ LARGE = 1 << 30
 
 def export_round(run: Run, which: Round, to: str, trust: bool = False, onnx: bool = False) -> None:
     """Write a round of a run to a checkpoint file, or to a folder as `write_folder` does."""
-    if is_folder(to):
+    if goes_to_folder(to):
         write_folder(run, which, to, trust, onnx)
     else:
         which.save(to)

@@ -16,33 +16,18 @@ from roundweave.storage.places.base import as_path, scheme_of
 PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
 """The packages that trackers need, by the tracker's name, which is the module's."""
 
-CARD = "README.md"
-"""The file of the card in an exported folder."""
 
-MARK = "<!-- written by roundweave export, which may replace this folder -->"
-"""The first line of a card, by which the folder is known as one that an export wrote."""
-
-
-def is_folder(to: str) -> bool:
+def goes_to_folder(to: str) -> bool:
     """Whether an export that goes to no tracker goes to a folder, or else to a file; raises `UsageError`."""
-    from roundweave.storage.checkpoints.files import SUFFIXES  # slow to import, and most runs export nothing
+    from roundweave.storage.checkpoints.writing import is_folder  # slow to import, and most runs export nothing
 
-    path = as_path(to)
-    if not to.strip():
-        raise UsageError(f"an export to {to!r} goes nowhere; give a folder, a file or a tracker")
-    if to.endswith("/") or path.is_dir():
-        return True
-    if path.suffix.lower() in SUFFIXES:
-        return False
-    if path.suffix:
-        known = f"a checkpoint ends in {', '.join(SUFFIXES)}, not in {path.suffix!r}"
-        raise UsageError(f"{to}: {known}; a folder whose name has a dot ends in /")
-    if "/" not in to and (close := near(to, PACKAGES)):
+    folder = is_folder(to)
+    if folder and "/" not in to and not as_path(to).is_dir() and (close := near(to, PACKAGES)):
         raise UsageError(f"{to} is no tracker; did you mean {close[0]}? A folder of that name is {to}/")
-    return True
+    return folder
 
 
-Known = Annotated[str, checked_by(lambda to: to in PACKAGES or is_folder(to))]
+Known = Annotated[str, checked_by(lambda to: to in PACKAGES or goes_to_folder(to))]
 Exports = Annotated[tuple[Known, ...], BeforeValidator(at_commas)]
 """Folders, files and trackers, or a text of them at commas."""
 
@@ -63,23 +48,7 @@ def check_export(to: str, replace: bool = True) -> None:
     if to in PACKAGES:
         if find_spec(to) is None:
             raise not_installed(PACKAGES[to])
-    elif is_folder(to):
-        check_folder(to, replace)
-    else:
-        from roundweave.storage.checkpoints.writing import check_place  # slow to import
+        return
+    from roundweave.storage.checkpoints.writing import check_folder, check_place  # slow to import
 
-        check_place(to, replace)
-
-
-def check_folder(to: str, replace: bool = True) -> Path:
-    """The path of a folder to write; raises `UsageError` where something lies that may not be replaced."""
-    folder = as_path(to).resolve()
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{to} is a file; give the folder another name")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return folder
-    if not (folder / CARD).is_file() or not (folder / CARD).read_bytes().startswith(MARK.encode()):
-        raise UsageError(f"{to} holds what no export wrote; give another folder")
-    if not replace:
-        raise UsageError(f"{to} is there already; give another name, or --force to replace it")
-    return folder
+    (check_folder if goes_to_folder(to) else check_place)(to, replace)

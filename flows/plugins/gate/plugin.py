@@ -11,8 +11,9 @@ from roundweave.flows.plugins.base import Plugin
 from roundweave.flows.plugins.gate.conditions import Conditions, check_functions, check_scores, placed, with_code
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError
+from roundweave.storage.places.base import above
 from roundweave.storage.rounds.sections import JUDGEMENT
-from roundweave.storage.runs.aliases import aliases
+from roundweave.storage.runs.aliases import aliases, holders
 from roundweave.storage.runs.names import is_run, run_address, stored_round
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from roundweave.flows.planning.describing import Described
     from roundweave.flows.planning.plan import Plan
     from roundweave.flows.stored import Run
+    from roundweave.storage.runs.run import StoredRun
 
 
 class Gate(Plugin):
@@ -62,6 +64,12 @@ class Gate(Plugin):
         if not self.accept:
             return plan
         return plan.add(checks=self._check)
+
+    @classmethod
+    def shown(cls, run: StoredRun) -> dict[str, str]:
+        """The aliases that the run has."""
+        every = holders(above(run.address)).items()
+        return {"alias": ", ".join(alias for alias, holder in every if holder == run.name)}
 
     def awaits(self) -> tuple[str, ...]:
         """Its judgement, where it has conditions."""

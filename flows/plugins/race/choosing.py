@@ -11,9 +11,10 @@ from math import ceil, inf
 from typing import Any
 
 from roundweave.flows.config.dates import dated
-from roundweave.flows.config.train import Planned, Raced, TrainConfig
+from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import Described
 from roundweave.flows.plugins.race.racing import MOST, Curve, Race, behind, cut_curve, goal, race
+from roundweave.flows.plugins.race.results import Planned, Raced
 from roundweave.flows.plugins.race.strategies import (
     DISTRIBUTING,
     Strategy,

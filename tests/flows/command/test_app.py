@@ -84,5 +84,5 @@ def test_what_names_things_does_not_import_what_runs_them(words: str) -> None:
     line = [sys.executable, "-c", IMPORTED, *words.split()]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     imported = set(done.stdout.splitlines()[-1].split())
-    assert "roundweave.flows.command.options" in imported
+    assert "roundweave.flows.terminal.options" in imported
     assert not imported & HEAVY

@@ -15,7 +15,7 @@ import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.config.dates import dated
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.training.settling import check
+from roundweave.flows.training.checking import check
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.runs.listing import looked_through
 from tests.flows.nights import night, trained

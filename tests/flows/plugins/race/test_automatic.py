@@ -9,7 +9,7 @@ import pytest
 import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.planning.describing import describe_here
-from roundweave.flows.training.settling import plan_training
+from roundweave.flows.planning.plan import plan
 from roundweave.storage.errors import UsageError
 
 
@@ -59,7 +59,7 @@ def test_a_new_run_in_the_same_process_is_of_the_file_as_it_is_now(tmp_path: Pat
     for first in (0, 100):
         rows = "\n".join(f"{number},{number % 2}" for number in range(first, first + 40))
         file.write_text(f"a,label\n{rows}\n")
-        described = describe_here(plan_training(rw.TrainConfig(data=f"csv:{file}", partitions=2)))
+        described = describe_here(plan(rw.TrainConfig(data=f"csv:{file}", partitions=2)))
         assert described is not None
         digests.append(described.description.digest)
         assert described.partitions.load(0, 0).train.inputs.min() >= first

@@ -11,9 +11,9 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows.config.files import read_toml, write_toml
-from roundweave.flows.config.train import Raced
 from roundweave.flows.plugins.race.choosing import RaceResult, compared, plan, slower, timed, too_long, tried_steps
 from roundweave.flows.plugins.race.racing import Point, Race
+from roundweave.flows.plugins.race.results import Raced
 from roundweave.flows.plugins.race.strategies import Strategy, Workload
 from roundweave.storage.errors import RoundFailed, UsageError
 from tests.flows.command.in_process import refused, run

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from roundweave.flows import train_flow
+from roundweave.flows.plugins.log_file.log import LogFile, logged
 from roundweave.flows.reporting.listening import listening, notice
-from roundweave.flows.reporting.log_file import LogFile, logged
 from roundweave.storage.errors import RoundFailed, UsageError
 from tests.flows.command.in_process import refused
 from tests.flows.nights import night, trained

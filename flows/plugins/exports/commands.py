@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from roundweave.flows.command.common import Force, Json, Root, RunName, Trust, output, say
-from roundweave.flows.plugins.exports.places import check_export, is_folder
+from roundweave.flows.plugins.exports.places import check_export, goes_to_folder
 from roundweave.flows.plugins.exports.trackers import TRACKERS, tracked
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import open_run
+from roundweave.flows.terminal.common import Force, Json, Root, RunName, Trust, output, say
 from roundweave.storage.checkpoints.files import SUFFIXES
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import named_round, stored_round
@@ -33,7 +33,7 @@ def export_command(
 ) -> None:
     """Write a round to a folder with a card or to a file, or a whole run's numbers to a tracker of experiments."""
     check_export(to, force)
-    if onnx and (to in TRACKERS or not is_folder(to)):
+    if onnx and (to in TRACKERS or not goes_to_folder(to)):
         raise UsageError("--onnx writes a file into a folder; give one by --to FOLDER")
     if to in TRACKERS:
         if stored_round(what):

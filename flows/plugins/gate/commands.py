@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roundweave.flows.command.common import Json, Root, TextTable, console, output, say
+from roundweave.flows.terminal.common import Json, Root, TextTable, console, output, say
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.aliases import alias_history, aliases, give_alias
 from roundweave.storage.runs.names import default_root

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roundweave.flows.command.common import Json, TextTable, TomlFile, console, output, say
-from roundweave.flows.command.options import with_options
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.files import read_toml, write_toml
 from roundweave.flows.config.train import Execution, TrainConfig
+from roundweave.flows.terminal.common import Json, TextTable, TomlFile, console, output, say
+from roundweave.flows.terminal.options import with_options
 from roundweave.storage.places.base import file_path
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Appends a line of JSON to a file for each commit and event of trainings."""

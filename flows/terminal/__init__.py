@@ -1,0 +1,1 @@
+"""What all subcommands share: arguments, options made of configurations, and how output is printed."""
